@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,6 +50,22 @@ class TrainingAdapter(Protocol):
 
     def evaluate(self) -> Mapping[str, float]:
         """Scalars of the model on test data, equal on all ranks; empty where only speed matters."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a model is trained for, in any framework.
+
+    *loss* takes (model, part of a batch on the model's device) and gives the loss of this part, averaged such that the
+    mean over the parts of all ranks is the loss of the global batch, and scalars to report. *prepare* takes all parts
+    of this rank before, as the data set makes them. *evaluate* takes the model, and gives scalars that are equal on
+    all ranks. *rate*, where given, is the learning rate as a function of the iteration.
+    """
+
+    loss: Callable[[Any, Any], tuple[Any, Mapping[str, Any]]]
+    evaluate: Callable[[Any], Mapping[str, float]] = lambda model: {}
+    rate: Callable[[int], float] | None = None
+    prepare: Callable[[Sequence[Any]], None] = lambda parts: None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A Chainer model as the training loop sees it."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import chainer
@@ -9,38 +9,20 @@ import numpy as np
 
 from spotmpi.checkpoint.device import copy_on_device, on_host
 from spotmpi.programs.checkpoint import State
+from spotmpi.programs.loop import Objective
 from spotmpi.programs.reporting import Clock, WallClock
 
 _PARAMETERS, _OPTIMIZER = "parameters", "optimizer/"
 
-Loss = Callable[[Any, Any], tuple[Any, Mapping[str, Any]]]
-
 
 class ChainerAdapter:
-    """Trains *model* with a multi-node *optimizer*.
+    """Trains *model* with a multi-node *optimizer*; parts of batches are arrays."""
 
-    *loss* takes (model, part of a batch, arrays on the model's device) and gives the loss of this part, averaged such
-    that the mean over the parts of all ranks is the loss of the global batch, and scalars to report. *prepare*, where
-    given, takes all parts of this rank before, host arrays. *evaluate* takes the model.
-    *rate*, where given, is the learning rate as a function of the iteration.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        optimizer: Any,
-        loss: Loss,
-        evaluate: Callable[[Any], Mapping[str, float]],
-        rate: Callable[[int], float] | None = None,
-        prepare: Callable[[Sequence[Any]], None] = lambda parts: None,
-    ) -> None:
+    def __init__(self, model: Any, optimizer: Any, objective: Objective) -> None:
         self.clock: Clock = WallClock() if model.xp is np else CudaClock()
         self._model = model
         self._optimizer = optimizer
-        self._loss = loss
-        self._evaluate = evaluate
-        self._rate = rate
-        self._prepare = prepare
+        self._objective = objective
 
     def _seed(self, seed: int) -> None:
         """Seed Python's, NumPy's and CuPy's generators."""
@@ -51,9 +33,9 @@ class ChainerAdapter:
 
     def step(self, parts: Sequence[Any], iteration: int, seeds: Sequence[int]) -> Mapping[str, Any]:
         """One update from *parts*, host arrays; *seeds* are those of all generators."""
-        if self._rate:
-            self._optimizer.lr = self._rate(iteration)
-        self._prepare(parts)
+        if self._objective.rate:
+            self._optimizer.lr = self._objective.rate(iteration)
+        self._objective.prepare(parts)
         self._model.cleargrads()
         sums: dict[str, Any] = {}
         for part, seed in zip(parts, seeds, strict=True):
@@ -66,7 +48,7 @@ class ChainerAdapter:
     def _backward(self, part: Any, parts: int) -> Mapping[str, Any]:
         """Add the gradient of one of *parts*, and give its scalars."""
         with chainer.using_config("train", True):
-            loss, scalars = self._loss(self._model, self._model.device.send(part))
+            loss, scalars = self._objective.loss(self._model, self._model.device.send(part))
         whole = loss if parts == 1 else loss / parts
         whole.backward()
         whole.unchain_backward()
@@ -103,7 +85,7 @@ class ChainerAdapter:
     def evaluate(self) -> Mapping[str, float]:
         """The scalars of the evaluation, in test mode."""
         with chainer.using_config("train", False), chainer.no_backprop_mode():
-            return self._evaluate(self._model)
+            return self._objective.evaluate(self._model)
 
 
 class CudaClock:

@@ -19,7 +19,7 @@ from spotmpi.programs.chainermn.gradients import (
 from spotmpi.programs.digits import TRAINING, Digits, Layers, initial_layers, load_digits
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loader import DataSource
-from spotmpi.programs.loop import Job, train
+from spotmpi.programs.loop import Job, Objective, train
 from spotmpi.programs.options import TrainingOptions, describe_options, learning_rate_option, share, training_parser
 
 
@@ -89,7 +89,7 @@ def build(options: argparse.Namespace, comm: Any, test: Digits) -> ChainerAdapte
     if uses_gpu(options):
         model.to_device(f"@cupy:{comm.intra_rank}")
     optimizer = create_optimizer(chainer.optimizers.MomentumSGD(lr=options.learning_rate), model, comm, options)
-    return ChainerAdapter(model, optimizer, loss, lambda trained: evaluate(trained, test))
+    return ChainerAdapter(model, optimizer, Objective(loss, lambda trained: evaluate(trained, test)))
 
 
 def details(options: argparse.Namespace) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from spotmpi.programs.chainermn.gradients import (
     versions,
 )
 from spotmpi.programs.exits import exit_together
-from spotmpi.programs.loop import Job, train
+from spotmpi.programs.loop import Job, Objective, train
 from spotmpi.programs.options import (
     TrainingOptions,
     describe_options,
@@ -71,7 +71,7 @@ def build(options: argparse.Namespace, comm: Any) -> ChainerAdapter:
     if uses_gpu(options):
         model.to_device(f"@cupy:{comm.intra_rank}")
     optimizer = create_optimizer(chainer.optimizers.MomentumSGD(lr=options.learning_rate), model, comm, options)
-    return ChainerAdapter(model, optimizer, loss, lambda trained: {})
+    return ChainerAdapter(model, optimizer, Objective(loss))
 
 
 if __name__ == "__main__":

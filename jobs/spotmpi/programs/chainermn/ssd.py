@@ -21,7 +21,7 @@ from spotmpi.programs.chainermn.ssd_model import Ssd300, multibox_sums, trunk_na
 from spotmpi.programs.detection import evaluate
 from spotmpi.programs.detection_data import DetectionData
 from spotmpi.programs.exits import exit_together
-from spotmpi.programs.loop import Job, train
+from spotmpi.programs.loop import Job, Objective, train
 from spotmpi.programs.options import TrainingOptions, describe_options, training_parser
 from spotmpi.programs.ssd import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_data, ssd_options, ssd_source
 from spotmpi.programs.voc import CLASSES
@@ -96,14 +96,13 @@ def build(model: Ssd300, options: argparse.Namespace, comm: Any, world: World, t
         hook = ScaledRate(BIAS_RATE) if name.endswith("/b") else WeightDecay(WEIGHT_DECAY)
         parameter.update_rule.add_hook(hook)
     loss = MultiboxLoss(comm)
-    return ChainerAdapter(
-        model,
-        optimizer,
+    objective = Objective(
         loss,
         lambda trained: evaluate(lambda pixels: predict(trained, pixels), test, world),
         rate,
         loss.count_positives,
     )
+    return ChainerAdapter(model, optimizer, objective)
 
 
 class MultiboxLoss:

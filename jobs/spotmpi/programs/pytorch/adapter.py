@@ -2,7 +2,7 @@
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -12,13 +12,12 @@ from torch import nn
 
 from spotmpi.checkpoint.device import copy_on_device, on_host
 from spotmpi.programs.checkpoint import State
+from spotmpi.programs.loop import Objective
 from spotmpi.programs.options import Parser
 from spotmpi.programs.reporting import Clock, WallClock
 
 FP32, BF16 = "fp32", "bf16"
 _PARAMETERS, _OPTIMIZER = "parameters/", "optimizer/"
-
-Loss = Callable[[nn.Module, Any], tuple[torch.Tensor, Mapping[str, Any]]]
 
 
 def precision_option(parser: Parser) -> None:
@@ -28,45 +27,36 @@ def precision_option(parser: Parser) -> None:
 
 
 class TorchAdapter:
-    """Trains *model* (bare; *distributed* is the same model inside DDP, or itself).
+    """Trains the model *distributed*, which is inside DDP if there are several ranks, with *optimizer*.
 
-    *loss* takes (model, part of a batch as the data set makes it, on the model's device) and gives the loss of this
-    part, averaged such that the mean over the parts of all ranks is that of the global batch, and scalars to report.
-    *prepare*, where given, takes all parts of this rank before, as the data set makes them. *evaluate* takes the bare
-    model. *rate*, where given, is the learning rate as a function of the iteration; a parameter group with a
-    ``rate_factor`` has that many times this rate. With *precision* bf16 the model's forward pass, and with it the
-    backward one, computes in bfloat16 where autocast says that this is safe; parameters stay fp32.
+    A parameter group with a ``rate_factor`` has that many times the learning rate. With *precision* bf16 the model's
+    forward pass, and with it the backward one, computes in bfloat16 where autocast says that this is safe; parameters
+    stay fp32. The loss gets *distributed*, and the evaluation the model without DDP.
     """
 
     def __init__(
         self,
         distributed: nn.Module,
         optimizer: torch.optim.Optimizer,
-        loss: Loss,
-        evaluate: Callable[[Any], Mapping[str, float]],
-        rate: Callable[[int], float] | None = None,
+        objective: Objective,
         precision: str = FP32,
-        prepare: Callable[[Sequence[Any]], None] = lambda parts: None,
     ) -> None:
         self._distributed = distributed
         self._model: nn.Module = getattr(distributed, "module", distributed)
         self._optimizer = optimizer
-        self._loss = loss
-        self._evaluate = evaluate
-        self._rate = rate
+        self._objective = objective
         self._lower = precision == BF16
-        self._prepare = prepare
         self._device = next(self._model.parameters()).device
         self.clock: Clock = CudaClock() if self._device.type == "cuda" else WallClock()
 
     def step(self, parts: Sequence[Any], iteration: int, seeds: Sequence[int]) -> Mapping[str, Any]:
         """One update from *parts*: arrays, or lists and dicts of them; *seeds* are those of all generators."""
-        if self._rate:
+        if self._objective.rate:
             for group in self._optimizer.param_groups:
-                group["lr"] = self._rate(iteration) * group.get("rate_factor", 1.0)
+                group["lr"] = self._objective.rate(iteration) * group.get("rate_factor", 1.0)
         self._distributed.train()
         self._optimizer.zero_grad(set_to_none=True)
-        self._prepare(parts)
+        self._objective.prepare(parts)
         sums: dict[str, Any] = {}
         for number, (part, seed) in enumerate(zip(parts, seeds, strict=True), start=1):
             _seed(seed)
@@ -79,7 +69,7 @@ class TorchAdapter:
     def _backward(self, part: Any, parts: int) -> Mapping[str, Any]:
         """Add the gradient of one of *parts*, and give its scalars."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._lower):
-            loss, scalars = self._loss(self._distributed, part)
+            loss, scalars = self._objective.loss(self._distributed, part)
         (loss if parts == 1 else loss / parts).backward()
         return {"loss": loss.detach(), **scalars}
 
@@ -114,7 +104,7 @@ class TorchAdapter:
         """The scalars of the evaluation, in test mode."""
         self._model.eval()
         with torch.no_grad():
-            return self._evaluate(self._model)
+            return self._objective.evaluate(self._model)
 
 
 def _seed(seed: int) -> None:

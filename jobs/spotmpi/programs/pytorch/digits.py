@@ -10,7 +10,7 @@ from torch import nn
 from spotmpi.programs.digits import TRAINING, Digits, Layers, initial_layers, load_digits
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loader import DataSource
-from spotmpi.programs.loop import Job, train
+from spotmpi.programs.loop import Job, Objective, train
 from spotmpi.programs.options import TrainingOptions, describe_options, learning_rate_option, share, training_parser
 from spotmpi.programs.pytorch.adapter import TorchAdapter, precision_option
 from spotmpi.programs.pytorch.gradients import distribute, gradient_options, versions
@@ -85,7 +85,7 @@ def build(options: argparse.Namespace, world: World, test: Digits) -> TorchAdapt
     network = Network(initial_layers(options.seed), options.dropout)
     model = distribute(network.to(device(world, options)), world, options)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.learning_rate, momentum=0.9)
-    return TorchAdapter(model, optimizer, loss, lambda trained: evaluate(trained, test), precision=options.precision)
+    return TorchAdapter(model, optimizer, Objective(loss, lambda trained: evaluate(trained, test)), options.precision)
 
 
 if __name__ == "__main__":

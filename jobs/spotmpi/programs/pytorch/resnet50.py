@@ -9,7 +9,7 @@ from torch import nn
 from torchvision.models import resnet50
 
 from spotmpi.programs.exits import exit_together
-from spotmpi.programs.loop import Job, train
+from spotmpi.programs.loop import Job, Objective, train
 from spotmpi.programs.options import (
     TrainingOptions,
     describe_options,
@@ -57,7 +57,7 @@ def build(options: argparse.Namespace, world: World) -> TorchAdapter:
     network = resnet50(weights=None, num_classes=options.classes).to(device(world, options))
     model = distribute(network, world, options)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.learning_rate, momentum=0.9)
-    return TorchAdapter(model, optimizer, loss, lambda trained: {}, precision=options.precision)
+    return TorchAdapter(model, optimizer, Objective(loss), options.precision)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from torch import nn
 from spotmpi.programs.detection import evaluate
 from spotmpi.programs.detection_data import DetectionData
 from spotmpi.programs.exits import exit_together
-from spotmpi.programs.loop import Job, train
+from spotmpi.programs.loop import Job, Objective, train
 from spotmpi.programs.options import TrainingOptions, describe_options, training_parser
 from spotmpi.programs.pytorch.adapter import TorchAdapter, precision_option
 from spotmpi.programs.pytorch.gradients import distribute, gradient_options, versions
@@ -71,15 +71,13 @@ def build(model: Ssd300, options: argparse.Namespace, world: World, test: Detect
     groups = [{"params": weights, "weight_decay": WEIGHT_DECAY}, {"params": biases, "rate_factor": BIAS_RATE}]
     optimizer = torch.optim.SGD(groups, lr=rate(0), momentum=MOMENTUM)
     loss = MultiboxLoss(world, place)
-    return TorchAdapter(
-        distributed,
-        optimizer,
+    objective = Objective(
         loss,
         lambda trained: evaluate(lambda pixels: predict(trained, pixels), test, world),
         rate,
-        options.precision,
         loss.count_positives,
     )
+    return TorchAdapter(distributed, optimizer, objective, options.precision)
 
 
 class MultiboxLoss:

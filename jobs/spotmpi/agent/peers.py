@@ -38,7 +38,7 @@ from typing import Any, NamedTuple, Optional
 from . import network
 from .clock import CLOCK, Clock
 from .connection import SILENCE, Connection, Heartbeat, Identity
-from .places import Promotion
+from .places import ExpectedPods, Promotion
 from .plan import COORDINATOR, NODE, STANDBY, Member, read_member
 from .schema import MESSAGE_VERSION, Greeting
 from .ssh import InvalidKeys
@@ -74,9 +74,9 @@ class Channel(NamedTuple):
 class Coordinator:
     """Node 0's end: the connections to all workers, and what they reported in this attempt.
 
-    Workers of another run are refused. So are those with another *restart_count* (pods from before the restart), or,
-    where that is None, with a lower one than a worker of the same name had: there a node that is lost, or about to go,
-    leaves its place at the next attempt to a new pod. As many pods as *standby* are expected besides those of *nodes*.
+    Workers of another run are refused. So are those with another restart count than *expected* (pods from before the
+    restart), or, where pods are replaced, with a lower one than a worker of the same name had: there a node that is
+    lost, or about to go, leaves its place at the next attempt to a new pod.
 
     A client that proves nothing costs one of a limited number of descriptors, and loses it to later ones, first to
     those of its own address, or after `GREETING_TIMEOUT`.
@@ -85,7 +85,7 @@ class Coordinator:
         InvalidKeys: the run's Secret has no TLS files, or they are of no use.
     """
 
-    def __init__(self, channel: Channel, nodes: int, restart_count: int | None, attempt: int, standby: int = 0) -> None:
+    def __init__(self, channel: Channel, expected: ExpectedPods, attempt: int) -> None:
         self._channel = channel
         self._clock = channel.clock
         self._restart_counts: dict[Member, int] = {}  # of the newest pod of each name, where pods are replaced
@@ -101,20 +101,20 @@ class Coordinator:
         self.idle: set[Member] = set()
         self.hardware: dict[Member, dict[str, Any]] = {}
         self._context = channel.identity.accepting
-        self._nodes = nodes
-        self._counts = {NODE: nodes, STANDBY: standby}
-        self._restart_count = restart_count
+        self._nodes = expected.nodes
+        self._counts = {NODE: expected.nodes, STANDBY: expected.standby}
+        self._restart_count = expected.restart_count
         self._attempt = attempt
         # Oldest first; those that have authenticated themselves stay until their greeting.
         self._unauthenticated: dict[Connection, None] = {}
-        self._limit = _limit_unauthenticated(nodes + standby)
+        self._limit = _limit_unauthenticated(expected.nodes + expected.standby)
         self._accept_after = 0.0  # as `Clock.awake` counts
         self._unconfirmed: set[Member] = set()  # welcomed, but without a message since
         self._listener = network.listen(channel.port)
         self._listener.setblocking(False)
         self._last_polled = self._clock.awake()
         self._heartbeat = Heartbeat(
-            lambda: list(self.workers.values()), lambda: self._last_polled, nodes, channel.clock
+            lambda: list(self.workers.values()), lambda: self._last_polled, expected.nodes, channel.clock
         )
 
     def begin(self, attempt: int) -> None:

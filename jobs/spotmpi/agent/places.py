@@ -13,6 +13,17 @@ from typing import Dict, List, NamedTuple, Optional
 from .plan import COORDINATOR, NODE, STANDBY, Member
 
 
+class ExpectedPods(NamedTuple):
+    """The pods that may join node 0: those of all *nodes* with itself, and as many that stand by as *standby* says.
+
+    All have the same *restart_count*. Where that is None, pods are replaced one by one, and each name has its own.
+    """
+
+    nodes: int
+    restart_count: Optional[int] = None
+    standby: int = 0
+
+
 class Promotion(NamedTuple):
     """A pod that stood by and does the work of a node now."""
 

@@ -9,6 +9,7 @@ from . import protocol, record
 from .connection import Connection
 from .lines import Line
 from .peers import Channel, Coordinator
+from .places import ExpectedPods
 from .plan import COORDINATOR, Member, RunPlan, workers
 
 
@@ -28,14 +29,12 @@ class PoolCoordinator(Coordinator):
     def __init__(
         self,
         channel: Channel,
-        nodes: int,
-        restart_count: int | None,
+        expected: ExpectedPods,
         attempt: int,
         run_record: record.Record,
         tables: Mapping[str, str],
-        standby: int = 0,
     ) -> None:
-        super().__init__(channel, nodes, restart_count, attempt, standby)
+        super().__init__(channel, expected, attempt)
         self._record = run_record
         self._tables = tables
         self._leave_reasons: dict[Member, str] = {}  # of workers that have given notice

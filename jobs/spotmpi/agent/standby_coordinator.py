@@ -9,7 +9,7 @@ from .connection import Connection
 from .context import AgentContext
 from .lines import Line
 from .peers import Channel
-from .places import Places, Promotion
+from .places import ExpectedPods, Places, Promotion
 from .plan import COORDINATOR, NODE, STANDBY, Member
 from .pool_coordinator import PoolCoordinator, tables
 
@@ -31,10 +31,11 @@ class StandbyCoordinator(PoolCoordinator):
         run_record: record.Record,
         at_work: list[Member] | None = None,
     ) -> None:
-        standby, own = len(context.standby), tables(context.plan)
-        super().__init__(channel, len(context.hosts), None, attempt, run_record, own, standby)
+        nodes, standby = len(context.hosts), len(context.standby)
+        expected = ExpectedPods(nodes, standby=standby)
+        super().__init__(channel, expected, attempt, run_record, tables(context.plan))
         self._host = context.host
-        self._places = Places(len(context.hosts), len(context.standby), at_work)
+        self._places = Places(nodes, standby, at_work)
         self._prepared: set[Member] = set()  # places that stand by and have been ready since their agent has joined
         self._last_seen: dict[Member, float] = {}  # when a node's lost agent was last heard, as `Clock.awake` counts
         self._promoted: dict[Member, Promotion] = {}  # by node, until the ranks are started

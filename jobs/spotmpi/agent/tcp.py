@@ -14,6 +14,7 @@ from .elastic_coordinator import ElasticCoordinator
 from .launch import gang_commands
 from .node import check_hardware, clear_shared_memory, place, serve_forks, start_sshd, unpack_code, write_environment
 from .outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, StopSource
+from .places import ExpectedPods
 from .plan import COORDINATOR, nodes_in, workers
 from .pod_record import PodRecord
 from .pool_coordinator import PoolCoordinator, tables
@@ -52,7 +53,7 @@ class Tcp:
             self._members.begin(number)
             return self._members
         restart_count = None if context.replaces_nodes else context.restart_count
-        place = (len(context.hosts), restart_count, number)
+        expected = ExpectedPods(len(context.hosts), restart_count)
         try:
             if "elastic" in context.plan:
                 first = noted_first_attempt(context.folder, repr(context.plan.get("submitted"))) or number
@@ -62,9 +63,9 @@ class Tcp:
                 before = pods_at_work(context.folder)
                 self._members = StandbyCoordinator(self._channel(context), context, number, record, before)
             elif workers(context.plan):
-                self._members = PoolCoordinator(self._channel(context), *place, record, tables(context.plan))
+                self._members = PoolCoordinator(self._channel(context), expected, number, record, tables(context.plan))
             else:
-                self._members = peers.Coordinator(self._channel(context), *place)
+                self._members = peers.Coordinator(self._channel(context), expected, number)
         except ssh.InvalidKeys as error:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
         return self._members

@@ -15,6 +15,7 @@ from typing import Any
 
 from spotmpi.agent.connection import Connection, Identity
 from spotmpi.agent.peers import Channel, Coordinator, join
+from spotmpi.agent.places import ExpectedPods
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.core.certificates import run_certificates, write_certificates
 
@@ -81,7 +82,7 @@ class ServedCoordinator:
     """A coordinator for three nodes that is served while a thread runs the other end."""
 
     def __init__(self, restart_count: int | None = 4) -> None:
-        self.coordinator = Coordinator(Channel(identity(), port=0), 3, restart_count, ATTEMPT)
+        self.coordinator = Coordinator(Channel(identity(), port=0), ExpectedPods(3, restart_count), ATTEMPT)
         self.port = int(self.coordinator._listener.getsockname()[1])
 
     def serve_during(self, act: Callable[[], Any]) -> Any:

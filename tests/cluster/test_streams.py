@@ -326,6 +326,34 @@ def test_a_prediction_on_the_run_volume_equals_the_local_one_byte_for_byte_and_i
     assert results(pulled) == expected
 
 
+def start_paused_prediction(
+    streams: Streams, tmp_path: Path, name: str, postprocess_workers: dict[str, Any]
+) -> tuple[FollowedRun, Path]:
+    """A run whose rank waits for batch 3 until the file `pause` is removed, and its folder *name* on the run volume."""
+    volume = streams.runs.volume
+    assert volume is not None
+    marks = volume / name
+    for folder in (volume / "sets", marks):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o777)
+    files = stages.write_files(tmp_path, f"{pod_context.VOLUME}/{name}")
+    (volume / "sets" / f"{name}.csv").write_bytes((tmp_path / "data.csv").read_bytes())
+    (marks / "pause").touch()
+    command = ["python3", "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
+    stream = stages.stream(f"sets/{name}.csv", write="jsonl", postprocess_workers=postprocess_workers)
+    run = streams.start({**streams.values(command=command, files=files, stream=stream), "limits": {"failures": 1}})
+    wait_for("the rank", lambda: stages.places(marks, "predict"), LIMIT)
+    return run, marks
+
+
+def predicted() -> dict[str, bytes]:
+    """The files with the results of such a run."""
+    return {
+        f"results-{number:08d}.jsonl": encode("jsonl", "flow:postprocess", number, columns)
+        for number, columns in stages.expected()
+    }
+
+
 @at_night
 @pytest.mark.pod_images("pytorch")
 def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_and_of_a_pod_of_each_stage(
@@ -335,21 +363,8 @@ def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_and_of_a_p
 
     The postprocess has an image of its own.
     """
-    volume = streams.runs.volume
-    assert volume is not None
-    for name in ("sets", "marks"):
-        (volume / name).mkdir(exist_ok=True)
-        (volume / name).chmod(0o777)
-    files = stages.write_files(tmp_path, f"{pod_context.VOLUME}/marks")
-    (volume / "sets" / "data.csv").write_bytes((tmp_path / "data.csv").read_bytes())
-    command = ["python3", "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
     own = {"count": 1, "memory": "256Mi", "image": streams.runs.testbed.images["pytorch"]}
-    stream = stages.stream("sets/data.csv", write="jsonl", postprocess_workers=own)
-    values = streams.values(command=command, files=files, stream=stream)
-    marks = volume / "marks"
-    (marks / "pause").touch()
-    run = streams.start({**values, "limits": {"failures": 1}})
-    wait_for("the rank", lambda: stages.places(marks, "predict"), LIMIT)
+    run, marks = start_paused_prediction(streams, tmp_path, "marks", own)
     for member in (Member(POSTPROCESS, 0), Member(WORKER, 0)):
         run.until(f"{member} to join", partial(_is_of, member, record.JOINED), limit=LIMIT)
         streams.runs.backend.inject_fault(run.id, member, "evict")
@@ -371,27 +386,12 @@ def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_and_of_a_p
     joined = [event.values["member"] for event in run.events if event.kind == record.JOINED]
     assert joined.count("postprocess/0") >= 2, "the pod after the one that was evicted has joined"
     assert any("postprocess 0" in line and "killed by SIGKILL" in line for line in map(_text, run.events))
-    assert results(run.folder) == {
-        f"results-{number:08d}.jsonl": encode("jsonl", "flow:postprocess", number, columns)
-        for number, columns in stages.expected()
-    }
+    assert results(run.folder) == predicted()
 
 
 @at_night
 def test_the_workers_of_the_postprocess_become_more_and_fewer_during_the_run(streams: Streams, tmp_path: Path) -> None:
-    volume = streams.runs.volume
-    assert volume is not None
-    for name in ("sets", "resized"):
-        (volume / name).mkdir(exist_ok=True)
-        (volume / name).chmod(0o777)
-    files = stages.write_files(tmp_path, f"{pod_context.VOLUME}/resized")
-    (volume / "sets" / "resized.csv").write_bytes((tmp_path / "data.csv").read_bytes())
-    command = ["python3", "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
-    stream = stages.stream("sets/resized.csv", write="jsonl", postprocess_workers={"count": 1, "memory": "256Mi"})
-    marks = volume / "resized"
-    (marks / "pause").touch()
-    run = streams.start({**streams.values(command=command, files=files, stream=stream), "limits": {"failures": 1}})
-    wait_for("the rank", lambda: stages.places(marks, "predict"), LIMIT)
+    run, marks = start_paused_prediction(streams, tmp_path, "resized", {"count": 1, "memory": "256Mi"})
     added = Member(POSTPROCESS, 1)
     streams.runs.backend.resize(run.id, 2, POSTPROCESS)
     run.until(f"{added} to join", partial(_is_of, added, record.JOINED), limit=LIMIT)
@@ -399,10 +399,7 @@ def test_the_workers_of_the_postprocess_become_more_and_fewer_during_the_run(str
     run.until(f"{added} to leave", partial(_is_of, added, record.LEFT), limit=LIMIT)
     (marks / "pause").unlink()
     assert run.end(LIMIT).kind == record.SUCCEEDED, run.recent_events()
-    assert results(run.folder) == {
-        f"results-{number:08d}.jsonl": encode("jsonl", "flow:postprocess", number, columns)
-        for number, columns in stages.expected()
-    }
+    assert results(run.folder) == predicted()
 
 
 def _is_of(member: Member, kind: str, event: Event) -> bool:

@@ -21,8 +21,8 @@ app = typer.Typer(
 
 
 @dataclass(frozen=True)
-class StreamOptions:
-    """Options that stand for keys of the table [stream]."""
+class PredictionOptions:
+    """Options that may be left out: keys of the table [stream], the spec, and what the results are called."""
 
     prepare: Annotated[
         str | None,
@@ -36,10 +36,17 @@ class StreamOptions:
     write: Annotated[
         str | None, typer.Option("--write", help="parquet, jsonl or files (default: the spec's, else parquet).")
     ] = None
+    keep: Annotated[
+        str | None, typer.Option("--keep", help="Name of the data set of results (default: MODEL-SET).", metavar="NAME")
+    ] = None
+    source: Annotated[
+        Path | None,
+        typer.Option("--spec", help="A spec without a command: image, nodes, limits, workers.", metavar="FILE"),
+    ] = None
 
     @property
     def values(self) -> dict[str, Any]:
-        """Those that are given."""
+        """Those that are given, as arguments of `spotmpi.api.models.predict`."""
         return {key: value for key, value in vars(self).items() if value is not None}
 
 
@@ -93,14 +100,7 @@ def predict(
             show_default=False,
         ),
     ],
-    stream: StreamOptions = StreamOptions(),
-    name: Annotated[
-        str | None, typer.Option("--keep", help="Name of the data set of results (default: MODEL-SET).", metavar="NAME")
-    ] = None,
-    spec: Annotated[
-        Path | None,
-        typer.Option("--spec", help="A spec without a command: image, nodes, limits, workers.", metavar="FILE"),
-    ] = None,
+    options: PredictionOptions = PredictionOptions(),
     where: TargetOptions = TargetOptions(),
     as_json: Json = False,
 ) -> None:
@@ -111,7 +111,7 @@ def predict(
     from spotmpi.api import models as api
 
     open_store(None)
-    found = api.predict(model, data, function, keep=name, source=spec, on=where.target, **stream.values)
+    found = api.predict(model, data, function, on=where.target, **options.values)
     print(json.dumps(summary(found.manifest, found.store)) if as_json else f"{found}  {found.path}")
 
 

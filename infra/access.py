@@ -90,6 +90,7 @@ class Access(KubernetesComponent):
         egress: Sequence[networking.v1.NetworkPolicyEgressRuleArgs],
         pods: Mapping[str, str] | None = None,
     ) -> None:
+        """A NetworkPolicy for the pods with these labels, by default all; traffic of its *types* needs a rule."""
         networking.v1.NetworkPolicy(
             f"{self._name}-{name}",
             metadata=self._meta(name),

@@ -67,7 +67,7 @@ class Pulumi:
             output.append(line)
         status = process.wait()
         if status:
-            self._explain("".join(output))
+            self._raise_known("".join(output))
         return status
 
     def read(self, *arguments: str) -> str:
@@ -86,11 +86,12 @@ class Pulumi:
         except FileNotFoundError as error:
             raise CiError("pulumi is not on PATH: install it, or run scripts/tools") from error
         if process.returncode:
-            self._explain(process.stderr)
+            self._raise_known(process.stderr)
             raise CiError(f"`pulumi {' '.join(arguments)}` failed: {' '.join(process.stderr.split())}")
         return process.stdout
 
-    def _explain(self, output: str) -> None:
+    def _raise_known(self, output: str) -> None:
+        """Raise the error that Pulumi's *output* stands for, with its remedy, where it is a known one."""
         if _LOCKED in output:
             remedy = f"if no other command runs, release it: pulumi cancel --yes --stack {self.stack}"
             message = f"stack {self.stack!r} is locked by another command, or by one that was killed: {remedy}"

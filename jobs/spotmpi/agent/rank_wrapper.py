@@ -108,9 +108,8 @@ def _run_forked(arguments: list[str], server: str) -> int | None:
         files = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
         connection.sendmsg([len(text).to_bytes(8, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
         connection.sendall(text)
-        is_forked = (
-            connection.recv(1, _socket.MSG_PEEK) == b"f"
-        )  # where `env_passthrough` sees it too, until it is noted
+        # Left in the socket, where `forward` sees it too until `is_forked` is set.
+        is_forked = connection.recv(1, _socket.MSG_PEEK) == b"f"
         reason = "" if is_forked else (_rest(connection) or b"nthe fork server has ended")[1:].decode()
     except OSError as error:
         reason = "no fork server: %s" % error.strerror

@@ -59,6 +59,7 @@ class Staging:
             self.failure = outcome_of_error(error)._replace(reason=reason)
 
     def _copy(self, source: str, target: str, stage: str) -> None:
+        """Copy all files below *source*; OSError where they do not fit."""
         files = _files(source)
         self._size = sum(size for _, size in files)
         os.makedirs(target, exist_ok=True)

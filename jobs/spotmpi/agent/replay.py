@@ -47,7 +47,7 @@ def _lines(folder: str, member: Member, since: float, until: float) -> Iterator[
                 continue
             for number, line in enumerate(file, 1):
                 if not line.endswith("\n"):
-                    break  # still being written, or torn: its writer will print it whole
+                    break  # still being written, or partial: its writer will print it whole
                 time, rank, stream, text = record.read_log_line(line[:-1], time)
                 if since < time < until:
                     yield time, {pod_record.LINE: [attempt, member.text, number, time, rank, stream, text]}

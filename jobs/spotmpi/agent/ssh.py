@@ -102,7 +102,7 @@ def start_daemon(folder: str) -> subprocess.Popen[bytes]:
         raise FileNotFoundError("the image has no sshd: install openssh-server in it")
     config = os.path.join(folder, "sshd_config")
     check = subprocess.run([sshd, "-t", "-f", config], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    if b"PerSourceMaxStartups" in check.stderr:
+    if b"PerSourceMaxStartups" in check.stderr:  # before 8.5
         _write(config, _SSHD.format(port=PORT, folder=folder))
     return subprocess.Popen(
         [sshd, "-D", "-e", "-f", config],

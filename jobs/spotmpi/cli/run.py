@@ -175,26 +175,26 @@ def command(
     from spotmpi.api import runs as api
     from spotmpi.api.view import echo, make_view
 
-    place, changes = where.target, options.overrides()
+    target, changes = where.target, options.overrides()
     work = _Work(spec, context.meta.get(_COMMAND), context.args, mode)
-    source = _checked_source(work, options.image, changes, place)
+    source = _checked_source(work, options.image, changes, target)
     if mode.save is not None:
-        api.save_spec(mode.save, source, changes, place)
+        api.save_spec(mode.save, source, changes, target)
     if mode.dry_run:
         if mode.resume is not None:
-            plan = api.plan_resume(mode.resume, changes, place, echo)
+            plan = api.plan_resume(mode.resume, changes, target, echo)
         else:
-            plan = api.plan_run(source, changes, place, echo)
+            plan = api.plan_run(source, changes, target, echo)
         print(json.dumps(plan, indent=1))
         return
     with make_view(quiet=as_json or mode.detach) as view:
         if mode.resume is not None:
-            state = api.resume(mode.resume, changes, place, mode.detach, view.show, view.echo)
+            state = api.resume(mode.resume, changes, target, mode.detach, view.show, view.echo)
         else:
-            state = api.run(source, changes, place, mode.detach, view.show, view.echo)
+            state = api.run(source, changes, target, mode.detach, view.show, view.echo)
     _show_result(state, mode.detach, as_json)
     if not mode.detach:
-        report_cost(state.id, place)
+        report_cost(state.id, target)
     raise typer.Exit(0 if mode.detach else _exit_code(state))
 
 
@@ -207,20 +207,20 @@ class _Work(NamedTuple):
     mode: ModeOptions
 
 
-def _checked_source(work: _Work, image: str | None, changes: Sequence[str], place: Target) -> Source:
+def _checked_source(work: _Work, image: str | None, changes: Sequence[str], target: Target) -> Source:
     """The spec or command to run; InputError with all problems of the arguments and of the spec."""
     from spotmpi.api import runs as api
     from spotmpi.core.errors import InputError, Problem
     from spotmpi.spec.source import is_reference
 
     problems = list(_conflicts(work))
-    if is_reference(image) and not place.has_pods:
+    if is_reference(image) and not target.has_pods:
         remedy = "only pods pull an image: add --on with a cluster, or omit --image to use this machine's software"
         problems.append(Problem("--image", image, remedy))
     source: Source = work.spec or work.command or []
     if problems:
         is_named = (work.spec is not None or work.command is not None) and work.mode.resume is None and not work.extra
-        raise InputError([*problems, *(api.problems(source, changes, place) if is_named else [])])
+        raise InputError([*problems, *(api.problems(source, changes, target) if is_named else [])])
     return source
 
 

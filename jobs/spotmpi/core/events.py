@@ -99,7 +99,7 @@ def _events(piece: Event | Lines) -> Iterator[Event]:
 
 
 def read_entry(line: str) -> dict[str, Any] | None:
-    """The JSON object with a time in a line of events or metrics; None for anything else, such as a torn line."""
+    """The JSON object with a time in a line of events or metrics; None for anything else, such as a partial line."""
     try:
         values = protocol.read_json(line)
     except ValueError:

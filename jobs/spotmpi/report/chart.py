@@ -312,8 +312,8 @@ def _ideal_first(curve: Curve) -> bool:
     return curve.kind != IDEAL
 
 
-def _curve(chart: Chart, title: Curve, theme: Theme) -> Iterator[Object]:
-    curve, colour = title.shifted, theme.colours[title.colour % COLOURS]
+def _curve(chart: Chart, original: Curve, theme: Theme) -> Iterator[Object]:
+    curve, colour = original.shifted, theme.colours[original.colour % COLOURS]
     points = [{"x": x, "y": y, "order": at} for at, (x, y) in enumerate(curve.points)]
     width = {IDEAL: 1.4, TRACE: 2.2, MEASURED: 2.2}[curve.kind]
     opacity = 0.65 if curve.kind == IDEAL else 1.0
@@ -329,7 +329,7 @@ def _curve(chart: Chart, title: Curve, theme: Theme) -> Iterator[Object]:
     if curve.kind == MEASURED:
         marks = [
             {"x": x, "y": y, "words": f"{printable(curve.label)}, {tick(at)} {chart.x_label}: {_value(chart, y)}"}
-            for (at, _), (x, y) in zip(title.points, curve.points, strict=True)
+            for (at, _), (x, y) in zip(original.points, curve.points, strict=True)
         ]
         mark = _MARKS[curve.colour % len(_MARKS)]
         edge = {"stroke": theme.background, "strokeWidth": 1.5, "opacity": 1.0}

@@ -32,7 +32,7 @@ def folder_events(
     """All events of the run in order of time; with *follow*, future ones too, until it ends.
 
     A run whose agent died without recording an end gives a last ``lost`` event. Memory does not grow
-    with the length of the logs. Lines that a crash has torn are skipped.
+    with the length of the logs. Partial lines, which a crash leaves, are skipped.
 
     Raises:
         OSError: the disk fails; with *follow* for a minute.
@@ -222,7 +222,7 @@ def _size(path: Path) -> int:
 
 
 def _log_tail(path: Path, attempt: int, member: Member, grows: bool) -> _Tail:
-    last = 0.0  # a torn line has no time of its own
+    last = 0.0  # a partial line has no time of its own
     skipped = 0  # lines that the copy lacks, besides those that stand for them
 
     def read(number: int, text: str) -> Event:

@@ -105,7 +105,7 @@ def _first_time(paths: RunPaths) -> float | None:
 def lines(path: Path) -> Iterator[dict[str, Any]]:
     """The JSON objects with a time in a file, one per line; none for a missing file.
 
-    An unfinished last line is left out, and so are lines that a crash or a full disk has torn.
+    An unfinished last line is left out, and so are partial lines, which a crash or a full disk leaves.
     """
     try:
         with path.open("rb") as file:
@@ -156,7 +156,7 @@ def summary(paths: RunPaths) -> Summary | None:
 
 
 def attempts(paths: RunPaths) -> list[AttemptRecord]:
-    """The records of all attempts on node 0, in order, without those that a crash has torn."""
+    """The records of all attempts on node 0, in order, without partial ones, which a crash leaves."""
     files = (paths.attempts / str(number) / "node-0.json" for number in record.numbers(str(paths.attempts)))
     return [cast(AttemptRecord, values) for path in files if (values := json_object(path))]
 
@@ -244,6 +244,7 @@ def _attempts(paths: RunPaths) -> tuple[int, int]:
 
 
 def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
+    """Change *values*, the fields of a `RunState`, by an event."""
     kind = event.get("event")
     # An agent that has lost its record counts from zero again: keep the larger number.
     keys = ("failures", "interruptions")

@@ -133,8 +133,12 @@ class KubernetesBackend:
         rates = target.placement_rates(resolved.spec, self._environment)
         prices = target.hourly_rates(resolved.spec, self._environment)
         blocks = capacity_blocks.read(resolved.spec, self._environment)
-        on, beginning, expectation = deadline.begin(resolved.spec, resolved.target, rates, datetime.now(UTC), blocks)
-        policy = {"policy.tar.gz": archives.policy_side(names.SOURCE)} if spec.capacity.deadline and on.order else {}
+        cluster, beginning, expectation = deadline.begin(
+            resolved.spec, resolved.target, rates, datetime.now(UTC), blocks
+        )
+        policy = (
+            {"policy.tar.gz": archives.policy_side(names.SOURCE)} if spec.capacity.deadline and cluster.order else {}
+        )
         submission = manifests.Submission(
             run=run,
             owner=names.user(),
@@ -151,7 +155,7 @@ class KubernetesBackend:
             versions=versions() if spec.pool else None,
             beginning=beginning,
         )
-        objects = manifests.kubernetes_plan(resolved.spec, on, submission, resolved.worker_targets)
+        objects = manifests.kubernetes_plan(resolved.spec, cluster, submission, resolved.worker_targets)
         if resolved.target.templates:
             for pod in manifests.templates(objects):
                 pod_templates.validate(pod, resolved.target.templates)
@@ -163,10 +167,10 @@ class KubernetesBackend:
             "context": self._api().context,
             "namespace": resolved.target.namespace,
             "notes": [
-                *target.capacity_note(resolved.spec, on, rates),
+                *target.capacity_note(resolved.spec, cluster, rates),
                 *expectation,
                 *resolved.notes,
-                *elastic_notes(spec, _unused_pods_note(spec, on)),
+                *elastic_notes(spec, _unused_pods_note(spec, cluster)),
                 *standby_notes(requested, prices, obstacle is None),
                 *([shipment.note] if shipment else []),
                 *memory_notes(spec, pod_context.MEMORY, copied=True),

@@ -54,7 +54,7 @@ FIRST = [line_entry(1, 1), line_entry(2, 2)]
         ([line_entry(9, 9)], [[1], [2], [9]]),
         (["Traceback", '{"n":3}', '{"n":3,"l":[1]}'], [[1], [2]]),
     ],
-    ids=["next line", "metric", "node", "attempt", "again", "gap", "strays"],
+    ids=["next line", "metric", "node", "attempt", "again", "gap", "other_lines"],
 )
 def test_only_lines_of_one_node_that_follow_each_other_are_one_batch(
     last: list[str], expected: list[list[int]]

@@ -74,16 +74,16 @@ class FakePod:
 
     def read(self, follow: bool = True) -> tuple[list[Event], list[str]]:
         """Give every event and every stray line."""
-        strays: deque[str] = deque()
+        other_lines: deque[str] = deque()
         source = Source(
             "pod", COORDINATOR, 999.0, self.has_predecessors, lambda: not self.answers[1:], self.image, self.replay
         )
 
         async def collect() -> list[Event]:
-            read = PodLog(self, source, strays).entries(follow)  # type: ignore[arg-type]
+            read = PodLog(self, source, other_lines).entries(follow)  # type: ignore[arg-type]
             return [each.event async for entries in read for entry in entries for each in entry.split() if each.event]
 
-        return asyncio.run(collect()), list(strays)
+        return asyncio.run(collect()), list(other_lines)
 
     def numbers(self) -> list[int | str]:
         """The numbers of all lines that are read, and gaps with the number of entries that are missing."""
@@ -260,9 +260,9 @@ def test_the_start_of_an_attempt_has_the_digest_of_its_image() -> None:
 
 
 def test_lines_that_are_no_entries_are_collected_as_strays() -> None:
-    events, strays = FakePod(["Traceback", line(1), '{"n":', '{"n":2}', '{"n":2,"l":[]}']).read()
+    events, other_lines = FakePod(["Traceback", line(1), '{"n":', '{"n":2}', '{"n":2,"l":[]}']).read()
     assert [event.number for event in events] == [1]
-    assert strays == ["Traceback", '{"n":', '{"n":2}', '{"n":2,"l":[]}']
+    assert other_lines == ["Traceback", '{"n":', '{"n":2}', '{"n":2,"l":[]}']
 
 
 def test_memory_stays_flat_over_a_hundred_thousand_lines() -> None:

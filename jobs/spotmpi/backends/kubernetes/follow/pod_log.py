@@ -47,7 +47,7 @@ _READ_AHEAD = 4  # pieces of each that may wait for their turn
 ReadFolder = Callable[[str, Member, float, float], Awaitable[list[Entry]]]  # pod, member, since, until -> entries
 
 
-class _Torn(Exception):
+class _BeganTooLate(Exception):
     """A resumed stream began too late."""
 
 
@@ -65,12 +65,12 @@ class Source:
 
 
 class PodLog:
-    """Reads one pod's log; *strays* gets the lines that are no entries, such as a traceback of the agent."""
+    """Reads one pod's log; *other_lines* gets the lines that are no entries, such as a traceback of the agent."""
 
-    def __init__(self, client: ClusterApi, source: Source, strays: deque[str]) -> None:
+    def __init__(self, client: ClusterApi, source: Source, other_lines: deque[str]) -> None:
         self._client = client
         self._source = source
-        self._strays = strays
+        self._other_lines = other_lines
         self._last = 0  # the number of the newest entry
         self._unnumbered = False  # whether the newest entries came from the run folder, which has no numbers
         self._time = source.since  # of the newest entry
@@ -92,16 +92,16 @@ class PodLog:
             try:
                 async for text in self._chunks(self._client.log(self._source.pod, since, follow), follow):
                     if text is None:
-                        entries, torn = await self._read_rotated(), False
+                        entries, incomplete = await self._read_rotated(), False
                     else:
-                        entries, torn = await self._parse(text, resumed=since is not None)
+                        entries, incomplete = await self._parse(text, resumed=since is not None)
                     refusals = failures = 0
                     if entries:
                         yield entries
-                    if torn:
-                        raise _Torn
+                    if incomplete:
+                        raise _BeganTooLate
                 failures = 0
-            except _Torn:
+            except _BeganTooLate:
                 complete, over, failures = True, False, failures + 1
             except ApiError as error:
                 failures += 1
@@ -153,7 +153,7 @@ class PodLog:
     async def _parse(self, text: str, resumed: bool) -> tuple[list[Entry], bool]:
         """What is new in *text*, and whether something is missing that an earlier start of the stream would give."""
         new: list[Entry] = []
-        for entry in self._without_strays(pod_output.parse_all(text)):
+        for entry in self._only_entries(pod_output.parse_all(text)):
             if entry.number <= self._last:
                 continue
             missing = 0 if self._unnumbered else entry.number - self._last - 1
@@ -167,11 +167,11 @@ class PodLog:
                 new.append(self._with_image(entry))
         return new, False
 
-    def _without_strays(self, entries: Iterable[Entry | str]) -> Iterator[Entry]:
-        """*entries* without strays; a batch of lines stays one where it continues the lines that are known."""
+    def _only_entries(self, entries: Iterable[Entry | str]) -> Iterator[Entry]:
+        """The entries, with other lines taken out; a batch of lines stays one where it continues the known ones."""
         for entry in entries:
             if isinstance(entry, str):
-                self._strays.append(entry)
+                self._other_lines.append(entry)
             elif entry.lines and not self._continues(entry.number, entry.lines):
                 yield from entry.split()
             else:

@@ -362,7 +362,7 @@ class ClusterFollower:
         """What a pod has printed, from its log or, where that is forbidden, from the run folder."""
         source = self._source(pod)
         try:
-            async for entries in PodLog(self._client, source, self._exits.strays).entries(follow):
+            async for entries in PodLog(self._client, source, self._exits.other_lines).entries(follow):
                 yield entries
         except NotPermitted:
             async for entries in self.folder_log.entries(source, follow):

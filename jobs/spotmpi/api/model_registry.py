@@ -107,7 +107,6 @@ def _entry(repository: Repository, manifest: Mapping[str, Any], source: Image, f
     if size <= _LARGEST:
         repository.pull_blob(digest, size, folder / ENTRY_FILE)
         found = form.read((folder / ENTRY_FILE).read_text(errors="replace"), str(source))
-        form.write(found)  # which checks it
         if found.kind == MODEL:
             return found
     remedy = "pull it with oras or modctl, and keep its files with a run of yours"

@@ -134,6 +134,7 @@ class EntryCommands:
     ) -> None:
         """Compare every file with its SHA-256; exit 1 if one is wrong."""
         from spotmpi.core.errors import SpotmpiError
+        from spotmpi.core.printable import printable
 
         opened, kind, problems = open_store(store), self._kind, list[str]()
         chosen = [opened.find(each, kind) for each in names or ()] or opened.list(kind, on_damage=problems.append)
@@ -147,7 +148,7 @@ class EntryCommands:
         if as_json:
             print(json.dumps({"verified": len(chosen), "problems": problems}))
         else:
-            print("\n".join([*problems, f"{len(chosen)} {self._word}s read, {len(problems)} problems"]))
+            print(*map(printable, problems), f"{len(chosen)} {self._word}s read, {len(problems)} problems", sep="\n")
         if problems:
             raise typer.Exit(1)
 
@@ -256,7 +257,8 @@ def _show_manifest(manifest: Manifest, store: Store, as_json: bool) -> None:
     for alias, past in aliases.items():
         print(f"history of {manifest.name}:{alias}:")
         for each in past:
-            print(f"  {_moment(each.time)}  {f'version {each.version}' if each.version else 'removed'}, by {each.by}")
+            what = f"version {each.version}" if each.version else "removed"
+            print(f"  {_moment(each.time)}  {what}, by {printable(each.by)}")
 
 
 def _write_page(manifest: Manifest, store: Store, path: Path) -> None:

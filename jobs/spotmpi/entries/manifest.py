@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from spotmpi.agent.store import size_and_digest
+from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
 
 FORMAT = 1
@@ -27,7 +28,7 @@ COMMANDS = {DATASET: "spotmpi data", MODEL: "spotmpi models"}
 SHORT = 12  # digits of a key that people see
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 _KEY = re.compile(r"[0-9a-f]{64}")
-_LATEST = 253402300800.0  # Unix seconds of the year 10000, which dates do not reach
+LATEST = 253402300800.0  # Unix seconds of the year 10000, which dates do not reach
 _DETAILS: dict[str, type] = {  # what commands show of those of each kind
     **dict.fromkeys(("metrics", "spec", "parts", "tokens"), dict),
     **dict.fromkeys(("command", "function", "checkpoint", "state"), str),
@@ -140,10 +141,9 @@ def write(manifest: Manifest) -> str:
     """The text of a manifest, with a digest of itself as its last member.
 
     Raises:
-        InputError: a name, key or path that cannot be one.
+        InputError: a name, key, run or path that cannot be one.
     """
     _check(manifest)
-    _check_files(manifest)
     values = msgspec.to_builtins(manifest)
     return json.dumps({**values, "digest": _digest(values)}, indent=1) + "\n"
 
@@ -166,7 +166,7 @@ def read(text: str, place: str) -> Manifest:
             return found
     except InputError as error:
         raise SpotmpiError(f"the manifest {place} is none that spotmpi writes: {error}") from error
-    except (ValueError, KeyError, AttributeError, TypeError):  # msgspec.ValidationError is a ValueError
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):  # msgspec.ValidationError: a ValueError
         pass
     remedy = "restore it from a copy, or remove its folder and make the entry again"
     raise SpotmpiError(f"the manifest {place} was edited or damaged, its digest is not that of its content: {remedy}")
@@ -191,7 +191,7 @@ def check_name(name: str) -> str:
 
 
 def _check(manifest: Manifest) -> None:
-    """Raise InputError for what no entry has: a registry may have manifests that others have written."""
+    """Raise InputError for what no entry has: a registry or a shared store may have what others have written."""
     parents = {*manifest.parents, *(each.parent for each in manifest.inputs if each.parent)}
     for each in (manifest.reference, *sorted(parents)):
         check_name(each.name)
@@ -201,14 +201,13 @@ def _check(manifest: Manifest) -> None:
             raise input_error("key", each.key, "is a SHA-256 in 64 hex digits")
     if manifest.reference in parents:
         raise input_error("parents", str(manifest), "is the entry itself: name what it was made from")
-    if not 0 <= manifest.created < _LATEST:
+    if not 0 <= manifest.created < LATEST:
         raise input_error("created", manifest.created, "is no time in Unix seconds")
+    if manifest.run is not None and not names.is_folder_name(manifest.run):
+        raise input_error("run", manifest.run, "is no id of a run, which is the name of its folder")
     for name, kind in _DETAILS.items():
         if not isinstance(manifest.details.get(name, kind()), kind):
             raise input_error(f"details.{name}", manifest.details[name], f"is no {kind.__name__}")
-
-
-def _check_files(manifest: Manifest) -> None:
     paths = [file.path for file in manifest.files]
     twice = next((path for path in paths if paths.count(path) > 1), None) if len({*paths}) < len(paths) else None
     if twice is not None:

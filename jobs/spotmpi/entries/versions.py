@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated
 
 import msgspec
 
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.entries.manifest import Reference
+from spotmpi.entries.manifest import LATEST, Reference
 from spotmpi.entries.storage import Storage
 
 _ALIAS = re.compile(r"[A-Za-z][\w-]{0,49}", re.ASCII)
@@ -24,8 +25,11 @@ class Promotion(msgspec.Struct, frozen=True):
     """One line of an alias' history: the version that it names from *time* on; None where the alias was removed."""
 
     version: int | None
-    time: float  # Unix seconds
+    time: Annotated[float, msgspec.Meta(ge=0, lt=LATEST)]  # Unix seconds
     by: str
+
+
+_LINE = msgspec.json.Decoder(Promotion)
 
 
 class Versions:
@@ -50,7 +54,11 @@ class Versions:
 
     def numbers(self) -> list[int]:
         """The numbers that were given, the newest last."""
-        return sorted(int(each) for each in self._storage.names(self._versions) if each.isdigit())
+        return sorted(map(int, self._numbered(self._versions)))
+
+    def _numbered(self, folder: str) -> list[str]:
+        """The names in a folder that are numbers; people and tools put other files into a store as well."""
+        return [each for each in self._storage.names(folder) if each.isascii() and each.isdigit()]
 
     def key(self, label: str) -> str | None:
         """The key of a version, by its number or an alias; None where there is none."""
@@ -74,10 +82,10 @@ class Versions:
             SpotmpiError: one was edited or damaged.
         """
         found: list[Promotion] = []
-        for number in self._storage.names(f"{self._aliases}/{alias}") if _ALIAS.fullmatch(alias) else ():
+        for number in self._numbered(f"{self._aliases}/{alias}") if _ALIAS.fullmatch(alias) else ():
             name = f"{self._aliases}/{alias}/{number}"
             try:
-                found.append(msgspec.json.decode(self._storage.read(name) or b"", type=Promotion))
+                found.append(_LINE.decode(self._storage.read(name) or b""))
             except msgspec.DecodeError as error:
                 remedy = "restore it from a copy, or remove it and promote again"
                 text = f"the history of {self._name}:{alias} was edited or damaged in {self._storage.place(name)}"
@@ -97,7 +105,7 @@ class Versions:
 
     def last(self, alias: str) -> int:
         """The number of the last line of an alias' history; 0 without one."""
-        return int((self._storage.names(f"{self._aliases}/{alias}") or ["0"])[-1])
+        return int((self._numbered(f"{self._aliases}/{alias}") or ["0"])[-1])
 
 
 def current(aliases: Mapping[str, Sequence[Promotion]], version: int) -> Sequence[str]:

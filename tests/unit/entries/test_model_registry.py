@@ -283,7 +283,7 @@ def test_a_hostile_registry_leads_no_file_out_of_its_folder(model: Manifest, tmp
         layer = {"digest": digest_of(content.encode()), "size": len(content)}
         layers = [{**layer, "annotations": {"org.cncf.model.filepath": "spotmpi-model.json"}}]
         with registries.hostile_registry(content.encode(), layers) as host:
-            failure("pull", f"{host}/team/evil:1", code=2 if content is not text else 1)
+            failure("pull", f"{host}/team/evil:1")
     assert not [*tmp_path.rglob("*evil*")] and len(Store().list()) == 2
 
 

@@ -383,6 +383,26 @@ def test_verify_finds_damaged_files_and_edited_manifests_and_histories(store: St
     assert "was edited or damaged" in invoke("models", "show", "digits").stderr
 
 
+def test_what_others_write_into_a_shared_store_cannot_drive_a_terminal_or_break_a_command(store: Store) -> None:
+    run("digits-1")
+    kept = api.keep("digits-1", "digits")
+    top, storage = "models/digits", store.storage
+    storage.write(f"{top}/.aliases/prod/000001", b'{"version": 1, "time": 5.0, "by": "\\u001b]0;eve\\u0007"}')
+    for stray in (".versions/\N{SUPERSCRIPT TWO}", ".versions/notes", ".aliases/prod/desktop.ini"):
+        storage.write(f"{top}/{stray}", b"no number")
+    storage.write(f"{top}/{kept.key}/files/\x1b[2J", b"")
+    shown, verified = invoke("models", "show", "digits:prod"), invoke("models", "verify")
+    assert shown.stdout.endswith(r", by \x1b]0;eve\x07" + "\n")
+    assert verified.returncode == 1 and r": \x1b[2J is no file of it" in verified.stdout
+    assert "\x1b" not in shown.stdout + verified.stdout
+    assert invoke("models", "promote", "digits:1", "beta").returncode == 0
+    run("digits-2", loss=0.1)
+    assert api.keep("digits-2", "digits").version == 2
+    storage.write(f"{top}/.aliases/prod/000002", b'{"version": 1, "time": 1e300, "by": "eve"}')
+    late = invoke("models", "list")
+    assert late.returncode == 1 and "the history of digits:prod was edited or damaged" in late.stderr
+
+
 @pytest.mark.parametrize("text", ["absent", "digits:9", "digits:beta", "digits:..", "digits:1:2", "digits@ffffff"])
 def test_an_unknown_model_is_one_line(store: Store, text: str) -> None:
     run("digits-1")

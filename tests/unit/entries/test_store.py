@@ -137,7 +137,9 @@ def test_an_edited_manifest_is_an_error_and_the_others_are_still_listed(store: S
     assert len(lines) == 1 and "restore it from a copy" in lines[0]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"digest": 1}', '{"format": 1, "digest": ""}', "\0", "{" * 10_000])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"digest": 1}', '{"format": 1, "digest": ""}', "\0", "{" * 10_000, "[" * 100_000]
+)
 def test_what_is_no_manifest_is_an_error_of_one_line(text: str) -> None:
     with pytest.raises(SpotmpiError, match="the manifest there was edited or damaged"):
         form.read(text, "there")
@@ -170,6 +172,32 @@ def test_files_outside_of_an_entry_are_refused(store: Store, tmp_path: Path, pat
     made, sources = entry(tmp_path, files=(File(path, 0, "0" * 64),))
     with pytest.raises(InputError, match="is no relative path of an entry"):
         store.add(made, {path: sources["a.txt"]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"files": [{"path": "../../../../x/.profile", "bytes": 5, "sha256": "0" * 64}]}, r"files = '\.\./"),
+        ({"files": [{"path": "/etc/x", "bytes": 5, "sha256": "0" * 64}]}, "files = '/etc/x'"),
+        ({"run": "../../elsewhere"}, r"run = '\.\./"),
+    ],
+)
+def test_what_leads_out_of_the_store_or_the_runs_folder_is_not_read(
+    store: Store, tmp_path: Path, changes: dict[str, Any], field: str
+) -> None:
+    """Whoever shares a store can write a manifest by hand: its paths are joined to folders of this machine."""
+    made, sources = entry(tmp_path)
+    store.add(made, sources)
+    name = f"{folder(made.reference)}/manifest.json"
+    values = {**json.loads(store.storage.read(name) or b""), **changes}
+    del values["digest"]
+    if store.storage.folder:
+        (store.storage.folder / name).chmod(0o644)
+    store.storage.write(name, json.dumps({**values, "digest": form.digest_of(values)}).encode())
+    with pytest.raises(SpotmpiError, match=rf"the manifest .* is none that spotmpi writes: {field}"):
+        store.find("ratings")
+    lines: list[str] = []
+    assert store.list(on_damage=lines.append) == [] and len(lines) == 1
 
 
 def test_two_files_of_one_path_are_refused(store: Store, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -22,7 +23,7 @@ from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.backends.kill_ranks import PROGRAM, require_killed
 from spotmpi.backends.slurm import queue
 from spotmpi.backends.slurm.files import RunFiles, archive
-from spotmpi.backends.slurm.login import Login
+from spotmpi.backends.slurm.login import Login, NoAnswer
 from spotmpi.backends.slurm.queue import Job
 from spotmpi.core import archives, hints, names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
@@ -118,8 +119,20 @@ class SlurmBackend:
         try:
             self._login.run("submit the job", ["sbatch", "--parsable"], _with_variables(spec, plan["script"]))
         except SpotmpiError as error:
+            if self._is_submitted(paths.id):
+                return
+            if isinstance(error, NoAnswer):
+                remedy = f"`spotmpi status {paths.id}` tells later whether Slurm has taken the job"
+                raise SpotmpiError(f"{str(error).removesuffix('; try again')}; {remedy}") from error
             self._end(paths, record.FAILED, str(error))
             raise
+
+    def _is_submitted(self, run: str) -> bool:
+        """Whether Slurm has a job of a run, though sbatch did not say so: one that nobody knows of would go on."""
+        with contextlib.suppress(SpotmpiError):
+            job = self.job(run)
+            return job is not None and not job.over
+        return False
 
     def _require_over(self, paths: RunPaths) -> None:
         """Wait for the end of the job of a run that has ended, whose agents use the same files; RunInUse otherwise."""

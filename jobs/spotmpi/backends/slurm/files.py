@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
+import os
+import posixpath
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from spotmpi.agent import slurm, unpack
 from spotmpi.backends.slurm.login import Login
@@ -22,7 +25,7 @@ _UNPACK = Path(unpack.__file__).read_text()
 # Prints what is new in the record of a run as a tar: of files that grow what lies beyond the sizes that are known. All
 # sizes are read before any content, so that no file has later entries than another.
 _NEWS = """
-import io, json, os, sys, tarfile
+import io, json, os, stat, sys, tarfile
 folder, known = json.load(sys.stdin)
 sizes = {}
 for root, folders, names in os.walk(folder):
@@ -31,14 +34,23 @@ for root, folders, names in os.walk(folder):
     for name in names:
         path = os.path.join(root, name)
         if name.endswith((".jsonl", ".json", ".log")):
-            sizes[path] = os.path.getsize(path)
+            try:
+                status = os.lstat(path)
+            except FileNotFoundError:
+                continue  # the run has just removed it
+            if stat.S_ISREG(status.st_mode):
+                sizes[path] = status.st_size
 with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as tar:
     for path, size in sizes.items():
         name = os.path.relpath(path, folder)
         start = known.get(name, 0)
         if name.endswith(".json") and size == start or size < start:
             continue
-        with open(path, "rb") as file:
+        try:
+            file = open(path, "rb")
+        except FileNotFoundError:
+            continue
+        with file:
             file.seek(0 if name.endswith(".json") else start)
             content = file.read(size - file.tell())
         if content:
@@ -99,7 +111,8 @@ class RunFiles:
             }
             command = [self._python, "-I", "-S", "-c", _NEWS]
             request = json.dumps([self.folder, known]).encode()
-            self._take(self._login.run("read the record of the run", command, request), known)
+            with self._copied("read the record of the run", command, request) as packed:
+                self._take(packed, known)
 
     def pull(self, part: str | None) -> None:
         """Copy the folder, or a *part* of it, to this machine, but for the run's key and what the copy knows better."""
@@ -108,10 +121,19 @@ class RunFiles:
         own = f"./{slurm.FOLDER}"
         command = ["tar", "-C", self.folder, f"--exclude={own}", "-cf", "-", part or "."]
         # 1: "file changed as we read it", as those of a run that goes on do
-        packed = self._login.run("read the folder of the run", command, allowed=(0, 1))
-        self._unpack(packed, self.paths.folder)
+        with self._copied("read the folder of the run", command, allowed=(0, 1)) as packed:
+            self._unpack(packed, self.paths.folder)
 
-    def _take(self, packed: bytes, known: Mapping[str, int]) -> None:
+    @contextmanager
+    def _copied(
+        self, purpose: str, command: Sequence[str], data: bytes = b"", allowed: Sequence[int] = (0,)
+    ) -> Iterator[BinaryIO]:
+        """What a command prints, in a temporary file on the disk of the copy: a run may have more than fits memory."""
+        with tempfile.TemporaryFile(prefix=f".{self.paths.id}-", dir=self.paths.folder.parent) as file:
+            self._login.copy(purpose, command, file, data, allowed)
+            yield file
+
+    def _take(self, packed: BinaryIO, known: Mapping[str, int]) -> None:
         with tempfile.TemporaryDirectory(prefix=f".{self.paths.id}-", dir=self.paths.folder.parent) as temporary:
             self._unpack(packed, Path(temporary))
             for path in sorted(Path(temporary).rglob("*")):
@@ -125,14 +147,17 @@ class RunFiles:
                 else:
                     path.replace(target)
 
-    def _unpack(self, packed: bytes, folder: Path) -> None:
+    def _unpack(self, packed: BinaryIO, folder: Path) -> None:
+        if os.fstat(packed.fileno()).st_size == 0:
+            return
         skipped: dict[str, str] = {}
         try:
-            with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:
-                unpack.unpack(archive, str(folder), skipped, lambda name: None if name.lstrip("./") in _OWN else name)
+            with tarfile.open(fileobj=packed, mode="r:") as archive:
+                unpack.unpack(
+                    archive, str(folder), skipped, lambda name: None if posixpath.normpath(name) in _OWN else name
+                )
         except unpack.DAMAGES as error:
-            if packed.strip(b"\0"):
-                raise SpotmpiError(f"could not unpack the files of run {self.paths.id}: {error}; try again") from error
+            raise SpotmpiError(f"could not unpack the files of run {self.paths.id}: {error}; try again") from error
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
+import tempfile
+import time
 from collections.abc import Sequence
+from typing import BinaryIO
 
 from spotmpi.core import hints, names
 from spotmpi.core.errors import SpotmpiError
 
-_LIMIT = 120.0  # seconds for one command; slurmctld of a busy cluster answers slowly
+_LIMIT = 120.0  # seconds in which a command reads and prints nothing; slurmctld of a busy cluster answers slowly
+_LOOK = 1.0  # seconds between looks at that
+_LOST = 255  # the exit code of ssh where it has no connection
 # One connection serves all commands of a minute.
 _SSH = ("-o", "BatchMode=yes", "-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", "ControlPath={}/ssh-%C")
 
 
-class Login:
-    """The login node *host*, as ssh names it, or this machine."""
+class NoAnswer(SpotmpiError):
+    """A command did not answer, or the connection was lost: what it was to do may have been done."""
 
-    def __init__(self, host: str | None) -> None:
+
+class Login:
+    """The login node *host*, as ssh names it, or this machine; gives up on a command that is silent for *limit* s."""
+
+    def __init__(self, host: str | None, limit: float = _LIMIT) -> None:
         self.host = host
+        self._limit = limit
 
     def command(self, command: Sequence[str], *options: str) -> list[str]:
         """*command* as this machine starts it; *options* are those of ssh."""
@@ -30,23 +41,59 @@ class Login:
         return ["ssh", *ssh, *options, "--", self.host, shlex.join(command)]
 
     def run(self, purpose: str, command: Sequence[str], data: bytes = b"", allowed: Sequence[int] = (0,)) -> bytes:
-        """What *command* prints, given *data* as its input.
+        """As `copy`, but what *command* prints is returned."""
+        with tempfile.TemporaryFile() as printed:
+            self.copy(purpose, command, printed, data, allowed)
+            return printed.read()
+
+    def copy(
+        self, purpose: str, command: Sequence[str], target: BinaryIO, data: bytes = b"", allowed: Sequence[int] = (0,)
+    ) -> None:
+        """Write what *command* prints, given *data* as its input, to the file *target*, which is then at its start.
+
+        It may take as long as it reads or prints anything.
 
         Raises:
-            SpotmpiError: it cannot be started, or its exit code is not *allowed*; *purpose* is what it was for.
+            NoAnswer: it did not answer, or the connection was lost; *purpose* is what it was for.
+            SpotmpiError: it cannot be started, or its exit code is not *allowed*.
         """
         words = self.command(command)
-        try:
-            done = subprocess.run(words, input=data, capture_output=True, timeout=_LIMIT)
-        except FileNotFoundError as error:
-            place = hints.option("on", "slurm@HOST")
-            remedy = f"run this on a machine with Slurm's commands, or name the login node with {place}"
-            raise SpotmpiError(f"cannot {purpose}: there is no {words[0]} on PATH; {remedy}") from error
-        except subprocess.TimeoutExpired as error:
-            raise SpotmpiError(
-                f"cannot {purpose}: {command[0]} did not answer within {_LIMIT:g}s; try again"
-            ) from error
-        if done.returncode not in allowed:
-            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise SpotmpiError(f"cannot {purpose}: {'; '.join(lines[-3:]) or f'exit code {done.returncode}'}")
-        return done.stdout
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
+            given.write(data)
+            given.seek(0)
+            try:
+                process = subprocess.Popen(words, stdin=given, stdout=target, stderr=errors)
+            except FileNotFoundError as error:
+                place = hints.option("on", "slurm@HOST")
+                remedy = f"run this on a machine with Slurm's commands, or name the login node with {place}"
+                raise SpotmpiError(f"cannot {purpose}: there is no {words[0]} on PATH; {remedy}") from error
+            try:
+                code = self._wait(process, given, target)
+            except subprocess.TimeoutExpired as error:
+                raise NoAnswer(
+                    f"cannot {purpose}: {command[0]} did not answer within {self._limit:g}s; try again"
+                ) from error
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+            target.seek(0)
+            if code not in allowed:
+                errors.seek(0)
+                lines = errors.read().decode("utf-8", "replace").strip().splitlines()
+                kind = NoAnswer if self.host is not None and code == _LOST else SpotmpiError
+                raise kind(f"cannot {purpose}: {'; '.join(lines[-3:]) or f'exit code {code}'}")
+
+    def _wait(self, process: subprocess.Popen[bytes], given: BinaryIO, printed: BinaryIO) -> int:
+        """The exit code of *process*; TimeoutExpired once it neither reads nor prints."""
+        moved, at = -1, time.monotonic()
+        while True:
+            try:
+                return process.wait(min(_LOOK, self._limit))
+            except subprocess.TimeoutExpired:
+                # It shares the place in *given* with this process.
+                now = os.lseek(given.fileno(), 0, os.SEEK_CUR) + os.fstat(printed.fileno()).st_size
+                if now != moved:
+                    moved, at = now, time.monotonic()
+                elif time.monotonic() - at >= self._limit:
+                    raise

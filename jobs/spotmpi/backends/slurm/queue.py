@@ -79,10 +79,17 @@ def parse(listing: str) -> list[Job]:
 
 
 def find(login: Login, runs: Collection[str]) -> dict[str, Job]:
-    """The newest job of each of *runs*, for some minutes after its end too."""
+    """This user's newest job of each of *runs*, for some minutes after its end too."""
     if not runs:
         return {}
-    command = ["squeue", "--noheader", "--states=all", f"--format={_FORMAT}", f"--name={','.join(sorted(runs))}"]
+    command = [
+        "squeue",
+        "--noheader",
+        "--me",
+        "--states=all",
+        f"--format={_FORMAT}",
+        f"--name={','.join(sorted(runs))}",
+    ]
     jobs = parse(login.run("read the queue of Slurm", command).decode("utf-8", "replace"))
     return {job.name: job for job in sorted(jobs)}
 

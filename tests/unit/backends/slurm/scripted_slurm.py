@@ -12,9 +12,19 @@ REFUSAL = (
     "sbatch: error: invalid partition specified: nowhere\n"
     "sbatch: error: Batch job submission failed: Invalid partition name specified\n"
 )
+# Of slurmctld the job's name is read in the script; a lost answer is what sbatch says of a slurmctld that took it.
+LOST = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
+_SBATCH = """cat > "$DOUBLE/script"
+[ -e "$DOUBLE/refusal" ] && { cat "$DOUBLE/refusal" >&2; exit 1; }
+name=$(sed -n 's/^#SBATCH --job-name=//p' "$DOUBLE/script")
+[ -e "$DOUBLE/lost" ] && { echo "7|PENDING|None||$name" >> "$DOUBLE/queue"; cat "$DOUBLE/lost" >&2; exit 1; }
+[ -e "$DOUBLE/silent" ] && exec sleep 60
+echo 7"""
 _PROGRAMS = {
-    "squeue": 'cat "$DOUBLE/queue"',
-    "sbatch": 'cat > "$DOUBLE/script"; [ -e "$DOUBLE/refusal" ] && { cat "$DOUBLE/refusal" >&2; exit 1; }; echo 7',
+    "squeue": 'cat "$DOUBLE/queue"; case " $* " in *" --me "*) ;; *) cat "$DOUBLE/queue of others" ;; esac',
+    "sbatch": _SBATCH,
+    # Not Slurm's: the login node is this machine, with a home in a folder of its own.
+    "ssh": 'while [ "$1" != -- ]; do shift; done; cd "$DOUBLE/home" && HOME=$PWD sh -c "$3"; exit $?',
     "scancel": ":",
     "scontrol": '[ "$1" = show ] && printf "n0\\nn1\\n"',
     "srun": '[ ! -e "$DOUBLE/step" ] || cat "$DOUBLE/step"',
@@ -32,10 +42,14 @@ class ScriptedSlurm:
             (folder / name).write_text(f'#!/bin/sh\nDOUBLE="{folder}"\n{call}\n{text}\nexit 0\n')
             (folder / name).chmod(0o755)
         (folder / "queue").touch()
+        (folder / "queue of others").touch()
+        (folder / "home").mkdir()
 
-    def show(self, run: str, state: str, reason: str = "None", nodes: str = "", job: int = 7) -> None:
-        """Let squeue show a job of *run* besides those of before."""
-        with (self.folder / "queue").open("a") as file:
+    def show(
+        self, run: str, state: str, reason: str = "None", nodes: str = "", job: int = 7, mine: bool = True
+    ) -> None:
+        """Let squeue show a job of *run* besides those of before; another user may give a job the same name."""
+        with (self.folder / ("queue" if mine else "queue of others")).open("a") as file:
             file.write(f"{job}|{state}|{reason}|{nodes}|{run}\n")
 
     def clear(self) -> None:
@@ -45,6 +59,14 @@ class ScriptedSlurm:
     def refuse(self) -> None:
         """Let sbatch refuse from now on."""
         (self.folder / "refusal").write_text(REFUSAL)
+
+    def lose_answers(self) -> None:
+        """Let sbatch fail from now on though slurmctld has taken the job."""
+        (self.folder / "lost").write_text(LOST)
+
+    def fall_silent(self) -> None:
+        """Let sbatch never answer from now on."""
+        (self.folder / "silent").touch()
 
     @property
     def script(self) -> str:

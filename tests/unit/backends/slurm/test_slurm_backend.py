@@ -13,6 +13,7 @@ from spotmpi.agent import protocol, record
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.backends import targets
 from spotmpi.backends.slurm.backend import SlurmBackend
+from spotmpi.backends.slurm.login import Login, NoAnswer
 from spotmpi.backends.slurm.queue import Job, parse
 from spotmpi.backends.targets import Target
 from spotmpi.core.errors import InputError, RunInUse, SpotmpiError
@@ -227,6 +228,94 @@ def test_a_fault_that_cannot_be_injected_is_refused(
     slurm.show(RUN, "RUNNING", nodes="n[0-1]")
     with pytest.raises(InputError, match=problem):
         backend.inject_fault(RUN, Member(NODE, node), fault)
+
+
+def test_a_job_that_slurm_has_taken_is_followed_though_sbatch_failed(
+    backend: SlurmBackend, slurm: ScriptedSlurm
+) -> None:
+    slurm.lose_answers()
+    submit(backend)
+    assert backend.state(RUN).state == "waiting"
+    backend.stop(RUN, "enough", now=False)
+    assert "scancel 7" in slurm.calls
+
+
+def test_of_a_job_that_slurm_may_have_taken_no_end_is_recorded(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:
+    slurm.fall_silent()
+    backend._login = Login(None, limit=0.5)
+    with pytest.raises(SpotmpiError) as failed:
+        submit(backend)
+    assert str(failed.value) == (
+        "cannot submit the job: sbatch did not answer within 0.5s; "
+        "`spotmpi status train-1` tells later whether Slurm has taken the job"
+    )
+    backend._login = Login(None)
+    assert backend.state(RUN).state == "lost"
+    slurm.show(RUN, "RUNNING", nodes="n0")
+    assert not backend.state(RUN).over
+
+
+def test_a_job_of_another_user_with_the_name_of_a_run_is_not_taken_for_it(
+    backend: SlurmBackend, slurm: ScriptedSlurm
+) -> None:
+    submit(backend)
+    slurm.show(RUN, "RUNNING", nodes="n0")
+    slurm.show(RUN, "FAILED", job=9, mine=False)
+    assert not backend.state(RUN).over
+    backend.stop(RUN, "enough", now=True)
+    assert "scancel 9" not in slurm.calls
+
+
+def test_a_command_may_take_as_long_as_it_prints(tmp_path: Path) -> None:
+    login = Login(None, limit=1.5)
+    slow = ["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.3; done; cat"]
+    assert login.run("count", slow, b"end") == b"1\n2\n3\n4\n5\n6\n7\n8\nend"
+    with pytest.raises(NoAnswer, match=r"cannot wait: sleep did not answer within 0\.3s"):
+        Login(None, limit=0.3).run("wait", ["sleep", "60"])
+
+
+@pytest.fixture
+def remote(slurm: ScriptedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[SlurmBackend, Path]:
+    """The backend by way of a login node, and the folder of the run there."""
+    monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path / "cache"))
+    backend = SlurmBackend(tmp_path / "copies", "login", look=0.0)
+    submit(backend)
+    return backend, slurm.folder / "home" / "spotmpi" / "runs" / RUN
+
+
+def test_a_lost_connection_is_no_end_of_a_run(
+    slurm: ScriptedSlurm, tmp_path: Path, remote: tuple[SlurmBackend, Path]
+) -> None:
+    (slurm.folder / "ssh").write_text("#!/bin/sh\necho 'Connection reset by peer' >&2\nexit 255\n")
+    with pytest.raises(NoAnswer, match="Connection reset by peer"):
+        remote[0].state(RUN)
+    assert [event["event"] for event in reader.lines(tmp_path / "copies" / RUN / "events.jsonl")] == ["submitted"]
+
+
+def test_a_pull_leaves_what_this_machine_knows_better(remote: tuple[SlurmBackend, Path]) -> None:
+    backend, there = remote
+    copy = backend.runs_folder / RUN
+    own = {name: (copy / name).read_bytes() for name in ("spec.toml", "plan.yaml", ".own", ".lock")}
+    for name in (*own, "keep.json"):
+        (there / name).write_text("of the program")
+    (there / "result.bin").write_bytes(bytes(100_000))
+    backend.pull(RUN, lambda text: None)
+    assert (copy / "result.bin").stat().st_size == 100_000
+    assert {name: (copy / name).read_bytes() for name in own} == own and not (copy / "keep.json").exists()
+
+
+def test_what_a_program_leaves_among_the_records_does_not_stop_their_copies(
+    remote: tuple[SlurmBackend, Path],
+) -> None:
+    backend, there = remote
+    (there / "gone.json").symlink_to("nowhere")
+    os.mkfifo(there / "pipe.log")
+    (there / "secret.json").symlink_to("slurm/key.pem")
+    with (there / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"t": 1e9, "event": "started", "attempt": 1}) + "\n")
+    backend._find(RUN)[1].refresh()
+    assert reader.state(reader.find(RUN, backend.runs_folder), writer_alive=True).attempt == 1
+    assert not (backend.runs_folder / RUN / "secret.json").exists()
 
 
 def test_faults_are_steps_and_commands_of_slurm(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:

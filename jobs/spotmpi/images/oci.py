@@ -19,6 +19,7 @@ import httpx2
 
 from spotmpi.aws.registry import RegistryError, registry_login
 from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.printable import printable
 from spotmpi.images.build import ecr_region
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -34,6 +35,8 @@ _LARGEST = 16 << 20  # bytes of a manifest, or of another answer; registries tak
 _TIMEOUT = httpx2.Timeout(60, connect=10)  # seconds without any byte
 _COMMIT = httpx2.Timeout(600, connect=10)  # the registry hashes the whole blob before it answers
 _TAGS = 10  # that a message names
+_MOST = 10_000  # entries of a list that comes in pages
+_BLOB = "spotmpi.blob"  # marks requests whose answers may be large, in the requests of redirects as well
 _HUB, _HUB_API, _HUB_LOGIN = "docker.io", "registry-1.docker.io", "https://index.docker.io/v1/"
 
 
@@ -83,7 +86,13 @@ class Repository:
 
     def __init__(self, image: Image) -> None:
         self.image = image
-        self._client = httpx2.Client(auth=_Login(image), timeout=_TIMEOUT, follow_redirects=True)
+        self._client = httpx2.Client(
+            auth=_Login(image),
+            timeout=_TIMEOUT,
+            follow_redirects=True,
+            headers={"Accept-Encoding": "identity"},
+            event_hooks={"response": [self._limit]},
+        )
 
     def __enter__(self) -> Repository:
         return self
@@ -111,7 +120,8 @@ class Repository:
             SpotmpiError: it is damaged, or cannot be written.
         """
         whole, length = hashlib.sha256(), 0
-        with self._errors(), self._client.stream("GET", f"{self.image.url}/blobs/{digest}") as response:
+        url, marks = f"{self.image.url}/blobs/{digest}", {_BLOB: True}
+        with self._errors(), self._client.stream("GET", url, extensions=marks) as response:
             if response.status_code != 200:
                 response.read()
                 self._refuse(response, digest)
@@ -160,49 +170,57 @@ class Repository:
         if self.image.digest and digest != self.image.digest:
             remedy = "do not use it, and ask who runs the registry"
             raise SpotmpiError(f"{self.image} is not what its digest says, the registry sent {digest}: {remedy}")
-        with contextlib.suppress(ValueError):
-            manifest = json.loads(response.content)
-            if isinstance(manifest, dict):
-                return manifest, digest
+        if manifest := _object(response):
+            return manifest, digest
         raise SpotmpiError(f"the manifest of {self.image} is no JSON object: name a model, as it was pushed")
 
     def referrers(self, digest: str) -> list[dict[str, Any]]:
         """The descriptors of manifests that refer to one; of a registry without an API for them those of its tag."""
-        headers = {"Accept": INDEX}
         for path in (f"/referrers/{digest}", f"/manifests/{digest.replace(':', '-')}"):
-            response = self._request("GET", path, accept=(200, 400, 404, 406), headers=headers)
-            if response.status_code == 200:
-                with contextlib.suppress(ValueError, LookupError, TypeError):
-                    return [each for each in response.json()["manifests"] if isinstance(each, dict)]
+            found = self._list(path, "manifests", (200, 400, 404, 406), headers={"Accept": INDEX})
+            if found is not None:
+                return [each for each in found if isinstance(each, dict)]
         return []
 
     def _tags(self) -> list[str]:
-        response = self._request("GET", "/tags/list", accept=(200, 404))
-        return [str(tag) for tag in response.json().get("tags") or ()] if response.status_code == 200 else []
+        return [str(tag) for tag in self._list("/tags/list", "tags", (200, 404)) or ()]
+
+    def _list(self, path: str, key: str, accept: tuple[int, ...], **options: Any) -> list[Any] | None:
+        """What the answer and its further pages have under *key*; None where the registry has no such list."""
+        found: list[Any] = []
+        while len(found) < _MOST:
+            response = self._request("GET", path, accept=accept, **options)
+            if response.status_code != 200:
+                break
+            page = _object(response).get(key) or []
+            if not isinstance(page, list):
+                break
+            found += page
+            following = response.links.get("next", {}).get("url")
+            if not following or not page:
+                return found
+            path = str(response.url.join(following))
+        return found or None
 
     def _request(self, method: str, path: str, accept: tuple[int, ...], **options: Any) -> httpx2.Response:
         url = path if "://" in path else self.image.url + path
         if httpx2.URL(url).netloc != httpx2.URL(self.image.url).netloc:
             options["auth"] = None  # a storage behind the registry, which gets no login
-        with self._errors(), self._client.stream(method, url, **options) as stream:
-            response = self._read(stream)
+        with self._errors():
+            response = self._client.request(method, url, **options)
         if response.status_code not in accept:
             self._refuse(response, path.rpartition("/")[2])
         return response
 
-    def _read(self, stream: httpx2.Response) -> httpx2.Response:
-        """A response with its whole content, which is no blob and so is small."""
-        content = bytearray()
-        for block in stream.iter_bytes(_BLOCK):
-            content += block
-            if len(content) > _LARGEST:
-                sent = f"more than {_LARGEST >> 20} MiB for {stream.request.url.path.rpartition('/')[2]}"
-                remedy = "no manifest has so many: ask who runs the registry"
-                raise SpotmpiError(f"{self.image.host} sends {sent} of {self.image.name}: {remedy}")
-        headers = {
-            name: text for name, text in stream.headers.items() if name not in ("content-encoding", "content-length")
-        }
-        return httpx2.Response(stream.status_code, headers=headers, content=bytes(content), request=stream.request)
+    def _limit(self, response: httpx2.Response) -> None:
+        """Let no answer fill the memory: what is no blob is small, also of logins and redirects."""
+        if response.status_code == 200 and response.request.extensions.get(_BLOB):
+            return
+        response.headers.pop("Content-Encoding", None)  # which was not asked for
+        what = response.request.url.path.rpartition("/")[2]
+        sent = f"{self.image.host} sends more than {_LARGEST >> 20} MiB for {what} of {self.image.name}"
+        remedy = "no manifest has so many: ask who runs the registry"
+        response.stream = _Limited(response.stream, SpotmpiError(f"{sent}: {remedy}"))
 
     def _refuse(self, response: httpx2.Response, what: str) -> NoReturn:
         host, status = self.image.host, response.status_code
@@ -229,6 +247,25 @@ class Repository:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reason = str(error) or type(error).__name__
             raise SpotmpiError(f"the registry {host} does not answer: {reason}; try again") from error
+
+
+class _Limited(httpx2.SyncByteStream):
+    """The bytes of an answer, up to `_LARGEST`; then *error*."""
+
+    def __init__(self, stream: Any, error: SpotmpiError) -> None:
+        self._stream, self._error = stream, error
+
+    def __iter__(self) -> Iterator[bytes]:
+        length = 0
+        for block in self._stream:
+            length += len(block)
+            if length > _LARGEST:
+                raise self._error
+            yield block
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._stream.close()
 
 
 class _Blocks:
@@ -275,11 +312,10 @@ class _Login(httpx2.Auth):
 
 
 def _bearer(answer: httpx2.Response) -> str | None:
-    with contextlib.suppress(ValueError, AttributeError):
-        values = json.loads(answer.read())
-        token = values.get("token") or values.get("access_token")
-        return f"Bearer {token}" if answer.status_code == 200 and token else None
-    return None
+    answer.read()
+    values = _object(answer)
+    token = values.get("token") or values.get("access_token")
+    return f"Bearer {token}" if answer.status_code == 200 and token else None
 
 
 def _basic(image: Image) -> str | None:
@@ -325,9 +361,18 @@ def _header(user: str, password: str) -> str:
 
 
 def _reason(response: httpx2.Response) -> str:
-    with contextlib.suppress(ValueError, LookupError, TypeError):
-        return str(response.json()["errors"][0]["message"])
-    return response.reason_phrase or "no reason given"
+    with contextlib.suppress(LookupError, TypeError):
+        return printable(_object(response)["errors"][0]["message"])
+    return printable(response.reason_phrase) or "no reason given"
+
+
+def _object(response: httpx2.Response) -> dict[str, Any]:
+    """The JSON object in an answer; an empty one where it has none."""
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(response.content)
+        if isinstance(found, dict):
+            return found
+    return {}
 
 
 def _is_local(host: str) -> bool:

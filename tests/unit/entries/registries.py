@@ -104,7 +104,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def refuse(self, status: int, code: str, **headers: str) -> None:
         content = {"errors": [{"code": code, "message": code.lower().replace("_", " "), "detail": None}]}
-        self.answer(status, json.dumps(content).encode(), Content_Type="application/json", **headers)
+        noise = self.data.noise if hasattr(self, "data") else b""
+        self.answer(status, noise or json.dumps(content).encode(), Content_Type="application/json", **headers)
 
     def body(self) -> bytes:
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -129,6 +130,8 @@ class Double:
     blobs: dict[str, bytes] = field(default_factory=dict)
     manifests: dict[tuple[str, str], tuple[str, bytes]] = field(default_factory=dict)
     uploads: set[str] = field(default_factory=set)
+    page: int = 1000  # entries of a list in one answer, as of the CNCF's
+    noise: bytes = b""  # in the body of each refusal
     has_referrers: bool = False  # whether it has the API for them, which the CNCF's has not
     storage: str | None = None  # another host, to which clients are sent for the content of blobs
     logins: list[str | None] = field(default_factory=list)  # that this one got
@@ -219,13 +222,21 @@ class _RegistryHandler(_Handler):
             for label, values in known.items()
             if values.get("subject", {}).get("digest") == digest
         ]
-        return self.answer(200, json.dumps({"manifests": found}).encode())
+        return self.listed("manifests", found)
+
+    def listed(self, key: str, found: list[Any], **values: object) -> None:
+        """One page of a list, with a link to the next one (RFC 8288), as the specification has for both lists."""
+        first = int(parse_qs(urlsplit(self.path).query).get("first", ["0"])[0])
+        end = first + self.data.page
+        path = urlsplit(self.path).path
+        more = {"Link": f'<{path}?first={end}>; rel="next"'} if end < len(found) else {}
+        self.answer(200, json.dumps({**values, key: found[first:end]}).encode(), **more)
 
     def tags(self, name: str) -> None:
         found = sorted(tag for repository, tag in self.data.manifests if repository == name and ":" not in tag)
         if not found:
             return self.refuse(404, "NAME_UNKNOWN")
-        return self.answer(200, json.dumps({"name": name, "tags": found}).encode())
+        return self.listed("tags", found, name=name)
 
 
 class _StorageHandler(_RegistryHandler):

@@ -351,6 +351,46 @@ def test_a_registry_that_sends_a_manifest_without_end_is_one_line(tmp_path: Path
 
 
 @pytest.mark.parametrize("auth", ["basic", "token"])
+def test_a_refusal_without_end_is_one_line(tmp_path: Path, auth: str) -> None:
+    with registries.registry(tmp_path, False, auth) as registry:
+        assert registry.data
+        log_in(registry.host, tmp_path)
+        assert invoke("models", "push", "digits", f"{registry.host}/team/digits:2").returncode == 0
+        registry.data.noise = b" " * (17 << 20)
+        said = failure("pull", f"{registry.host}/team/digits:2")
+    assert "sends more than 16 MiB for 2 of team/digits" in said
+
+
+def test_what_a_registry_says_is_one_line_without_control_characters(tmp_path: Path) -> None:
+    with registries.registry(tmp_path, False) as registry:
+        assert registry.data
+        message = "no\n\x1b[2Jspotmpi: all is well"
+        image = f"{registry.host}/team/digits:2"
+        assert invoke("models", "push", "digits", image).returncode == 0
+        registry.data.noise = json.dumps({"errors": [{"message": message}]}).encode()
+        registry.data.blobs.clear()
+        said = failure("pull", image)
+    assert r"no\n\x1b[2Jspotmpi: all is well" in said
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"[]", b"7", b"{}"])
+def test_lists_and_manifests_that_are_none_are_one_line(tmp_path: Path, content: bytes) -> None:
+    with registries.registry(tmp_path, False) as registry:
+        assert registry.data
+        registry.data.manifests["team/digits", "evil"] = (MANIFEST, content)
+        assert "is no JSON object" in failure("pull", f"{registry.host}/team/digits:evil")
+
+
+def test_tags_beyond_the_first_page_are_named(tmp_path: Path) -> None:
+    with registries.registry(tmp_path, False) as registry:
+        assert registry.data
+        registry.data.page = 2
+        for tag in "12345":
+            registry.data.manifests["team/digits", tag] = (MANIFEST, b"{}")
+        assert "it has: 1, 2, 3, 4, 5" in failure("pull", f"{registry.host}/team/digits:9")
+
+
+@pytest.mark.parametrize("auth", ["basic", "token"])
 def test_the_storage_behind_a_registry_gets_no_login(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auth: str
 ) -> None:

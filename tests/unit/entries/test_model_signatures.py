@@ -229,7 +229,7 @@ def test_bundles_of_cosign_3_are_verified_too(
 ) -> None:
     registry, other = opened(), pair(tmp_path / "other")
     if registry.data:
-        registry.data.has_referrers = has_referrers
+        registry.data.has_referrers, registry.data.page = has_referrers, 1
     image, url = f"{registry.host}/team/digits:2", f"http://{registry.host}/v2/team/digits"
     digest = invoke("models", "push", "digits:2", image).stdout.strip().rpartition("@")[2]
     elsewhere()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from . import files, hardware, limits, protocol, record
 from .clock import CLOCK, Clock
@@ -18,9 +18,9 @@ from .schema import (
     SUMMARY_VERSION,
     AttemptRecord,
     Summary,
-    WorldRecord,
     read_attempt,
     read_object,
+    read_world,
 )
 
 _WORLD = "world.json"  # in the folder of an attempt
@@ -403,9 +403,9 @@ def _lost(folder: str, number: int, iterations: bool) -> AttemptRecord:
         "last_iteration": _last_iteration(folder, number) if iterations else None,
     }
     with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, "attempts", str(number), _WORLD)) as file:
-        world = read_object(file.read())
-        if world:
-            lost["world"] = cast(WorldRecord, world)
+        world = read_world(read_object(file.read()))
+        if world is not None:
+            lost["world"] = world
     return lost
 
 

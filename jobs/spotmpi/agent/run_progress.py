@@ -98,10 +98,13 @@ class RunProgress:
             self._total = values.get("total_iterations") or self._total
         elif kind == protocol.CHECKPOINT and isinstance(iteration, int):
             self._stored = iteration
-        elif kind == protocol.METRIC and isinstance(iteration, int) and "awake" in values:
-            point = (iteration, float(values["awake"]))
-            if values["attempt"] != self._attempt:
-                self._attempt, self._points = values["attempt"], [point]
+        elif kind == protocol.METRIC and isinstance(iteration, int):
+            attempt, awake = values.get("attempt"), values.get("awake")
+            if not isinstance(attempt, int) or not isinstance(awake, (int, float)):
+                return  # programs of the run can write into its folder too
+            point = (iteration, float(awake))
+            if attempt != self._attempt:
+                self._attempt, self._points = attempt, [point]
                 return
             self._points = [self._points[0], point]
             iterations = iteration - self._points[0][0]

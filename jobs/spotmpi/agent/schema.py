@@ -94,10 +94,34 @@ class Greeting(TypedDict, total=False):
     machine: Dict[str, Any]
 
 
+_SECONDS = ("started", "ended", "present", "held")
+_SECONDS_OR_NONE = ("first_iteration_time", "start")
+
+
 def read_attempt(text: str) -> AttemptRecord | None:
-    """The attempt record in *text*, of this version or an older one; None where its writer was cut off."""
+    """The attempt record in *text*, of this version or an older one.
+
+    None where its writer was cut off, or another program of the run has written what agents cannot compute with.
+    """
     values = read_object(text)
-    return cast(AttemptRecord, values) if {"cause", "started", "last_iteration"} <= values.keys() else None
+    complete = {"cause", "started", "last_iteration"} <= values.keys()
+    usable = all(_is_number(values[key]) for key in _SECONDS if key in values)
+    usable = usable and all(_is_number(values[key]) for key in _SECONDS_OR_NONE if values.get(key) is not None)
+    usable = usable and isinstance(values.get("lost_nodes") or [], list)
+    usable = usable and ("world" not in values or read_world(values["world"]) is not None)
+    return cast(AttemptRecord, values) if complete and usable else None
+
+
+def read_world(values: Any) -> WorldRecord | None:
+    """What an attempt ran on, or None."""
+    if not isinstance(values, dict) or not isinstance(values.get("members"), list):
+        return None
+    usable = values.get("rate") is None or _is_number(values["rate"])
+    return cast(WorldRecord, {"rate": None, **values}) if usable else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def read_object(text: str) -> dict[str, Any]:

@@ -44,6 +44,29 @@ def test_it_goes_back_at_a_checkpoint_once_the_spot_group_is_asked_again_and_say
     assert [each["group"] for each in events if each["event"] == record.PLACED] == [NEAR, FAR, NEAR]
 
 
+HOSTILE = [
+    ("metrics.jsonl", {"kind": "metric", "iteration": 7, "attempt": 1, "awake": None}),
+    ("metrics.jsonl", {"kind": "metric", "iteration": 7, "awake": 5.0}),
+    ("metrics.jsonl", {"kind": "metric", "iteration": 7, "attempt": {}, "awake": 5.0}),
+    ("attempts/7/node-0.json", {"cause": "end", "started": "now", "last_iteration": None}),
+    ("attempts/7/node-0.json", {"cause": "end", "started": 1.0, "last_iteration": None, "world": {}}),
+    ("attempts/7/world.json", {"members": 5}),
+]
+
+
+@pytest.mark.parametrize(("name", "values"), HOSTILE)
+def test_what_the_program_writes_into_the_run_folder_does_not_end_the_controller(
+    tmp_path: Path, name: str, values: dict[str, Any]
+) -> None:
+    run = fallen_back(tmp_path)
+    path = tmp_path / "x-1" / name
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(values) + "\n")
+    run.run_until(lambda: False, HOUR)
+    assert len(run.cluster.places()) == SIZE
+
+
 def test_a_group_that_gives_no_nodes_again_is_asked_after_twice_the_time(tmp_path: Path) -> None:
     run = fallen_back(tmp_path)
     run.run_until(lambda: False, 20 * HOUR)

@@ -165,6 +165,16 @@ def test_a_block_that_is_over_unknown_or_unreadable_is_refused_with_the_remedy(
     )
 
 
+def test_with_credentials_of_another_account_no_block_is_said_to_be_gone(lab_file: Path, account: FakeAccount) -> None:
+    account.sts.account = "999999999999"
+    account.ec2.reservations = []
+    (problem,) = problems(lab_file, ALONE)
+    assert problem.startswith(
+        "kubernetes.node_groups = 'block': the times of their Capacity Blocks are unknown: these credentials belong to "
+        "account 999999999999, but this is cluster spotmpi-lab in us-east-1 of account"
+    )
+
+
 def test_an_environment_that_cannot_move_runs_is_to_be_built_anew(lab_file: Path) -> None:
     outputs = json.loads(lab_file.read_text())
     lab_file.write_text(json.dumps({**outputs, "placement_account": None}))

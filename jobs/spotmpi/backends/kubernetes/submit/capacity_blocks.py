@@ -51,8 +51,11 @@ def read(spec: JobSpec, environment: Environment | None) -> dict[str, Block]:
         return {}
     from spotmpi.aws.account import open_account
     from spotmpi.aws.capacity_blocks import USABLE, capacity_blocks
+    from spotmpi.aws.eks import require_account
 
-    bought = capacity_blocks(open_account(environment.region), environment.region)
+    aws = open_account(environment.region)
+    require_account(aws, environment.cluster_arn)  # else it would seem that the blocks are not there any more
+    bought = capacity_blocks(aws, environment.region)
     blocks = {}
     for group in groups:
         found = bought.get(group.reservation or "")

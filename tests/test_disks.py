@@ -14,7 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-ROOMS = ("agent", "core", "runs", "backends", "api", "cli", "data", "images", "metrics")
+ROOMS = (
+    *("agent", "core", "runs", "backends", "api", "cli", "data", "images", "metrics"),
+    *("checkpoint", "entries", "programs", "spec", "streams", "study"),
+)
 
 _FUNCTIONS = {"exists", "isfile", "isdir", "lexists", "islink", "ismount"}  # of os.path
 _METHODS = {"exists", "is_file", "is_dir", "is_symlink", "glob", "rglob"}  # of paths
@@ -54,6 +57,7 @@ PLACES = {
     ),
     "jobs/spotmpi/backends/local/machine.py": (5, CHECK),
     "jobs/spotmpi/backends/slurm/files.py": (3, f"{FRESH}; and what the next look copies"),
+    "jobs/spotmpi/checkpoint/store.py": (1, "what is not seen is written again"),
     "jobs/spotmpi/cli/pull.py": (2, "a size that is shown"),
     "jobs/spotmpi/cli/run.py": (2, CHECK),
     "jobs/spotmpi/core/archives.py": (1, OWN),
@@ -63,7 +67,18 @@ PLACES = {
     "jobs/spotmpi/images/build.py": (4, OWN),
     "jobs/spotmpi/images/environment.py": (10, OWN),
     "jobs/spotmpi/images/wheels.py": (1, FRESH),
+    "jobs/spotmpi/programs/pool/driver.py": (2, "looked for again and again"),
+    "jobs/spotmpi/programs/pool/execution.py": (1, FRESH),
+    "jobs/spotmpi/programs/pool/files.py": (1, "the cache of Python"),
+    "jobs/spotmpi/programs/voc.py": (1, CHECK),
+    "jobs/spotmpi/programs/weights.py": (1, CHECK),
     "jobs/spotmpi/runs/data_fingerprint.py": (1, CHECK),
+    "jobs/spotmpi/spec/source.py": (2, CHECK),
+    "jobs/spotmpi/spec/template.py": (3, f"{CHECK}; {OWN}"),
+    "jobs/spotmpi/streams/dataset.py": (1, "modules that are loaded"),
+    "jobs/spotmpi/streams/part_files.py": (1, FRESH),
+    "jobs/spotmpi/streams/second_build.py": (1, FRESH),
+    "jobs/spotmpi/streams/sources.py": (3, "file systems of fsspec: `storage.file_system` gives those that raise"),
     "jobs/spotmpi/runs/fingerprint.py": (4, "runs whose code could not be read are shown as different"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,9 +10,10 @@ import pytest
 
 from spotmpi.agent import protocol
 from spotmpi.programs.exits import Fatal
-from spotmpi.programs.reading import choose_files, measure
+from spotmpi.programs.reading import choose_files, files_in, measure
 from spotmpi.programs.reporting import Reporter
 from spotmpi.programs.world import World
+from tests.transient_errors import TransientErrors
 
 if TYPE_CHECKING:
     from tests.programs.conftest import Image
@@ -58,3 +60,13 @@ def test_two_ranks_read_a_folder(image: Image, tmp_path: Path) -> None:
     result = run.one("result")
     assert result["files"] == 50 and result["bytes"] == 50_000
     assert result["warm_mb_per_second"] > 0
+
+
+def test_a_folder_that_cannot_be_listed_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"1")
+    TransientErrors(monkeypatch.setattr).add("list", str(tmp_path / "b"), errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        files_in(tmp_path)
+    assert len(files_in(tmp_path)) == 2

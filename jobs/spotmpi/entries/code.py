@@ -28,6 +28,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from spotmpi.agent import store as files_of_folder
+from spotmpi.agent.files import is_file, is_folder
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.entries.definitions import definition, imported_names, names_read, without_docstrings
 from spotmpi.entries.manifest import Code, digest_of
@@ -82,7 +84,7 @@ def with_imports(paths: Iterable[Path]) -> list[Path]:
     found = dict.fromkeys(paths)
     queue = [*found]
     for path in queue:  # which grows
-        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        files = sorted(_python_files(path)) if is_folder(path) else [path]
         names = sorted(
             {name for file in files for name in imported_names(file)} - {"spotmpi"} - sys.stdlib_module_names
         )
@@ -96,7 +98,11 @@ def with_imports(paths: Iterable[Path]) -> list[Path]:
 def _sibling_module(path: Path, name: str) -> Path | None:
     """The module or package in the folder of another one, which is in the path of modules for it."""
     module, package = path.with_name(f"{name}.py"), path.with_name(name)
-    return module if module.is_file() else package if (package / "__init__.py").is_file() else None
+    return module if is_file(module) else package if is_file(package / "__init__.py") else None
+
+
+def _python_files(package: Path) -> Iterator[Path]:
+    yield from (package / name for name in files_of_folder.files(str(package)) if name.endswith(".py"))
 
 
 def shipped_file(module: str) -> Path | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from spotmpi.agent import store as files_of_folder
 from spotmpi.agent.files import exists, is_folder
 from spotmpi.core.errors import SpotmpiError
 
@@ -88,8 +89,7 @@ class Storage:
         with errors(f"{self.place(name)} cannot be listed"):
             if self.folder:
                 top = self.folder / name
-                walk = ((Path(place), files) for place, _, files in os.walk(top))
-                return sorted((place / file).relative_to(top).as_posix() for place, files in walk for file in files)
+                return sorted(files_of_folder.files(str(top)))
             prefix = self._path(name)
             return sorted(path.removeprefix(prefix).lstrip("/") for path in self._remote[0].find(prefix))
 
@@ -190,14 +190,14 @@ class Storage:
         with errors(f"{self.place(name)} cannot be removed"), contextlib.suppress(FileNotFoundError):
             if self.folder:
                 path = self.folder / name
-                if not path.is_dir():
+                if not is_folder(path):
                     path.unlink(missing_ok=True)
                     return
                 (path / LAST).unlink(missing_ok=True)
                 shutil.rmtree(path)
                 return
             system, _ = self._remote
-            if system.exists(self._path(f"{name}/{LAST}")):
+            with contextlib.suppress(FileNotFoundError):
                 system.rm_file(self._path(f"{name}/{LAST}"))
             system.rm(self._path(name), recursive=True)
 

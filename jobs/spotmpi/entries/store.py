@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from spotmpi.agent.files import exists
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.entries import manifest as form
@@ -189,7 +190,7 @@ class Store:
 
     def _prepare(self) -> None:
         """Keep the store out of git, and so out of the code that is shipped."""
-        if self.storage.folder and not (self.storage.folder / ".gitignore").exists():
+        if self.storage.folder and not exists(self.storage.folder / ".gitignore"):
             self.storage.write(".gitignore", b"*\n", exclusive=True)
 
     def problems(self, manifest: Manifest) -> Sequence[str]:

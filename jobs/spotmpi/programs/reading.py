@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from spotmpi.agent.store import files as files_below
 from spotmpi.programs.exits import Fatal
 from spotmpi.programs.options import Parser, data_option, positive
 from spotmpi.programs.reporting import Reporter
@@ -21,8 +22,8 @@ COLD, WARM = "cold", "warm"
 
 
 def files_in(folder: Path) -> list[Path]:
-    """All files below *folder*, sorted."""
-    return sorted(Path(place, name) for place, _, files in os.walk(folder) for name in files)
+    """All files below *folder*, sorted; OSError where a folder cannot be read, whose files would be missing."""
+    return sorted(folder / name for name in files_below(str(folder)))
 
 
 def drop_pages(files: Iterable[Path]) -> None:

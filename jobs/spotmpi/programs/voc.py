@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from spotmpi.agent.files import is_file, is_folder
 from spotmpi.programs.boxes import Floats, Integers
 from spotmpi.programs.exits import Fatal
 
@@ -72,7 +73,7 @@ def _resolve(root: Path, sets: str) -> list[tuple[Path, str]]:
     for item in (part.strip() for part in sets.split(",")):
         year, _, name = item.rpartition("/")
         named = [folder for folder in folders if not year or folder.name == year]
-        matches = [(folder, name) for folder in named if name and _list_file(folder, name).is_file()]
+        matches = [(folder, name) for folder in named if name and is_file(_list_file(folder, name))]
         if not matches:
             available = ", ".join(
                 sorted(f"{f.name}/{p.stem}" for f in folders for p in _list_file(f, "x").parent.glob("*.txt"))
@@ -83,10 +84,10 @@ def _resolve(root: Path, sets: str) -> list[tuple[Path, str]]:
 
 
 def _folders(root: Path) -> list[Path]:
-    if not root.is_dir():
+    if not is_folder(root):
         raise Fatal(f"{root}: not a folder; use a VOC folder, or one that contains VOC folders")
-    candidates = [root, *sorted(path for path in root.iterdir() if path.is_dir())]
-    folders = [path for path in candidates if all((path / part).is_dir() for part in SUBFOLDERS)]
+    candidates = [root, *sorted(path for path in root.iterdir() if is_folder(path))]
+    folders = [path for path in candidates if all(is_folder(path / part) for part in SUBFOLDERS)]
     if not folders:
         names = ", ".join(SUBFOLDERS)
         raise Fatal(f"{root}: neither it nor a folder in it contains {names}; use a VOC folder")
@@ -134,7 +135,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def _read_objects(path: Path) -> Objects:
-    if not path.is_file():
+    if not is_file(path):
         raise Fatal(f"{path}: file not found; every listed image needs an annotation")
     try:
         root = ElementTree.fromstring(_text(path))

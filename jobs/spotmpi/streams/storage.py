@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from spotmpi.agent.files import exists, is_folder
 from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Part
 
@@ -62,7 +63,29 @@ def file_system(source: str) -> tuple[Any, str]:
         system, path = fsspec.core.url_to_fs(source)
     except (ImportError, ValueError) as error:
         raise StreamError(f"the source {source} cannot be opened: {error}") from error
-    return system, path
+    return (_local_files() if "file" in system.protocol else system), path
+
+
+@functools.lru_cache(maxsize=1)
+def _local_files() -> Any:
+    """The files of this machine, where fsspec takes what cannot be read for missing: rows would be left out."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    def require_missing(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    class LocalFiles(LocalFileSystem):
+        def walk(self, path: str, maxdepth: int | None = None, topdown: bool = True, **options: Any) -> Any:
+            return super().walk(path, maxdepth, topdown, on_error=require_missing, **options)
+
+        def isdir(self, path: str) -> bool:
+            return is_folder(self._strip_protocol(path))
+
+        def exists(self, path: str, **options: Any) -> bool:
+            return exists(self._strip_protocol(path))
+
+    return LocalFiles()
 
 
 def version(system: Any, name: str) -> tuple[int, str]:

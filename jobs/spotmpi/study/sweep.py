@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spotmpi.agent.files import lock_file, write_atomically
+from spotmpi.agent.files import is_file, is_folder, lock_file, write_atomically
 from spotmpi.core import hints, names
 from spotmpi.core.errors import InputError, Problem, RunInUse, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.price import Price
@@ -126,13 +126,22 @@ def sweep_folder(sweep: str, runs_folder: Path) -> Path:
 
 
 def load_sweep(folder: Path) -> Sweep:
-    """The sweep recorded in *folder*; InputError if the record is damaged."""
+    """The sweep recorded in *folder*.
+
+    Raises:
+        InputError: the record is damaged.
+        SpotmpiError: the disk fails: the sweep may be as it was.
+    """
     try:
         values = json.loads((folder / names.SWEEP_RECORD).read_text())
         trials = [Trial(**{**trial, "runs": tuple(trial["runs"])}) for trial in values["trials"]]
         study = _with_recorded_prices(_study_from_json(values["design"]), values["prices"])
         return Sweep(folder, study, values["work"], values["created"], values["place"], trials, values["cut"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        reason = error.strerror or error
+        remedy = "check its disk, then try again"
+        raise SpotmpiError(f"cannot read {folder / names.SWEEP_RECORD}: {reason}; {remedy}") from error
+    except (ValueError, KeyError, TypeError) as error:
         raise input_error(
             "sweep", folder.name, f"cannot read its {names.SWEEP_RECORD} ({error}); remove {folder}"
         ) from error
@@ -146,8 +155,9 @@ def _with_recorded_prices(study: Study, prices: list[Any]) -> Study:
 
 def sweep_folders(runs_folder: Path) -> list[Path]:
     """The folders of all sweeps recorded under a runs folder, oldest first."""
-    folders = [path.parent for path in (runs_folder / names.SWEEPS).glob(f"*/{names.SWEEP_RECORD}")]
-    return sorted(folders, key=_begun)
+    top = runs_folder / names.SWEEPS
+    folders = list(top.iterdir()) if is_folder(top) else []
+    return sorted((each for each in folders if is_file(each / names.SWEEP_RECORD)), key=_begun)
 
 
 def _begun(folder: Path) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import pytest
 from spotmpi.streams import sources, storage
 from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Part, Settings
+from tests.transient_errors import TransientErrors
 from tests.unit.streams.data import order_of, read, read_all, samples, table, write_tar
 
 
@@ -225,6 +227,31 @@ def test_storage_that_does_not_answer_is_no_fault_of_the_source(parquet: Path, m
     monkeypatch.setattr(storage, "PAUSES", (0.0, 0.0))
     with pytest.raises(SourceError, match=r"1\.parquet rows 0 to 4 cannot be read: timed out"):
         read(order, 0)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_what_cannot_be_listed_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    for name in ("a/0", "a/1", "b/0", "b/1"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.jsonl").write_text('{"x": 1}\n')
+    monkeypatch.setattr(storage, "PAUSES", (0.0, 0.0))
+    top, disk, is_tried_again = str(tmp_path), TransientErrors(monkeypatch.setattr), error != errno.EACCES
+    for source, call, path, count in (
+        (top, "list", f"{top}/b", 4),
+        (top, "stat", top, 4),
+        (f"file://{top}/**/*.jsonl", "list", f"{top}/b", 4),
+        (f"{top}/b/0.jsonl", "stat", f"{top}/b/0.jsonl", 1),
+    ):
+        if is_tried_again:
+            disk.add(call, path, error)
+            assert len(sources.files_of(source)) == count, source
+        disk.add(call, path, error, 3 if is_tried_again else 1)
+        with pytest.raises(SourceError) as failed:
+            sources.files_of(source)
+        assert os.strerror(error) in str(failed.value) and path in str(failed.value)
+        assert len(sources.files_of(source)) == count
+    with pytest.raises(StreamError, match="is empty: no file has this name"):
+        sources.files_of(f"{top}/none/*")
 
 
 @pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])

@@ -1,4 +1,5 @@
 import dataclasses
+import errno
 import json
 import shlex
 from pathlib import Path
@@ -13,6 +14,7 @@ from spotmpi.spec.job import JobSpec
 from spotmpi.study import execution
 from spotmpi.study.study import StudyOptions, Trial, grid_study
 from spotmpi.study.sweep import LOCAL, Sweep, find_sweep, load_sweep, unfinished_sweep
+from tests.transient_errors import TransientErrors
 from tests.unit.study.studies import FakeRunner, quiet, states
 
 SPEC = JobSpec(name="it's a test", command=["train"], launcher="none", args=["--a", "1"])
@@ -222,6 +224,21 @@ def test_a_damaged_record_is_reported_with_its_folder_and_hides_no_other(tmp_pat
         find_sweep("sweep-1", tmp_path)
     open_sweep(tmp_path, StudyOptions([1, 2]), "other")
     assert unfinished_sweep(tmp_path, grid_study(SPEC, StudyOptions([1, 2])), LOCAL) is not None
+
+
+@pytest.mark.parametrize("call", ["stat", "open", "list"])
+def test_a_disk_that_fails_for_a_moment_begins_no_sweep_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """All of its trials would be paid for again, or its folder removed."""
+    sweep = open_sweep(tmp_path, StudyOptions([1, 2]))
+    study = grid_study(SPEC, StudyOptions([1, 2]))
+    place = sweep.folder.parent if call == "list" else sweep.folder / "sweep.json"
+    TransientErrors(monkeypatch.setattr).add(call, str(place), errno.EIO)
+    with pytest.raises((SpotmpiError, OSError)) as failed:
+        unfinished_sweep(tmp_path, study, LOCAL)
+    assert "Input/output error" in str(failed.value) and not isinstance(failed.value, InputError)
+    assert unfinished_sweep(tmp_path, study, LOCAL) is not None
 
 
 def test_a_folder_that_cannot_be_written_is_reported_with_the_remedy(tmp_path: Path) -> None:

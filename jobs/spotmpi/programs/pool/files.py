@@ -10,6 +10,8 @@ from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
+from spotmpi.agent import store as files_of_folder
+from spotmpi.agent.files import is_file, is_folder
 from spotmpi.programs.pool.call import load_function
 
 folder = ""  # the working folder of this worker, from which functions import
@@ -50,10 +52,10 @@ def read(path: Path) -> dict[str, bytes]:
     Raises:
         OSError: it cannot be read.
     """
-    if not path.is_dir():
+    if not is_folder(path):
         return {path.name: path.read_bytes()}
-    files = (file for file in sorted(path.rglob("*")) if file.is_file() and "__pycache__" not in file.parts)
-    return {str(Path(path.name, file.relative_to(path))): file.read_bytes() for file in files}
+    names = (name for name in sorted(files_of_folder.files(str(path))) if "__pycache__" not in Path(name).parts)
+    return {str(Path(path.name, name)): (path / name).read_bytes() for name in names if is_file(path / name)}
 
 
 def pack(name: str, contents: dict[str, bytes]) -> tuple[str, bytes]:

@@ -29,7 +29,7 @@ def command(
     elif example is not None:
         _copy_example(example, path or Path(f"{example}.toml"))
     else:
-        _write_spec(path or Path("job.toml"), script or _choose_script())
+        _write_spec(path or Path("job.toml"), script)
 
 
 def _refuse_conflicts(choices: Mapping[str, str | Path | None]) -> None:
@@ -41,13 +41,17 @@ def _refuse_conflicts(choices: Mapping[str, str | Path | None]) -> None:
         raise input_error(made[0], choices[made[0]], f"does not go together with {made[1]}: omit one of them")
 
 
-def _write_spec(path: Path, script: str | None) -> None:
+def _write_spec(path: Path, named: str | None) -> None:
     from spotmpi.api import runs
+    from spotmpi.spec import template
 
+    others = template.scripts(Path())[1:] if named is None else []
+    script = named or _choose_script()
     print(runs.init(path, script))
     if script:
         reads = "launcher, slots and metrics.pattern" if "\n[metrics]\n" in path.read_text() else "launcher and slots"
-        typer.echo(f"the spec runs {script}; check its image, {reads}", err=True)
+        more = f" (--script {others[0]} takes another one)" if script in ("train.py", "main.py") and others else ""
+        typer.echo(f"the spec runs {script}{more}; check its image, {reads}", err=True)
     typer.echo(f"next: spotmpi run {path}", err=True)
 
 

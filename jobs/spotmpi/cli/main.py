@@ -96,7 +96,10 @@ def _lines(error: BaseException) -> list[str]:
     if isinstance(error, InputError):
         return [str(problem) for problem in error.problems]
     if isinstance(error, TyperException):
-        return [error.format_message()]
+        message, context = error.format_message(), getattr(error, "ctx", None)
+        if type(error).__name__ == "MissingParameter" and context is not None:
+            message = f"{message.rstrip('.')}; `{context.command_path} --help` shows what it takes"
+        return [message]
     if isinstance(error, SpotmpiError):
         return [str(error)]
     if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd

@@ -85,7 +85,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise input_error("spec", str(path), f"cannot be read as a text file: {error}") from error
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and lists in lists
-        raise input_error("spec", str(path), f"is not TOML: {error}") from error
+        wrong = f"is not TOML: {error}"
+        if path.suffix == ".py":
+            run = hints.either(f"`spotmpi run -- python3 {path}` runs it without", f'["python3", "{path}"] is a command')
+            wrong = f"is a script, not a spec: `spotmpi init --script {path}` writes one for it, and {run}"
+        raise input_error("spec", str(path), wrong) from error
 
 
 def from_values(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> JobSpec:

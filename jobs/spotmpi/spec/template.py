@@ -100,7 +100,10 @@ def write_example(name: str, path: Path) -> list[Path]:
 
 
 def write(path: Path, script: str | None = None) -> None:
-    """Write the template to *path*; InputError for a file that exists or a script that cannot be read."""
+    """Write the template to *path*; InputError for a file that exists or a script, or one that cannot be read."""
+    if path.suffix == ".py":
+        remedy = f"is where the spec is written: name the script with {hints.option('script', path)}"
+        raise input_error("path", str(path), remedy)
     write_new_file(path, template(script))
 
 

@@ -113,6 +113,16 @@ def test_a_misspelt_command_is_answered_with_the_nearest_ones() -> None:
     assert (code, output) == (2, "") and "No such command 'stats'. Did you mean 'status'" in errors
 
 
+@pytest.mark.parametrize("command", ["bench", "logs", "models keep x"])
+def test_a_missing_argument_names_where_it_is_explained(command: str) -> None:
+    code, output, errors = invoke(*command.split())
+    missing = command.removesuffix(" x")
+    assert (code, output) == (2, "") and len(errors.splitlines()) == 1
+    assert errors.startswith("spotmpi: Missing argument '")
+    assert errors.endswith(f"'; `spotmpi {missing} --help` shows what it takes\n")
+
+
+
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_each_option_of_every_command_has_help(name: str) -> None:
     for parameter in GROUP.get_command(None, name).params:

@@ -34,8 +34,30 @@ def test_train_py_is_taken_without_a_question() -> None:
 
     code, _, talk = invoke("init", "mine.toml")
 
-    assert code == 0 and talk.startswith("the spec runs train.py; check its image, launcher and slots\n")
+    assert code == 0 and talk.startswith(
+        "the spec runs train.py (--script model.py takes another one); check its image, launcher and slots\n"
+    )
     assert spec("mine.toml")["command"] == ["python3", "train.py"]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_script_in_the_place_of_the_spec_is_neither_written_nor_to_be_removed(exists: bool) -> None:
+    if exists:
+        Path("train.py").write_text("import time\n")
+    problem = "path = 'train.py': is where the spec is written: name the script with --script train.py"
+    assert invoke("init", "train.py") == (2, "", f"spotmpi: {problem}\n")
+    assert Path("train.py").exists() == exists
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_a_script_in_the_place_of_a_spec_says_how_it_is_run(command: str) -> None:
+    Path("train.py").write_text("import time\n")
+    assert invoke(command, "train.py") == (
+        2,
+        "",
+        "spotmpi: spec = 'train.py': is a script, not a spec: `spotmpi init --script train.py` writes one for it, and "
+        "`spotmpi run -- python3 train.py` runs it without\n",
+    )
 
 
 def test_a_pattern_for_what_the_script_prints_is_named_to_be_checked() -> None:

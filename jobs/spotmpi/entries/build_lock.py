@@ -1,12 +1,14 @@
 """One builder of an entry at a time: the others wait, and find what it has built. What a killed one left is removed.
 
 In a folder it is a lock of a file, which ends with its process. A storage behind a URL has none: there it is a claim
-that its owner renews, and that others take over once it was not renewed for a while.
+that its owner renews, and that others take over once it was not renewed for a while. The one of them removes it that
+creates a file named after its content: else a slower one would remove the claim of a faster one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
@@ -51,7 +53,8 @@ def only_builder(
         ended.set()
         renewer.join()
         with contextlib.suppress(SpotmpiError):
-            storage.remove(claim)
+            if _is_ours(storage, claim, owner):
+                storage.remove(claim)
 
 
 def collect(storage: Storage, name: str, parts: str, just_written: str) -> bool:
@@ -96,14 +99,16 @@ def _file_lock(path: Path, echo: Echo, name: str) -> Iterator[None]:
 def _take(
     storage: Storage, claim: str, owner: str, echo: Echo, sleep: Callable[[float], None], clock: Callable[[], float]
 ) -> None:
-    seen, since, told = b"", clock(), False
+    seen, since, told, lost = b"", clock(), False, 0
     while not storage.write(claim, _text(owner, 0), exclusive=True):
         current = storage.read(claim) or b""
         if current != seen:
-            seen, since = current, clock()
-        elif current and clock() - since > EXPIRY:
-            storage.remove(claim)  # its owner was lost
-            continue
+            seen, since, lost = current, clock(), 0
+        elif current and clock() - since > EXPIRY:  # its owner was lost, or whoever would have removed it
+            if storage.write(f"{claim}.{hashlib.sha256(current).hexdigest()[:16]}-{lost}", b"", exclusive=True):
+                storage.remove(claim)
+                continue
+            since, lost = clock(), lost + 1
         if not told:
             told = True
             echo(f"waiting for another process that builds it: {claim}")
@@ -115,7 +120,13 @@ def _renew(storage: Storage, claim: str, owner: str, ended: threading.Event) -> 
     while not ended.wait(RENEWAL):
         number += 1
         with contextlib.suppress(SpotmpiError):  # the next renewal may succeed
+            if not _is_ours(storage, claim, owner):
+                return  # this machine has slept, and another one has taken over
             storage.write(claim, _text(owner, number))
+
+
+def _is_ours(storage: Storage, claim: str, owner: str) -> bool:
+    return owner.encode() in (storage.read(claim) or b"")
 
 
 def _text(owner: str, number: int) -> bytes:

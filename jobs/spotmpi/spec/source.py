@@ -87,7 +87,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and lists in lists
         wrong = f"is not TOML: {error}"
         if path.suffix == ".py":
-            run = hints.either(f"`spotmpi run -- python3 {path}` runs it without", f'["python3", "{path}"] is a command')
+            run = hints.either(
+                f"`spotmpi run -- python3 {path}` runs it without", f'["python3", "{path}"] is a command'
+            )
             wrong = f"is a script, not a spec: `spotmpi init --script {path}` writes one for it, and {run}"
         raise input_error("spec", str(path), wrong) from error
 

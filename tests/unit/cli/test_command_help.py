@@ -122,7 +122,6 @@ def test_a_missing_argument_names_where_it_is_explained(command: str) -> None:
     assert errors.endswith(f"'; `spotmpi {missing} --help` shows what it takes\n")
 
 
-
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_each_option_of_every_command_has_help(name: str) -> None:
     for parameter in GROUP.get_command(None, name).params:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import hashlib
 import json
 import os
 import threading
@@ -554,6 +556,63 @@ def test_a_claim_behind_a_url_is_waited_for_and_taken_over_once_it_is_not_renewe
         assert b"owner" in (storage.read("sets/.claim-a.json") or b"")
     assert storage.read("sets/.claim-a.json") is None
     assert said == ["waiting for another process that builds it: sets/.claim-a.json"]
+
+
+class Waits(Exception):
+    """A builder that would wait."""
+
+
+def test_of_several_that_take_over_a_lost_claim_one_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One comes to remove it when another has done so, and has a claim of its own there."""
+    storage, removals, builders = Storage(f"memory://{uuid.uuid4().hex}"), list[str](), list[str]()
+    storage.write("sets/.claim-a.json", b"of a lost process")
+
+    def build(name: str) -> None:
+        now = [0.0]
+
+        def pause(seconds: float) -> None:
+            now[0] += seconds
+            if now[0] > 1.5 * build_lock.EXPIRY:
+                raise Waits
+
+        stack.enter_context(build_lock.only_builder(storage, "sets/a", lambda line: None, pause, lambda: now[0]))
+        builders.append(name)
+
+    def remove(name: str, original: Callable[[str], None] = storage.remove) -> None:
+        removals.append(name)
+        if len(removals) == 1:
+            with contextlib.suppress(Waits):
+                build("the faster one")
+        original(name)
+
+    monkeypatch.setattr(storage, "remove", remove)
+    with contextlib.ExitStack() as stack:
+        build("the slower one")
+        assert len(builders) == 1
+    assert storage.read("sets/.claim-a.json") is None
+
+
+def test_who_would_have_taken_over_may_be_lost_too() -> None:
+    storage, now = Storage(f"memory://{uuid.uuid4().hex}"), [0.0]
+    storage.write("sets/.claim-a.json", b"of a lost process")
+    digest = hashlib.sha256(b"of a lost process").hexdigest()[:16]
+    storage.write(f"sets/.claim-a.json.{digest}-0", b"")
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+
+    with build_lock.only_builder(storage, "sets/a", lambda line: None, pause, lambda: now[0]):
+        assert 2 * build_lock.EXPIRY <= now[0] < 2 * build_lock.EXPIRY + 5
+
+
+def test_a_builder_that_slept_takes_the_claim_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(f"memory://{uuid.uuid4().hex}")
+    monkeypatch.setattr(build_lock, "RENEWAL", 0.01)
+    with build_lock.only_builder(storage, "sets/a", lambda line: None):
+        storage.write("sets/.claim-a.json", b"of another process")
+        time.sleep(0.1)
+        assert storage.read("sets/.claim-a.json") == b"of another process"
+    assert storage.read("sets/.claim-a.json") == b"of another process"
 
 
 def test_the_second_call_takes_less_than_a_second(raw: Path, modules: Modules, pool: InProcess) -> None:

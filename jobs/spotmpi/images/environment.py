@@ -21,6 +21,8 @@ LOCK = "requirements.lock"
 _GPU_LOCK = "requirements-gpu.lock"  # of an image that needs more packages for runs with GPUs
 BUILD_CONSTRAINTS = "build-constraints.txt"
 SITE_PACKAGES = "site-packages"  # a folder of an image: modules of its own, beside the locked packages
+_UNTRUSTED = "invalid peer certificate"  # in what uv says of a certificate that it cannot check
+_MACHINE_CERTIFICATES = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}  # the latter is the name in older versions
 _READY = ".ready"  # holds the path of the interpreter that the environment was installed for
 
 
@@ -145,11 +147,24 @@ def _required_python(image: str) -> str:
 
 
 def run_uv(*arguments: str, purpose: str = "install the image") -> None:
-    """Run uv; SpotmpiError, with its last lines, where it cannot do what its *purpose* is."""
+    """Run uv; SpotmpiError, with its last lines, where it cannot do what its *purpose* is.
+
+    uv trusts certificates of its own; where these do not suffice, as behind a proxy, those of this machine as well, as
+    pip does, unless the user has decided.
+    """
     environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
-    process = subprocess.run([find_uv(), *arguments], capture_output=True, text=True, env=environment)
+    tries = [environment]
+    if not environment.keys() & _MACHINE_CERTIFICATES.keys():
+        tries.append({**environment, **_MACHINE_CERTIFICATES})
+    for variables in tries:
+        process = subprocess.run([find_uv(), *arguments], capture_output=True, text=True, env=variables)
+        if _UNTRUSTED not in process.stderr:
+            break
     if process.returncode:
-        last = "\n".join(process.stderr.strip().splitlines()[-8:])
+        lines = [line for line in process.stderr.strip().splitlines() if line and "--system-certs" not in line]
+        if _UNTRUSTED in process.stderr:
+            lines.append("set SSL_CERT_FILE to a file with the certificates of your network's proxy")
+        last = "\n".join(lines[-8:])
         raise SpotmpiError(f"could not {purpose} ({' '.join(arguments[:2])}): {last}")
 
 

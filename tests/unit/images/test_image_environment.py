@@ -141,6 +141,41 @@ def test_where_no_python_is_found_or_downloaded_one_line_says_which_and_what_to_
     assert "put one on PATH" in message
 
 
+# What uv 0.13.8 says of a proxy whose certificate it does not know.
+UNTRUSTED = """error: Failed to fetch: https://pypi.org/simple/tomli-w/
+  cause: error sending request for url (https://pypi.org/simple/tomli-w/)
+  cause: client error (Connect)
+  cause: invalid peer certificate: UnknownIssuer
+
+hint: Consider enabling use of system TLS certificates with the `--system-certs` command-line flag
+"""
+
+
+@pytest.mark.parametrize(("chosen", "known", "calls"), [(None, True, 2), (None, False, 2), ("0", True, 1)])
+def test_certificates_of_this_machine_suffice_unless_the_user_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str | None, known: bool, calls: int
+) -> None:
+    uv, recorded = tmp_path / "uv", tmp_path / "recorded"
+    passes = '[ "$UV_SYSTEM_CERTS" = 1 ] && exit 0' if known else ":"
+    (tmp_path / "words").write_text(UNTRUSTED)
+    uv.write_text(f"#!/bin/sh\necho x >> {recorded}\n{passes}\ncat {tmp_path}/words >&2\nexit 2\n")
+    uv.chmod(0o755)
+    monkeypatch.setattr(environment, "find_uv", lambda: str(uv))
+    for name in ("UV_SYSTEM_CERTS", "UV_NATIVE_TLS"):
+        monkeypatch.delenv(name, raising=False)
+    if chosen:
+        monkeypatch.setenv("UV_SYSTEM_CERTS", chosen)
+    if known and not chosen:
+        environment.run_uv("pip", "sync")
+    else:
+        with pytest.raises(SpotmpiError) as failed:
+            environment.run_uv("pip", "sync")
+        last = str(failed.value).splitlines()[-2:]
+        assert last[0].endswith("invalid peer certificate: UnknownIssuer")
+        assert last[1] == "set SSL_CERT_FILE to a file with the certificates of your network's proxy"
+    assert recorded.read_text().split() == ["x"] * calls
+
+
 @pytest.mark.parametrize("chosen", ["manual", None])
 def test_whether_uv_may_download_a_python_is_the_users_choice(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str | None

@@ -22,6 +22,13 @@ for step in range(1, 4):
 print("prefix", sys.prefix)
 """
 
+# What scripts print that know nothing of spotmpi: words, the Trainer of Hugging Face, a bar of tqdm.
+PRINTED = {
+    "words": "print(f'step {step} loss {1 / step:.4f}', flush=True)",
+    "trainer": "print({'loss': 1 / step, 'grad_norm': 0.5, 'epoch': step / 10}, flush=True)",
+    "tqdm": "sys.stderr.write(f'\\rfit: {step * 2:3d}%|##| {step}/50 [00:01<00:01, 33.0it/s, loss={1 / step:.3f}]')",
+}
+
 pytestmark = [pytest.mark.images, pytest.mark.smoke, pytest.mark.timeout(900)]
 
 
@@ -44,6 +51,22 @@ def test_a_script_of_the_users_own_runs_by_a_spec_that_init_writes(installed: In
     (run,) = reader.every(folder / "runs")
     assert json.loads(run.summary.read_text())["work"]["spotmpi"] == spotmpi.__version__
     assert sum(1 for _ in reader.lines(run.metrics)) == 3
+
+
+@pytest.mark.parametrize("form", PRINTED)
+def test_a_script_of_the_users_own_is_measured_by_what_it_prints(installed: Installed, form: str) -> None:
+    folder = installed.folder / form
+    folder.mkdir()
+    text = f"import sys, time\nfor step in range(1, 51):\n    time.sleep(0.02)\n    {PRINTED[form]}\n"
+    (folder / "train.py").write_text(text)
+
+    assert installed.spotmpi("init", folder=folder).stdout == "job.toml\n"
+    bench = installed.spotmpi("bench", "job.toml", "--repeats", "1", folder=folder)
+    report = installed.spotmpi("report", "--json", folder=folder)
+
+    assert bench.returncode == 0 and "timed by arrival of lines" in bench.stdout, bench
+    (row,) = json.loads(report.stdout)["rows"]
+    assert row["nodes"] == 1 and 5 < row["iterations_per_second"] < 60 and round(row["loss"], 3) == 0.02, row
 
 
 def test_digits_trains_under_mpirun_and_gets_a_report(installed: Installed) -> None:

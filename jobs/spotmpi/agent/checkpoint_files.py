@@ -155,7 +155,10 @@ def _described(manifest: Manifest) -> tuple[int, int, str]:
     """The iteration that a manifest describes, and the size and SHA-256 of its state."""
     try:
         state = manifest["files"][STATE]
-        return int(manifest["iteration"]), int(state["bytes"]), str(state["sha256"])
+        size = int(state["bytes"])
+        if size < 0:
+            raise ValueError("bytes: %d is no size" % size)
+        return int(manifest["iteration"]), size, str(state["sha256"])
     except (KeyError, TypeError, ValueError) as problem:
         raise Damaged("%s lacks %s" % (MANIFEST, problem)) from problem
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 _USE = "output"
 _READY = "topic"  # the text by which rank 0 says what is written already
-_TRIES = 5  # of a transaction that has to be aborted, and of a commit that may be repeated
+PAUSES = (0.2, 1.0, 2.0, 5.0)  # seconds before a transaction that had to be aborted is repeated: coordinators move
+_TRIES = 5  # of a commit that may be repeated; each waits for an answer
 _POLL = 1.0  # seconds
 _BATCHES = 64  # of a transaction
 
@@ -118,7 +120,7 @@ class TopicSink:
         """Commit results together with the *state* that a group keeps from then on."""
         from confluent_kafka import KafkaException
 
-        for tries in range(_TRIES):
+        for pause in (*PAUSES, None):
             try:
                 producer.begin_transaction()
                 for number, messages in results:
@@ -130,12 +132,13 @@ class TopicSink:
                 _commit(producer)
                 return
             except KafkaException as error:
-                may_repeat = error.args[0].txn_requires_abort() and tries < _TRIES - 1
+                may_repeat = error.args[0].txn_requires_abort()
                 if not error.args[0].fatal():
                     with contextlib.suppress(KafkaException):  # else readers would wait for its timeout
                         producer.abort_transaction(topics.TIMEOUT)
-                if not may_repeat or error.args[0].code() in _permanent():
+                if pause is None or not may_repeat or error.args[0].code() in _permanent():
                     raise
+                time.sleep(pause)
 
     def _produce(self, producer: Any, number: int, message: tuple[bytes | None, bytes | None]) -> None:
         key, value = message

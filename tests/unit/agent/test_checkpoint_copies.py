@@ -152,6 +152,18 @@ def test_a_damaged_one_never_becomes_complete(tmp_path: Path, served: tuple[Path
     assert names(tmp_path / "copy") == []
 
 
+def test_of_a_checkpoint_without_a_size_nothing_is_read(tmp_path: Path) -> None:
+    """A size below 0 would read all that comes at once."""
+
+    def read(size: int) -> bytes:
+        pytest.fail("it is read")
+
+    described = {"bytes": -1, "sha256": "0" * 64}
+    with pytest.raises(files.Damaged, match="bytes: -1 is no size"):
+        files.receive(read, {"iteration": 3, "files": {files.STATE: described}}, str(tmp_path), "digits-1")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("sent", [0, 1, 1_000_000])
 def test_a_half_copied_one_never_becomes_complete(tmp_path: Path, copies: Any, sent: int) -> None:
     """Node 0 is lost in the middle; the checkpoint of before stays."""

@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spotmpi.streams import topic_sink
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost
 from spotmpi.streams.results import encode
 from spotmpi.streams.topic_sink import Identity, TopicSink, extended, numbers_of
@@ -227,13 +228,22 @@ def test_a_message_that_is_too_large_ends_the_run_and_leaves_nothing_of_its_tran
 class TestOnTheDouble:
     """What a real broker does not do when asked."""
 
-    def test_a_transaction_that_has_to_be_aborted_is_repeated(self, run: Run, kafka: Doubled) -> None:
+    def test_a_transaction_that_has_to_be_aborted_is_repeated_after_a_pause(
+        self, run: Run, kafka: Doubled, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A coordinator moves within seconds, and not within the milliseconds that five tries take."""
+        pauses: list[float] = []
+        monkeypatch.setattr(topic_sink.time, "sleep", pauses.append)
         (sink,) = run.attempt(1, 1)
         error = KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE, "moved", txn_requires_abort=True)
         kafka.broker.faults["send_offsets_to_transaction"] = [(error, False)] * 2
         kafka.broker.faults["commit_transaction"] = [(error, False)]
         sink.write(results(0, 1))
-        assert run.numbers() == [0, 1]
+        assert run.numbers() == [0, 1] and pauses == [0.2, 1.0, 2.0]
+        kafka.broker.faults["send_offsets_to_transaction"] = [(error, False)] * 5
+        with pytest.raises(SourceError, match="cannot take results: moved"):
+            sink.write(results(2))
+        assert pauses[3:] == list(topic_sink.PAUSES)
 
     @pytest.mark.parametrize("is_effective", [True, False])
     def test_a_commit_without_an_answer_is_repeated(self, run: Run, kafka: Doubled, is_effective: bool) -> None:

@@ -19,6 +19,8 @@ from spotmpi.spec.source import Source, read_spec
 from spotmpi.streams.dataset import Dataset, lookup
 from spotmpi.streams.errors import StreamError
 
+_OF_GANG = {"exclusive", "node_groups", "instance_type", "placement_group"}  # keys that place ranks, not workers
+
 
 def build(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> DataSet:
     """The data set of a spec, which is built unless the store has it.
@@ -107,4 +109,13 @@ def _dataset(spec: JobSpec, table: DatasetBuild, on: TargetLike) -> Dataset:
         remedy = "add its folder as `code` or its file to `files`, and install here what it imports"
         raise input_error("dataset.build", table.build, f"cannot be imported: {error}; {remedy}") from error
     values: dict[str, Any] = {"workers": table.workers, "cpu": table.cpu, "memory": table.memory, "image": spec.image}
-    return found.options(**{key: value for key, value in values.items() if value is not None}, on=on)
+    return found.options(
+        **{key: value for key, value in values.items() if value is not None}, spec=pool_values(spec), on=on
+    )
+
+
+def pool_values(spec: JobSpec) -> dict[str, Any]:
+    """What the pool of a data set takes from a spec besides its image: variables, and how pods reach what they need."""
+    kubernetes = spec.kubernetes.model_dump(exclude_unset=True, exclude=_OF_GANG)
+    values = {"env": dict(spec.env), "env_passthrough": list(spec.env_passthrough), "kubernetes": kubernetes}
+    return {key: value for key, value in values.items() if value}

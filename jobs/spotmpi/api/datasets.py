@@ -29,6 +29,7 @@ from spotmpi.images.environment import known_images, lock_hash
 from spotmpi.pools.progress import print_message
 from spotmpi.programs.pool.call import CallAborted
 from spotmpi.runs import fingerprint, recorded_plan
+from spotmpi.spec.job import POOL
 from spotmpi.streams import part_files, sources
 from spotmpi.streams.dataset import Dataset
 from spotmpi.streams.part_files import Task
@@ -263,6 +264,7 @@ def _pool(request: _Request, store: Store, count: int) -> Iterator[Any]:
     overrides = [f"pool.cpu={json.dumps(settings.cpu)}"] if settings.cpu is not None else []
     overrides += [f'pool.memory="{settings.memory}"'] if settings.memory is not None else []
     with pools.pool(
+        {"launcher": POOL, **(settings.spec or {})},
         workers=min(settings.workers, count),
         image=settings.image,
         on=settings.on,

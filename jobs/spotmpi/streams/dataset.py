@@ -87,6 +87,7 @@ class Options:
     image: str | None = None
     on: Any = None
     pool: Any = None  # an open pool, in place of one of its own
+    spec: Mapping[str, Any] | None = None  # further values of the spec of its own pool: env, [kubernetes]
     store: str | None = None
     check: float = 0.01  # the share of parts that are built twice, to find hidden state
     row_group: int = ROW_GROUP
@@ -122,7 +123,7 @@ class Dataset:
         return marked or list(parameters)[:1]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        settings = replace(self.settings, pool=None, on=None)  # workers build parts alone
+        settings = replace(self.settings, pool=None, on=None, spec=None)  # workers build parts alone
         if self.__module__ == "__main__":
             return Dataset, (self.function, settings)
         return _restore, (self.__module__, self.function.__qualname__, settings)

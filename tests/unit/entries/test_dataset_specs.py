@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import fsspec
 import pytest
 
 import spotmpi
-from spotmpi.api import dataset_specs, datasets
+from spotmpi.api import dataset_specs, datasets, pools
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.entries.store import Store
+from spotmpi.images.wheels import PackedWheels
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.command_line import invoke
 from tests.unit.backends.kubernetes.run_volume import VOLUME, FakeVolume
@@ -180,6 +182,36 @@ def test_a_stream_on_a_cluster_reads_it_from_the_run_volume_or_behind_its_url(
     monkeypatch.setenv("SPOTMPI_STORE", f"memory://{tmp_path}/store")
     spec.write_text(spec.read_text().replace(f'volume = "{VOLUME.claim}"', ""))
     assert dataset_specs.build(spec).path in json.dumps(spotmpi.plan_run(spec, on="kubernetes"))
+
+
+def test_its_workers_on_a_cluster_have_the_image_the_variables_and_the_mounts_of_the_spec(
+    spec: Path, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Connected(SpotmpiError):
+        pass
+
+    def connect(run: pools.NewRun, output: object) -> None:
+        raise Connected(run.run)
+
+    monkeypatch.setattr(datasets, "_pool", REAL_POOL)
+    monkeypatch.setattr(pools.NewRun, "_connect", connect)
+    monkeypatch.setattr("spotmpi.images.wheels.pack", lambda architecture, echo: PackedWheels(architecture, b"wheels"))
+    monkeypatch.setenv("SPOTMPI_STORE", f"memory://{tmp_path}/store")
+    fsspec.filesystem("memory").pipe(f"{tmp_path}/raw/0.csv", b"x\n1\n")
+    text = SPEC.replace("raw/*.csv", f"memory://{tmp_path}/raw/*.csv") + CLUSTER
+    spec.write_text(text + 'secret_env = { KEY = "login/key" }\nexclusive = true\n[env]\nENDPOINT = "http://s3"\n')
+    with pytest.raises(Connected):
+        dataset_specs.build(spec, on="kubernetes")
+    (jobset,) = [each for each in cluster.created if each["kind"] == "JobSet"]
+    for job in jobset["spec"]["replicatedJobs"]:
+        pod = job["template"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert container["image"] == f"registry/x@sha256:{'0' * 64}"
+        assert "KEY" in {each["name"] for each in container["env"]}
+        assert VOLUME.claim in {each.get("persistentVolumeClaim", {}).get("claimName") for each in pod["volumes"]}
+        assert "podAntiAffinity" not in json.dumps(pod), "workers share nodes"
+    (plan,) = [each["data"]["plan.json"] for each in cluster.created if "plan.json" in each.get("data", {})]
+    assert '"ENDPOINT": "http://s3"' in plan
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def _raw(argument: str, source: str) -> Resolved:
         contents = list(threads.map(lambda each: _content(source, each[1]), listed))
     files = tuple(RawFile(name, part.size, content) for (name, part), content in zip(listed, contents, strict=True))
     digests = tuple(digest_of([file.name, file.digest]) for file in files)
-    url = str(file_system(source)[0].unstrip_protocol(folder)) if "://" in source and folder else ""
+    url = f"{file_system(source)[0].unstrip_protocol(folder).rstrip('/')}/" if "://" in source and folder else ""
     value = Input(argument, source, digest_of(list(digests)), files, folder=url)
     return Resolved(
         value, Files(source, tuple(part for _, part in listed), tuple(file.name for file in files)), digests

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 from spotmpi.agent import store as files_of_folder
 from spotmpi.agent.files import exists, is_folder
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.streams.storage import local_path
 
 _BLOCK = 1 << 20
 _READ_ONLY = 0o444
@@ -37,7 +38,8 @@ class Storage:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/") if "://" in url else str(Path(url).expanduser().absolute())
-        self.folder = None if "://" in self.url else Path(self.url)
+        local = local_path(self.url)
+        self.folder = Path(local) if local else None
         self._opened: tuple[Any, str] | None = None
 
     @property

@@ -15,7 +15,7 @@ from spotmpi.streams.dataset import Dataset, Source
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Part
 from spotmpi.streams.results import table_of
-from spotmpi.streams.storage import check_unchanged, file_system, with_retries
+from spotmpi.streams.storage import check_unchanged, file_system, local_path, with_retries
 
 CHANGED = "call it again once the source does not change any more"
 Record = tuple[str, int, str, "int | None"]  # the path of a file in the data set, its bytes, SHA-256 and rows
@@ -73,7 +73,7 @@ def rebuild_here(task: Task) -> list[Record]:
 
 
 def _build(task: Task, keep: bool) -> list[Record]:
-    local = None if "://" in task.folder else task.folder
+    local = local_path(task.folder)
     inputs = {name: Source(*files) for name, files in task.inputs.items()}
     try:
         if local:
@@ -87,7 +87,7 @@ def _build(task: Task, keep: bool) -> list[Record]:
                 _publish(task, temporary, records)
             return records
     except OSError as error:
-        if error.filename is None or str(error.filename).startswith(task.folder):
+        if error.filename is None or str(error.filename).startswith(local or task.folder):
             remedy = "free space there, then call it again: complete parts are kept"
             raise StreamError(f"{task.stem} cannot be written to {task.folder}: {error.strerror}; {remedy}") from error
         raise
@@ -192,13 +192,14 @@ def _record(folder: str, path: str, rows: int | None) -> Record:
 def _publish(task: Task, temporary: str, records: list[Record]) -> None:
     """Move the files of a part to its folder, then write a list of them; another worker may do so at the same time."""
     text = json.dumps(records)
-    if "://" not in task.folder:
+    local = local_path(task.folder)
+    if local:
         for path, *_ in records:
-            source, target = Path(temporary, path), Path(task.folder, task.key, path)
+            source, target = Path(temporary, path), Path(local, task.key, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             source.chmod(0o444)
             source.replace(target)
-        write_atomically(Path(task.folder, f"{task.key}.json"), text)
+        write_atomically(Path(local, f"{task.key}.json"), text)
         return
     system, folder = file_system(task.folder)
     for path, *_ in records:

@@ -20,6 +20,15 @@ _REFUSALS = (PermissionError, IsADirectoryError, NotADirectoryError)
 _NO_LOGIN = ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound")
 
 T = TypeVar("T")
+_FILE = "file://"
+
+
+def local_path(place: str) -> str | None:
+    """The path of a place in a file system of machines, also of one that pods mount at the same path: ``file:///mnt``.
+
+    None for other URLs.
+    """
+    return place.removeprefix(_FILE) if place.startswith(_FILE) or "://" not in place else None
 
 
 def with_retries(call: Callable[[], T], name: str) -> T:

@@ -20,6 +20,7 @@ import pyarrow.parquet
 import pytest
 
 from spotmpi.api.datasets import DataSet
+from spotmpi.api.lineage import trace
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.entries import build_lock
@@ -359,11 +360,12 @@ def test_parts_of_a_build_that_broke_off_are_kept(
     assert not Path(Store().storage.url, "datasets/ratings/.parts", found.key).exists()
 
 
-@pytest.mark.parametrize("place", ["folder", "memory"])
+@pytest.mark.parametrize("place", ["folder", "file://", "memory"])
 def test_parts_of_a_killed_builder_are_removed_by_the_next_build_and_those_of_a_living_one_are_not(
     raw: Path, modules: Modules, pool: InProcess, place: str, tmp_path: Path
 ) -> None:
-    url = str(tmp_path / "sets") if place == "folder" else f"memory://{uuid.uuid4().hex}"
+    local = "" if place == "folder" else place
+    url = f"memory://{uuid.uuid4().hex}" if place == "memory" else f"{local}{tmp_path}/sets"
     ratings, storage = modules.load().ratings.options(pool=pool, store=url), Store(url).storage
     killed, living = "a" * 64, "b" * 64
     for key in (killed, living):
@@ -652,6 +654,25 @@ def test_pods_are_not_sent_to_files_of_this_machine(raw: Path, modules: Modules)
     ratings = modules.load().ratings.options(on="kubernetes/training", store="memory://sets")
     with pytest.raises(InputError, match=r"raw = .*: is on this machine, where pods cannot reach it: use a URL"):
         ratings(raw)
+
+
+def test_a_folder_that_pods_mount_at_the_same_path_is_a_store_and_a_source_for_them(
+    raw: Path, modules: Modules, pool: InProcess, tmp_path: Path
+) -> None:
+    plan = {"backend": "kubernetes", "context": None, "namespace": "training"}
+    (tmp_path / "runs" / pool.id).mkdir(parents=True)
+    RunPaths(tmp_path / "runs" / pool.id).plan.write_text(json.dumps(plan))
+    url = f"file://{tmp_path}/mount/sets"
+    found = modules.load().ratings.options(pool=pool, store=url)(f"file://{raw}")
+    assert found.path == f"{url}/datasets/ratings/{found.key}/files"
+    assert found.rows == 3 and Store(url).problems(found.manifest) == []
+    parts = tmp_path / "mount/sets/datasets/ratings/.parts"
+    assert not [*parts.glob("*/*")], "the files of parts are moved, not copied"
+    files = {node.name for node in trace(found.path).walk() if node.what == "raw file"}
+    assert files == {f"file://{path}" for path in raw.iterdir()}
+    pool.id = "pool-2"  # of this machine
+    here = modules.load().ratings.options(pool=pool)(raw)
+    assert (here.key, here.manifest.files) == (found.key, found.manifest.files)
 
 
 def test_a_local_store_is_no_place_for_pods(modules: Modules, raw: Path) -> None:

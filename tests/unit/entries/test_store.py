@@ -26,10 +26,12 @@ from spotmpi.entries.store import Store, UnknownEntry, folder, is_reference
 KEYS = [f"{digit}" * 64 for digit in "abc"]
 
 
-@pytest.fixture(params=["folder", "memory"])
+@pytest.fixture(params=["folder", "mount", "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """A store in a folder, and one in fsspec's storage in memory, which has the interface of one on a network."""
-    yield Store(str(tmp_path / "st ore") if request.param == "folder" else f"memory://{uuid.uuid4().hex}")
+    """A store in a folder, in one that pods mount at its path, and in fsspec's memory, which is as one on a network."""
+    folder = str(tmp_path / "st ore")
+    urls = {"folder": folder, "mount": f"file://{folder}", "memory": f"memory://{uuid.uuid4().hex}"}
+    yield Store(urls[request.param])
 
 
 def entry(

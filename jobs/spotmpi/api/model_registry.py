@@ -14,11 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from spotmpi.api.models import Model, find
+from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.progress import Echo
 from spotmpi.entries import manifest as form
-from spotmpi.entries.manifest import FILES, MODEL, File, Manifest
+from spotmpi.entries.manifest import FILES, MODEL, File, Manifest, check_name
 from spotmpi.entries.store import Store, folder
 from spotmpi.images import oci, signatures
 from spotmpi.images.oci import Image, Repository, read_image
@@ -75,7 +78,7 @@ def _intact(model: Model, file: File) -> Iterator[Path]:
         yield path
 
 
-def pull(image: str, store: str | None, key: str | Path | None, echo: Echo) -> Model:
+def pull(image: str, store: str | None, key: str | Path | None, echo: Echo, keep: str | None = None) -> Model:
     """What `models.pull_to_store` does."""
     public = signatures.public_key(Path(key)) if key else None
     source, opened = read_image(image), Store(store)
@@ -84,9 +87,15 @@ def pull(image: str, store: str | None, key: str | Path | None, echo: Echo) -> M
         if public and key:
             signatures.require_signed(repository, digest, public, Path(key))
         entry = _entry(repository, manifest, source, Path(temporary))
+        entry = msgspec.structs.replace(entry, name=check_name(keep)) if keep else entry
         existing = opened.get(entry.reference)
         if existing is not None:
+            _require_same_files(existing, entry, source)
+            echo(f"{existing.title} is that model already")
             return Model(existing, opened)
+        if numbers := opened.versions(MODEL, entry.name).numbers():
+            remedy = f"{hints.option('keep', 'NAME')} keeps it under another name"
+            echo(f"pulling another model than {entry.name}:{numbers[-1]}, as the next version of that name: {remedy}")
         places: dict[str, str] = {}  # by digest
         for number, file in enumerate(entry.files, 1):
             if file.sha256 not in places:
@@ -95,6 +104,17 @@ def pull(image: str, store: str | None, key: str | Path | None, echo: Echo) -> M
                 repository.pull_blob(f"sha256:{file.sha256}", file.bytes, place)
                 places[file.sha256] = str(place)
         return Model(opened.add(entry, {file.path: places[file.sha256] for file in entry.files}), opened)
+
+
+def _require_same_files(existing: Manifest, entry: Manifest, source: Image) -> None:
+    """Raise SpotmpiError where an image has other files than the version of its key, which then is no key of them."""
+    if sorted(existing.files, key=_path) != sorted(entry.files, key=_path):
+        remedy = f"{hints.option('keep', 'NAME')} keeps it under another name"
+        raise SpotmpiError(f"{source} has other files than {existing.title}, which has the same key: {remedy}")
+
+
+def _path(file: File) -> str:
+    return file.path
 
 
 def _entry(repository: Repository, manifest: Mapping[str, Any], source: Image, folder: Path) -> Manifest:

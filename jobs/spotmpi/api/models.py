@@ -218,20 +218,25 @@ def push(
 
 
 def pull_to_store(
-    image: str, store: str | None = None, key: str | Path | None = None, echo: Echo = lambda text: None
+    image: str,
+    store: str | None = None,
+    key: str | Path | None = None,
+    echo: Echo = lambda text: None,
+    keep: str | None = None,
 ) -> Model:
     """Keep a model of a registry in the store, as the next version of its name, or as that which it is there already.
 
-    With *key*, a PEM file such as ``cosign.pub``, its digest has to be signed by that key.
+    With *key*, a PEM file such as ``cosign.pub``, its digest has to be signed by that key. *keep* is another name than
+    the one under which it was pushed.
 
     Raises:
         InputError: *image* is no ``REGISTRY/NAME:TAG``, or there is no such key.
-        SpotmpiError: there is none, it was not pushed by `push`, is not signed by the key or damaged, or the registry
-            cannot be reached.
+        SpotmpiError: there is none, it was not pushed by `push`, is not signed by the key or damaged, the store has
+            other files under its key, or the registry cannot be reached.
     """
     from spotmpi.api import model_registry
 
-    return model_registry.pull(image, store, key, echo)
+    return model_registry.pull(image, store, key, echo, keep)
 
 
 def pull(

@@ -159,6 +159,10 @@ def pull(
             "--key", help="Of a registry: only if signed by this public key (PEM), as of cosign.", metavar="FILE"
         ),
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option("--keep", help="Of a registry: its name here (default: as it was pushed).", metavar="NAME"),
+    ] = None,
     store: StoreOption = None,
     as_json: Json = False,
 ) -> None:
@@ -169,10 +173,13 @@ def pull(
     from spotmpi.api import models as api
     from spotmpi.api.view import echo
     from spotmpi.core import names
+    from spotmpi.core.errors import input_error
 
     open_store(store)
     of_registry = api.is_image(model)
-    found = api.pull_to_store(model, store, key, echo) if of_registry else api.find(model, store)
+    if keep and not of_registry:
+        raise input_error("--keep", keep, f"is for models of a registry: {model} has its name already; leave it out")
+    found = api.pull_to_store(model, store, key, echo, keep) if of_registry else api.find(model, store)
     values = summary(found.manifest, found.store)
     text = f"{found}  {found.path}"
     if into or not of_registry:

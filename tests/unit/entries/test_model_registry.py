@@ -131,6 +131,48 @@ def replace_version(manifest: Manifest) -> Manifest:
     return msgspec.structs.replace(manifest, version=0)
 
 
+def test_a_pull_says_what_its_name_has_already_and_takes_another_name(
+    opened: Open, model: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = f"{opened().host}/team/digits:best"
+    assert invoke("models", "push", "digits:2", image).returncode == 0
+    output = invoke("models", "pull", image)
+    assert (output.stdout, output.stderr) == (
+        f"digits:2  {api.find('digits').path}\n",
+        "spotmpi: digits:2 is that model already\n",
+    )
+    monkeypatch.setenv("SPOTMPI_STORE", str(tmp_path / "other"))
+    mine = msgspec.structs.replace(model, key="c" * 64, files=(), version=0)
+    Store().add(mine, {})
+    output = invoke("models", "pull", image, "--keep", "theirs")
+    assert output.stdout == f"theirs:1  {api.find('theirs').path}\n" and "another" not in output.stderr
+    assert replace_version(api.find("theirs").manifest) == replace_version(
+        msgspec.structs.replace(model, name="theirs")
+    )
+    assert Store().problems(api.find("theirs").manifest) == [] and api.find("digits").key == mine.key
+    output = invoke("models", "pull", image)
+    assert output.stdout.startswith("digits:2  ")
+    assert output.stderr.splitlines()[0] == (
+        "spotmpi: pulling another model than digits:1, as the next version of that name: "
+        "--keep NAME keeps it under another name"
+    )
+    assert "name = 'NO/': use up to 100 letters" in failure("pull", image, "--keep", "NO/", code=2)
+    line = failure("pull", "digits", "--keep", "theirs", code=2)
+    assert "--keep = 'theirs': is for models of a registry: digits has its name already; leave it out" in line
+
+
+def test_an_image_with_other_files_under_a_key_that_the_store_has_is_refused(
+    opened: Open, model: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = f"{opened().host}/team/digits:best"
+    assert invoke("models", "push", "digits:2", image).returncode == 0
+    monkeypatch.setenv("SPOTMPI_STORE", str(tmp_path / "other"))
+    Store().add(msgspec.structs.replace(model, files=(), version=0), {})
+    line = failure("pull", image)
+    assert f"{image} has other files than digits:1, which has the same key: --keep NAME keeps it under another" in line
+    assert api.find("digits").manifest.files == ()
+
+
 def test_other_clients_find_modelpack_with_each_file_as_it_is(opened: Open, model: Manifest) -> None:
     registry = opened()
     digest = invoke("models", "push", "digits", f"{registry.host}/team/digits:2").stdout.strip().rpartition("@")[2]

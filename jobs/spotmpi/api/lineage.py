@@ -197,11 +197,7 @@ def _reference_node(reference: Reference, store: Store, only: str | None = None)
 
 def run_node(paths: RunPaths, store: Store) -> Node:
     """A run with its code, image and data, as its folder has them."""
-    try:
-        plan = json.loads(paths.plan.read_text())
-        work = plan.get("work") or {}
-    except (OSError, ValueError, AttributeError) as error:
-        raise SpotmpiError(f"the record {paths.plan} cannot be read: {error}; restore it from a copy") from error
+    work = reader.work(paths)
     command = " ".join([work.get("program") or "", *map(str, work.get("args") or ())]).strip()
     started = next((event["t"] for event in reader.lines(paths.events) if event.get("event") == record.SUBMITTED), None)
     facts = {

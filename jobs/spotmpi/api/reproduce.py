@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import json
 import sys
 import tempfile
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spotmpi.agent.files import is_file, is_folder
 from spotmpi.agent.store import files, size_and_digest
-from spotmpi.api import lineage, runs
+from spotmpi.api import lineage, models, runs, volume_entries
+from spotmpi.api.dataset_specs import pool_values
 from spotmpi.api.datasets import DataSet, build_dataset, planned_key
+from spotmpi.backends import targets
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import hints, names
+from spotmpi.core import code_folder, hints, names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Echo
 from spotmpi.entries import inputs
+from spotmpi.entries.definitions import without_comments
 from spotmpi.entries.manifest import DATASET, Code, Input, Manifest, RawFile
-from spotmpi.entries.store import Store, is_reference
+from spotmpi.entries.store import Store, is_reference, reference_in
 from spotmpi.images.environment import known_images
 from spotmpi.pools.progress import print_message
-from spotmpi.runs import fingerprint
+from spotmpi.runs import fingerprint, reader, recorded_plan
+from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import load_spec
 from spotmpi.streams.dataset import Dataset, lookup
 from spotmpi.streams.errors import StreamError
+from spotmpi.streams.storage import local_path
+
+_RESULTS = "stream/results"  # of a prediction, in the run folder
 
 
 @dataclass(frozen=True)
@@ -59,20 +67,21 @@ def reproduce(
     sys.path.insert(0, str((code or Path.cwd()).absolute()))
     importlib.invalidate_caches()
     found = _entry(place, store)
-    if found is not None and found[0].kind == DATASET and "function" not in found[0].details:
-        place, found = _results(found[0]), None
-    with tempfile.TemporaryDirectory(prefix="spotmpi-") as folder:
-        maker = _Maker(Store(folder), on, pool, echo)
-        if found is not None:
+    opened = found[1] if found else Store(store)
+    with store_of_its_own(opened, on) as (own, builders):
+        maker = _Maker(own, builders, pool, echo)
+        if found is not None and (found[0].kind != DATASET or "function" in found[0].details):
             maker.make(*found)
             return Reproduction(tuple(maker.made), maker.files, tuple(maker.different))
-        paths = lineage.run_of(Path(place).absolute())
-        if paths is None:
-            lineage.trace(place, store)  # which says what to name
-            raise AssertionError(place)
-        for manifest, opened in _data_of(paths, store):
-            maker.make(manifest, opened)
-    return _run_again(paths, Path(place).absolute(), maker, on)
+        target = _results_of(found[0]) if found else _files_of(place, store)
+        spec = maker.spec = volume_entries.off_volume(load_spec(target.run.spec), opened)
+        _require_same_code(target.run, spec)
+        for manifest, where in _data_of(target.run, opened, echo):
+            maker.make(manifest, where)
+        if targets.target_of(on).is_local:
+            spec = _with_model_here(spec, opened, Path(own.storage.url, "model"))
+        again, files, different = _run_again(target, spec, on, echo)
+    return Reproduction((*maker.made, again), maker.files + files, (*maker.different, *different))
 
 
 def _entry(place: str, store: str | None) -> tuple[Manifest, Store] | None:
@@ -83,12 +92,66 @@ def _entry(place: str, store: str | None) -> tuple[Manifest, Store] | None:
     return found[:2] if found else None
 
 
-def _results(manifest: Manifest) -> str:
-    """The folder of the results of a prediction that a data set was made from."""
+@contextlib.contextmanager
+def store_of_its_own(store: Store, on: TargetLike) -> Iterator[tuple[Store, TargetLike]]:
+    """An empty store for the data sets that are built again, and where their workers are, which have to reach it.
+
+    Pods cannot reach folders of this machine: data sets that lie in one are built here, as they were.
+    """
+    target = targets.target_of(on)
+    if target.is_local or not (target.is_slurm or "://" in store.storage.url):
+        with tempfile.TemporaryDirectory(prefix="spotmpi-") as folder:
+            yield Store(folder), on if target.is_local else None
+        return
+    name = f".reproduced-{uuid.uuid4().hex}"
+    try:
+        yield Store(store.storage.place(name)), on
+    finally:
+        store.storage.remove(name)
+
+
+class _Target(NamedTuple):
+    """Files of a run to compare with, by their paths in the run folder: bytes and SHA-256."""
+
+    run: RunPaths
+    folder: str  # that has nothing but these, in the run folder; empty where it is one file
+    files: Mapping[str, tuple[int, str]]
+
+
+def _results_of(manifest: Manifest) -> _Target:
+    """The results of a prediction that a data set was made from."""
     paths = RunPaths(names.default_runs_folder() / str(manifest.run))
     if lineage.run_of(paths.folder) is None:
         raise SpotmpiError(f"the record of run {manifest.run}, which has made {manifest}, is not on this machine")
-    return str(paths.stream / "results")
+    return _Target(paths, _RESULTS, {f"{_RESULTS}/{file.path}": (file.bytes, file.sha256) for file in manifest.files})
+
+
+def _files_of(text: str, store: str | None) -> _Target:
+    """A file or folder in a run folder; of the whole run folder the results."""
+    place = Path(text).absolute()
+    paths = lineage.run_of(place)
+    if paths is None:
+        lineage.trace(text, store)  # which says what to name
+        raise AssertionError(text)
+    folder = place.relative_to(paths.folder).as_posix() if place != paths.folder else _RESULTS
+    found = _contents(paths.folder, folder)
+    if not found:
+        remedy = f"`spotmpi pull {paths.id}` copies those of a cluster, or name a file that it has written"
+        raise input_error("FILE", text, f"is in run {paths.id} and has no files to compare: {remedy}")
+    return _Target(paths, "" if is_file(paths.folder / folder) else folder, found)
+
+
+def _contents(run: Path, name: str) -> dict[str, tuple[int, str]]:
+    """Bytes and SHA-256 of a file of a run folder, or of each file below a folder there."""
+    place = run / name
+    below = files(str(place)) if is_folder(place) else ()
+    paths = [place] if is_file(place) else [place / each for each in below if not Path(each).name.startswith(".")]
+    return {path.relative_to(run).as_posix(): _content(path) for path in paths}
+
+
+def _content(path: Path) -> tuple[int, str]:
+    size, digest = size_and_digest(str(path))
+    return size, digest
 
 
 class _Maker:
@@ -96,6 +159,7 @@ class _Maker:
 
     def __init__(self, store: Store, on: TargetLike, pool: Any, echo: Echo) -> None:
         self._store, self._on, self._pool, self._echo = store, on, pool, echo
+        self.spec: JobSpec | None = None  # that tells how pods reach what they need
         self._known: dict[str, DataSet] = {}
         self.made: list[str] = []
         self.different: list[str] = []
@@ -157,6 +221,7 @@ class _Maker:
                 f"{manifest} was made with the image {image}, which is not here: restore it under images/"
             )
         options = {"name": manifest.name, "row_group": manifest.details["row_group"], "image": image}
+        options |= {"spec": pool_values(self.spec)} if self.spec else {}
         return found.options(**options, store=self._store.storage.url, on=self._on, pool=self._pool, check=0.0)
 
 
@@ -180,44 +245,63 @@ def _reason(manifest: Manifest, code: Code) -> str:
     return "the lock of its image, or the settings of its function, are not what they were: check them out as they were"
 
 
-def _data_of(paths: RunPaths, store: str | None) -> Iterator[tuple[Manifest, Store]]:
+def _data_of(paths: RunPaths, store: Store, echo: Echo) -> Iterator[tuple[Manifest, Store]]:
     """The data sets that a run has read; a model that it started from is taken as it is."""
-    work = json.loads(paths.plan.read_text()).get("work") or {}
-    for text in work.get("entries") or ():
-        opened = lineage.store_of(paths, text, Store(store))
-        if text.startswith(DATASET):
-            yield opened.find(text), opened
+    for text in reader.work(paths).get("entries") or ():
+        opened = lineage.store_of(paths, text, store)
+        found = opened.find(text)
+        if found.kind == DATASET:
+            yield found, opened
+        else:
+            echo(f"{found} is taken as it was kept: it is not trained again")
 
 
-def _run_again(paths: RunPaths, place: Path, maker: _Maker, on: TargetLike) -> Reproduction:
-    """Start the run's spec again, and compare the files of *place* with those at the same place in its folder."""
-    spec = load_spec(paths.spec)
-    work = json.loads(paths.plan.read_text()).get("work") or {}
-    code = (work.get("code") or {}).get("files")
-    now = fingerprint.identify(spec)["code"]["files"] if code else {}
-    changed = sorted(name for name in {*now, *(code or ())} if now.get(name) != (code or {}).get(name))
+def _with_model_here(spec: JobSpec, store: Store, folder: Path) -> JobSpec:
+    """*spec* of a run on this machine; a model behind a URL, which ranks cannot read, is copied to *folder*."""
+    reference = reference_in(spec.init or "")
+    if reference is None or "://" not in str(spec.init):
+        return spec
+    place = local_path(str(spec.init)) or models.pull(str(reference).partition(":")[2], folder, store.storage.url)
+    return spec.model_copy(update={"init": str(place)})
+
+
+def _require_same_code(paths: RunPaths, spec: JobSpec) -> None:
+    """Raise SpotmpiError if the code that a run had is not that of now."""
+    work = reader.work(paths)
+    code = work.get("code") or {}
+    if not code.get("files"):
+        return
+    now = fingerprint.code_of(spec, local=work.get("machine") is not None)["files"]
+    changed = sorted(name for name in {*now, *code["files"]} if now.get(name) != code["files"].get(name))
+    kept = recorded_plan.shipped_code(paths) if changed else None
+    if kept is not None:
+        changed = _changes(kept, spec)
     if changed:
-        commit = work["code"].get("commit")
+        commit = code.get("commit")
         remedy = f"check out commit {commit[:12]}" if commit else "restore it"
         raise SpotmpiError(f"the code of run {paths.id} is not what it was ({', '.join(changed[:5])}): {remedy}")
-    state = runs.run(spec, on=on)
+
+
+def _changes(kept: Mapping[str, bytes], spec: JobSpec) -> list[str]:
+    """The files of a spec's code that are not those that were *kept*, apart from comments and blank lines of Python."""
+    now = {name: path.read_bytes() for name, path in code_folder.sources(*spec.code_paths).items()}
+    names = {*now, *(name for name in kept if name.endswith(".py"))}  # a command may have written others beside them
+
+    def content(found: Mapping[str, bytes], name: str) -> object:
+        is_python = name.endswith(".py") and name in found
+        return without_comments(found[name]) if is_python else found.get(name)
+
+    return sorted(name for name in names if content(now, name) != content(kept, name))
+
+
+def _run_again(target: _Target, spec: JobSpec, on: TargetLike, echo: Echo) -> tuple[str, int, Sequence[str]]:
+    """Start a run's spec again, without a version of what it makes; its id, and the files that are not the same."""
+    state = runs.run(spec.model_copy(update={"keep": None}), on=on)
     if state.state != "succeeded":
         raise SpotmpiError(f"run {state.id} {state.state}: {state.reason or 'no reason recorded'}")
-    relative = place.relative_to(paths.folder)
-    names = sorted(
-        path.relative_to(paths.folder) for path in _files_in(place if relative != Path() else paths.stream / "results")
-    )
-    again = Path(state.folder)
-    different = [str(name) for name in names if _content(paths.folder / name) != _content(again / name)]
-    return Reproduction((*maker.made, state.id), maker.files + len(names), (*maker.different, *different))
-
-
-def _files_in(place: Path) -> Iterator[Path]:
-    if is_file(place):
-        yield place
-    elif is_folder(place):
-        yield from (place / name for name in files(str(place)))
-
-
-def _content(path: Path) -> list[Any] | None:
-    return size_and_digest(str(path)) if is_file(path) else None
+    folder = runs.pull(state.id, on, echo)
+    again: dict[str, tuple[int, str]] = {}
+    for name in [target.folder] if target.folder else target.files:
+        again.update(_contents(folder, name))
+    paths = sorted({*target.files, *again})
+    return state.id, len(paths), [path for path in paths if target.files.get(path) != again.get(path)]

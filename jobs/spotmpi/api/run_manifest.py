@@ -31,7 +31,7 @@ def run_manifest(
     """
     paths = RunPaths(Path(state.folder))
     summary: Mapping[str, Any] = reader.summary(paths) or {}
-    work = summary.get("work") or (json_object(paths.plan) or {}).get("work") or {}
+    work = reader.work(paths)
     read = _entries(state.id, work, store)
     content = [[file.path, file.sha256] for file in files]
     key = digest_of([FORMAT, content, state.id, sorted([each.kind, each.name, each.key] for each in parents)])

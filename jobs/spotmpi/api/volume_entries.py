@@ -45,7 +45,7 @@ def on_volume(spec: JobSpec, persistent: tuple[str, ...] | None) -> JobSpec:
     """
     if persistent is None:
         return spec
-    store, changes = Store(), dict[str, Any]()
+    store, changes = Store(), dict[str, str]()
     is_source = spec.stream is not None and "://" in store.storage.url  # of a data set that is not built yet
     if spec.dataset and not is_source and pod_context.VOLUME not in persistent:
         remedy = "is copied to the run volume for the run: set kubernetes.volume"
@@ -62,14 +62,24 @@ def on_volume(spec: JobSpec, persistent: tuple[str, ...] | None) -> JobSpec:
             )
             remedy = "set kubernetes.volume, to which it is copied"
             raise input_error(key, str(reference), f"is in a store {where}: {remedy}")
-        new = f"{STORE}/{folder(reference)}/{FILES}"
-        if key == "data" and spec.data:
-            changes["data"] = spec.data.model_copy(update={"path": new})
-        elif key == "init":
-            changes["init"] = new
-        elif spec.stream:
-            changes["stream"] = spec.stream.model_copy(update={"source": new})
-    return spec.model_copy(update=changes) if changes else spec
+        changes[key] = f"{STORE}/{folder(reference)}/{FILES}"
+    return _with_places(spec, changes)
+
+
+def off_volume(spec: JobSpec, store: Store) -> JobSpec:
+    """The recorded *spec* of a run in pods as `on_volume` got it: what it reads is in *store*, and not a copy."""
+    found = {key: reference_in(place) for key, place in places(spec).items() if place.startswith(f"{STORE}/")}
+    return _with_places(spec, {key: store.place(each) for key, each in found.items() if each})
+
+
+def _with_places(spec: JobSpec, changes: Mapping[str, str]) -> JobSpec:
+    """*spec* that reads other places, by the keys of `places`."""
+    values: dict[str, Any] = {key: place for key, place in changes.items() if key == "init"}
+    if "data" in changes and spec.data:
+        values["data"] = spec.data.model_copy(update={"path": changes["data"]})
+    if "stream.source" in changes and spec.stream:
+        values["stream"] = spec.stream.model_copy(update={"source": changes["stream.source"]})
+    return spec.model_copy(update=values) if values else spec
 
 
 def send(spec: JobSpec, plan: Mapping[str, Any], echo: Echo) -> None:

@@ -73,6 +73,16 @@ def without_docstrings(tree: ast.AST) -> ast.AST:
     return ast.fix_missing_locations(tree)
 
 
+def without_comments(source: bytes) -> object:
+    """What a file of Python is without comments and blank lines: equal for files that do the same as programs.
+
+    Its docstrings stay, which a program may read, and its first line where that names the interpreter.
+    """
+    with contextlib.suppress(SyntaxError, ValueError):
+        return source.startswith(b"#!") and source.partition(b"\n")[0], ast.unparse(ast.parse(source))
+    return source
+
+
 def names_read(tree: ast.AST, imported: set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The globals that code reads, and those names that it has *imported*, each with attributes that follow."""
     names = {*_globals(_compiled(tree)), *imported}

@@ -66,7 +66,7 @@ def identify(spec: JobSpec, local: bool = True) -> dict[str, Any]:
         "resources": spec.resources.model_dump(),
         "image": _image(spec),
         "container": None,
-        "code": _code(spec, local),
+        "code": code_of(spec, local),
         "data": _data_of(spec, local),
         "machine": describe_machine() if local else None,
         "versions": _versions(spec, local),
@@ -158,7 +158,7 @@ def _image(spec: JobSpec) -> dict[str, str] | None:
     return {"name": spec.image, "lock": hash_files([lock])}
 
 
-def _code(spec: JobSpec, local: bool) -> dict[str, Any]:
+def code_of(spec: JobSpec, local: bool) -> dict[str, Any]:
     """The files that are run, by hash, and the state of their checkout.
 
     What a command names is on this machine only where it runs here: a run elsewhere has what is shipped.

@@ -155,6 +155,11 @@ def summary(paths: RunPaths) -> Summary | None:
     return cast("Summary | None", json_object(paths.summary))
 
 
+def work(paths: RunPaths) -> dict[str, Any]:
+    """What identifies the work of the run, as it ended or was planned; InputError where its plan cannot be read."""
+    return (summary(paths) or {}).get("work") or recorded_plan.work(paths)
+
+
 def attempts(paths: RunPaths) -> list[AttemptRecord]:
     """The records of all attempts on node 0, in order, without partial ones, which a crash leaves."""
     files = (paths.attempts / str(number) / "node-0.json" for number in record.numbers(str(paths.attempts)))

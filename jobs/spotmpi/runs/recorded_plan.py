@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from spotmpi.agent import protocol
+from spotmpi.agent.files import is_folder
+from spotmpi.agent.pod_context import CODE_ARCHIVE
 from spotmpi.core.errors import input_error
 from spotmpi.core.names import EKS, KUBERNETES, SLURM, RunPaths
 
+AGENT_PLAN = "plan.json"  # in a run's ConfigMap
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
@@ -30,15 +35,7 @@ class RecordedPlan(NamedTuple):
 
 def read(paths: RunPaths) -> RecordedPlan:
     """The plan that the run was started with; InputError where it cannot be read."""
-    try:
-        return _plan(json.loads(paths.plan.read_text()))
-    except (OSError, ValueError, RecursionError) as error:
-        raise input_error("run", paths.id, f"its {paths.plan.name} cannot be read: {error}") from error
-
-
-def _plan(values: Any) -> RecordedPlan:
-    if not isinstance(values, dict):
-        raise ValueError("not a JSON object")
+    values = _values(paths)
     return RecordedPlan(
         backend=str(values.get("backend")),
         folder=_text(values.get("folder")),
@@ -50,6 +47,44 @@ def _plan(values: Any) -> RecordedPlan:
         work=values.get("work") or None,
         oversubscribed=bool(values.get("oversubscribed")),
     )
+
+
+def work(paths: RunPaths) -> dict[str, Any]:
+    """What identifies the work of a run on any backend, as it was planned; InputError where the plan cannot be read."""
+    values = _values(paths)
+    agents = [each["data"][AGENT_PLAN] for each in values.get("objects") or () if AGENT_PLAN in each.get("data", ())]
+    planned = (values, values.get("agents") or {}, *map(json.loads, agents))
+    return next((each["work"] for each in planned if each.get("work")), {})
+
+
+def shipped_code(paths: RunPaths) -> dict[str, bytes] | None:
+    """The files of the user's code by name, as the record of a run has them; None where it has no copy."""
+    import tarfile  # few commands need it
+
+    from spotmpi.agent.store import files
+
+    if is_folder(paths.code):  # where its command has started, and may have written other files
+        names = files(str(paths.code))
+        return {name: (paths.code / name).read_bytes() for name in names}
+    objects = _plan_object(paths).get("objects") or ()
+    packed = [each["binaryData"][CODE_ARCHIVE] for each in objects if CODE_ARCHIVE in each.get("binaryData", ())]
+    if not packed:
+        return None
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed[0])), mode="r:gz") as archive:
+        members = ((each.name, archive.extractfile(each)) for each in archive.getmembers())
+        return {name: content.read() for name, content in members if content}
+
+
+def _values(paths: RunPaths) -> dict[str, Any]:
+    """The plan in a run folder; InputError where it cannot be read."""
+    try:
+        values = json.loads(paths.plan.read_text())
+        if not isinstance(values, dict):
+            raise ValueError("not a JSON object")
+    except (OSError, ValueError, RecursionError) as error:
+        remedy = "restore it from a copy"
+        raise input_error("run", paths.id, f"its {paths.plan.name} cannot be read: {error}; {remedy}") from error
+    return values
 
 
 def worker_price(paths: RunPaths) -> float | None:

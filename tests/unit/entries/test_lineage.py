@@ -16,7 +16,7 @@ from spotmpi.api import open_lineage
 from spotmpi.api.datasets import DataSet
 from spotmpi.api.lineage import Node, entry_node, lines, trace
 from spotmpi.api.open_lineage import events
-from spotmpi.api.reproduce import reproduce
+from spotmpi.api.reproduce import reproduce, store_of_its_own
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.entries.manifest import Input, Manifest, RawFile
 from spotmpi.entries.store import Store
@@ -238,6 +238,27 @@ def test_a_file_is_made_again_from_the_raw_data(
     assert {each.key for each in Store().list()} == {each.key for each in sets}
 
 
+@pytest.mark.parametrize(
+    ("on", "url", "is_in_store", "builders"),
+    [
+        ("local", "/{}", False, "local"),
+        ("kubernetes/team", "/{}", False, None),  # pods cannot reach it: data sets are built here, as they were
+        ("kubernetes/team", "file:///{}", True, "kubernetes/team"),
+        ("slurm", "/{}", True, "slurm"),  # which the nodes share
+    ],
+)
+def test_data_sets_are_made_again_where_their_workers_reach_the_store_and_nothing_of_it_stays(
+    tmp_path: Path, on: str, url: str, is_in_store: bool, builders: str | None
+) -> None:
+    store = Store(url.format(str(tmp_path)[1:]))
+    with pytest.raises(SpotmpiError, match="a part fails"), store_of_its_own(store, on) as (own, workers):
+        own.storage.write("datasets/a/b", b"")
+        assert own.storage.url.startswith(f"{store.storage.url}/.reproduced-") == is_in_store
+        assert workers == builders
+        raise SpotmpiError("a part fails")
+    assert own.storage.read("datasets/a/b") is None and [*tmp_path.iterdir()] == []
+
+
 def test_a_difference_is_named(sets: tuple[DataSet, DataSet], modules: Modules, pool: InProcess) -> None:
     whole = pool.map
 
@@ -290,6 +311,13 @@ def test_a_prediction_leads_to_its_run_and_data_and_is_made_again(
     result = reproduce(str(file), modules.folder, pool=pool)
     assert result.different == () and result.files == 7
     assert result.made[:2] == (str(sets[0].manifest), str(sets[1].manifest)) and result.made[2] != state.id
-    (modules.folder / "flow.py").write_text((modules.folder / "flow.py").read_text() + "# a comment\n")
-    with pytest.raises(SpotmpiError, match=rf"the code of run {state.id} is not what it was \(flow\.py\): restore it"):
-        reproduce(str(file), modules.folder, pool=pool)
+    text = (modules.folder / "flow.py").read_text()
+    for same in (f"{text}# a comment\n", text.replace("(batches):", "(  # of six\n    batches\n):\n\n")):
+        (modules.folder / "flow.py").write_text(same)
+        assert reproduce(str(file), modules.folder, pool=pool).different == ()
+    for changed in (text.replace("+ 1", "+ 2"), f'"""A program may read this."""{text}', f"{text}1 +\n"):
+        (modules.folder / "flow.py").write_text(changed)
+        with pytest.raises(
+            SpotmpiError, match=rf"the code of run {state.id} is not what it was \(flow\.py\): restore it"
+        ):
+            reproduce(str(file), modules.folder, pool=pool)

@@ -6,14 +6,21 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import spotmpi
 from spotmpi.api.datasets import DataSet
 from spotmpi.api.lineage import Node
+from spotmpi.core import names
+from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.core.names import RunPaths
 from spotmpi.entries.store import Store
+from spotmpi.images.wheels import PackedWheels
+from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.command_line import invoke
+from tests.unit.backends.kubernetes.run_volume import VOLUME, FakeVolume
 from tests.unit.entries.conftest import Modules
 from tests.unit.entries.in_process import InProcess
 from tests.unit.entries.test_lineage import find
@@ -110,8 +117,75 @@ def test_a_prediction_is_made_again_from_the_raw_files_and_compared(
     numbers: DataSet, modules: Modules, pool: InProcess
 ) -> None:
     spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
-    result = spotmpi.reproduce("datasets:double-numbers", modules.folder, pool=pool)
+    said = list[str]()
+    result = spotmpi.reproduce("datasets:double-numbers", modules.folder, pool=pool, echo=said.append)
     assert result.different == () and result.files == 4  # two of results, two parts of the data set
+    assert said == [f"{spotmpi.models.find('double').manifest} is taken as it was kept: it is not trained again"]
+
+
+def test_a_reproduction_makes_no_version(numbers: DataSet, modules: Modules, pool: InProcess) -> None:
+    found = spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
+    Store().remove(found.manifest)
+    run = RunPaths(names.default_runs_folder() / str(found.manifest.run))
+    assert spotmpi.reproduce(str(run.folder), modules.folder, pool=pool).different == ()
+    assert [each.title for each in Store().list()] == ["numbers:1", "double:1"]
+    trained = names.default_runs_folder() / str(spotmpi.models.find("double").manifest.run)
+    (state,) = trained.rglob("state.safetensors")
+    assert spotmpi.reproduce(str(state), modules.folder, pool=pool).different == ()
+    assert [each.title for each in Store().list()] == ["numbers:1", "double:1"]
+
+
+@pytest.fixture
+def of_cluster(
+    numbers: DataSet, modules: Modules, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A result of a prediction on a cluster, in the record of its run: there it has read copies on the run volume."""
+    monkeypatch.setattr("spotmpi.images.wheels.pack", lambda architecture, echo: PackedWheels(architecture, b"wheels"))
+    FakeVolume(cluster, tmp_path / "shared/runs")
+    here = spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
+    stream = {"source": "datasets:numbers", "batch": 4, "last_batch": "keep", "write": "jsonl"}
+    values: dict[str, Any] = {"launcher": "none", "keep": "scores", "stream": stream, "init": "models:double"}
+    values["command"] = [sys.executable, "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
+    values["files"] = [str(modules.folder / "flow.py")]
+    values["kubernetes"] = {"image": f"registry/x@sha256:{'0' * 64}", "volume": VOLUME.claim}
+    state = spotmpi.run(values, on="kubernetes", detach=True, echo=lambda text: None)
+    results = RunPaths(Path(state.folder)).stream / "results"
+    shutil.copytree(here.path, results)  # which `spotmpi pull` would bring
+    return results / "results-00000001.jsonl"
+
+
+def test_a_prediction_of_a_cluster_leads_back_by_the_record_of_its_run(of_cluster: Path, numbers: DataSet) -> None:
+    tree = spotmpi.trace(str(of_cluster))
+    assert find(tree, "data set") == [str(numbers.manifest)]
+    assert find(tree, "model") == [str(spotmpi.models.find("double").manifest)]
+    assert find(tree, "code")[0] == "flow.py"
+    assert next(tree.walk()).parents[0].facts["command"].endswith("-m spotmpi.streams.rank predict flow:predict")
+
+
+def test_a_prediction_of_a_cluster_is_made_again_on_this_machine_unless_its_code_has_changed(
+    of_cluster: Path, numbers: DataSet, modules: Modules, pool: InProcess
+) -> None:
+    result = spotmpi.reproduce(str(of_cluster), modules.folder, pool=pool)
+    assert (result.different, result.files, result.made[0]) == ((), 3, str(numbers.manifest))
+    modules.replace("flow", "import os", "# A comment makes no difference.\nimport os\n")
+    assert spotmpi.reproduce(str(of_cluster), modules.folder, pool=pool).different == ()
+    modules.replace("flow", 'batch["x"] * w', 'w * batch["x"]')
+    with pytest.raises(SpotmpiError, match=r"the code of run .* is not what it was \(flow\.py\): restore it"):
+        spotmpi.reproduce(str(of_cluster), modules.folder, pool=pool)
+
+
+def test_results_that_are_not_on_this_machine_are_no_identical_ones(
+    numbers: DataSet, modules: Modules, pool: InProcess
+) -> None:
+    found = spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
+    run = RunPaths(names.default_runs_folder() / str(found.manifest.run))
+    shutil.rmtree(run.stream / "results")
+    with pytest.raises(
+        InputError, match=rf"has no files to compare: `spotmpi pull {run.id}` copies those of a cluster"
+    ):
+        spotmpi.reproduce(str(run.folder), modules.folder, pool=pool)
+    result = spotmpi.reproduce(found.path, modules.folder, pool=pool)
+    assert (result.different, result.files) == ((), 4), "the manifest says what they were"
 
 
 @pytest.mark.parametrize(

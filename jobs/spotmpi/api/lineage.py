@@ -233,13 +233,14 @@ def _parents_of_run(paths: RunPaths, work: dict[str, Any], store: Store) -> Iter
 
 
 def store_of(paths: RunPaths, text: str, store: Store) -> Store:
-    """The store in which a run found an entry, by the path in its spec; *store* where that is on a run volume."""
+    """The store in which a run found an entry, by the path in its spec; *store* where that is gone, or on a volume."""
     key = text.rpartition("@")[2]
     for line in paths.spec.read_text(errors="replace").split('"'):
         found = reference_in(line)
         top = line.partition(f"/{folder(found)}")[0] if found else ""
         if found and found.key == key and ("://" in top or Path(top).is_absolute()):
-            return Store(top)
+            own = Store(top)
+            return own if own.get(found) else store
     return store
 
 

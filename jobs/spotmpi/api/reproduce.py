@@ -78,6 +78,7 @@ def reproduce(
         _require_same_code(target.run, spec)
         for manifest, where in _data_of(target.run, opened, echo):
             maker.make(manifest, where)
+        spec = volume_entries.with_places(spec, _places_again(spec, maker.known, on))
         if targets.target_of(on).is_local:
             spec = _with_model_here(spec, opened, Path(own.storage.url, "model"))
         again, files, different = _run_again(target, spec, on, echo)
@@ -160,15 +161,15 @@ class _Maker:
     def __init__(self, store: Store, on: TargetLike, pool: Any, echo: Echo) -> None:
         self._store, self._on, self._pool, self._echo = store, on, pool, echo
         self.spec: JobSpec | None = None  # that tells how pods reach what they need
-        self._known: dict[str, DataSet] = {}
+        self.known: dict[str, DataSet] = {}
         self.made: list[str] = []
         self.different: list[str] = []
         self.files = 0
 
     def make(self, manifest: Manifest, store: Store) -> DataSet:
         """The data set of a manifest that lies in *store*, built again from its raw files."""
-        if manifest.key in self._known:
-            return self._known[manifest.key]
+        if manifest.key in self.known:
+            return self.known[manifest.key]
         if manifest.kind != DATASET or "function" not in manifest.details:
             raise input_error(
                 "FILE", str(manifest), "is no data set of a function, and is made by its run: name a file of that"
@@ -182,7 +183,7 @@ class _Maker:
         key, code = planned_key(dataset, **arguments)
         if key != manifest.key:
             raise SpotmpiError(f"{manifest} cannot be made again: {_reason(manifest, code)}")
-        found = self._known[key] = build_dataset(dataset, **arguments)
+        found = self.known[key] = build_dataset(dataset, **arguments)
         self.made.append(str(manifest))
         self._compare(manifest, found.manifest)
         return found
@@ -256,6 +257,18 @@ def _data_of(paths: RunPaths, store: Store, echo: Echo) -> Iterator[tuple[Manife
             echo(f"{found} is taken as it was kept: it is not trained again")
 
 
+def _places_again(spec: JobSpec, known: Mapping[str, DataSet], on: TargetLike) -> dict[str, str]:
+    """Where the data sets of *spec* lie that were made again, by key; pods read copies of those in a folder."""
+    target, found = targets.target_of(on), dict[str, str]()
+    for key, place in volume_entries.places(spec).items():
+        reference = reference_in(place)
+        again = known.get(reference.key) if reference else None
+        reaches = target.is_local or target.is_slurm or (key == "stream.source" and again and "://" in again.path)
+        if again is not None and reaches:
+            found[key] = again.path
+    return found
+
+
 def _with_model_here(spec: JobSpec, store: Store, folder: Path) -> JobSpec:
     """*spec* of a run on this machine; a model behind a URL, which ranks cannot read, is copied to *folder*."""
     reference = reference_in(spec.init or "")
@@ -275,7 +288,9 @@ def _require_same_code(paths: RunPaths, spec: JobSpec) -> None:
     changed = sorted(name for name in {*now, *code["files"]} if now.get(name) != code["files"].get(name))
     kept = recorded_plan.shipped_code(paths) if changed else None
     if kept is not None:
-        changed = _changes(kept, spec)
+        folder, further = spec.code_paths
+        shipped = {path.name for path in further} | ({"code"} if folder else set())
+        changed = [*(name for name in changed if name not in shipped), *_changes(kept, spec)]
     if changed:
         commit = code.get("commit")
         remedy = f"check out commit {commit[:12]}" if commit else "restore it"

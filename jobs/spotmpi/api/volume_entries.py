@@ -63,16 +63,16 @@ def on_volume(spec: JobSpec, persistent: tuple[str, ...] | None) -> JobSpec:
             remedy = "set kubernetes.volume, to which it is copied"
             raise input_error(key, str(reference), f"is in a store {where}: {remedy}")
         changes[key] = f"{STORE}/{folder(reference)}/{FILES}"
-    return _with_places(spec, changes)
+    return with_places(spec, changes)
 
 
 def off_volume(spec: JobSpec, store: Store) -> JobSpec:
     """The recorded *spec* of a run in pods as `on_volume` got it: what it reads is in *store*, and not a copy."""
     found = {key: reference_in(place) for key, place in places(spec).items() if place.startswith(f"{STORE}/")}
-    return _with_places(spec, {key: store.place(each) for key, each in found.items() if each})
+    return with_places(spec, {key: store.place(each) for key, each in found.items() if each})
 
 
-def _with_places(spec: JobSpec, changes: Mapping[str, str]) -> JobSpec:
+def with_places(spec: JobSpec, changes: Mapping[str, str]) -> JobSpec:
     """*spec* that reads other places, by the keys of `places`."""
     values: dict[str, Any] = {key: place for key, place in changes.items() if key == "init"}
     if "data" in changes and spec.data:

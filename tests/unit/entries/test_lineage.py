@@ -321,3 +321,18 @@ def test_a_prediction_leads_to_its_run_and_data_and_is_made_again(
             SpotmpiError, match=rf"the code of run {state.id} is not what it was \(flow\.py\): restore it"
         ):
             reproduce(str(file), modules.folder, pool=pool)
+
+
+def test_a_script_that_a_command_names_counts_though_it_is_not_shipped(tmp_path: Path, modules: Modules) -> None:
+    modules.write(shipped="one = 1\n")
+    script = tmp_path / "outside.sh"
+    values = {"command": ["sh", str(script)], "files": [str(modules.folder / "shipped.py")], "launcher": "none"}
+    script.write_text('touch "$(dirname $SPOTMPI_CHECKPOINT_PATH)/out"\n')
+    state = spotmpi.run(values, on_event=lambda event: None, echo=lambda text: None)
+    assert state.state == "succeeded", state.reason
+    place = str(Path(state.folder, "out"))
+    modules.replace("shipped", "1", "1  # a comment")
+    assert reproduce(place, modules.folder).different == ()
+    script.write_text('touch "$(dirname $SPOTMPI_CHECKPOINT_PATH)/out"  # otherwise\n')
+    with pytest.raises(SpotmpiError, match=rf"is not what it was \({script}\): restore it"):
+        reproduce(place, modules.folder)

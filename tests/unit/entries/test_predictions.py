@@ -174,6 +174,20 @@ def test_a_prediction_of_a_cluster_is_made_again_on_this_machine_unless_its_code
         spotmpi.reproduce(str(of_cluster), modules.folder, pool=pool)
 
 
+def test_a_prediction_is_made_again_though_the_data_set_is_damaged_that_it_has_read(
+    numbers: DataSet, modules: Modules, pool: InProcess
+) -> None:
+    found = spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
+    damaged = Path(numbers.path, "a.parquet")
+    damaged.chmod(0o644)
+    damaged.write_bytes(b"x" * damaged.stat().st_size)
+    result = spotmpi.reproduce(found.path, modules.folder, pool=pool)
+    assert result.different == (), "the run reads what was made again from the raw files"
+    again = names.default_runs_folder() / result.made[-1] / "stream/results/results-00000000.jsonl"
+    tree = spotmpi.trace(str(again))
+    assert find(tree, "data set") == [str(numbers.manifest)] and "missing" not in json.dumps(tree.values())
+
+
 def test_results_that_are_not_on_this_machine_are_no_identical_ones(
     numbers: DataSet, modules: Modules, pool: InProcess
 ) -> None:

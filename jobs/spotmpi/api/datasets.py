@@ -296,7 +296,8 @@ def _map(pool: Any, function: Any, tasks: Sequence[Task]) -> dict[str, list[part
                 continue
             reason = str(error).partition("\n")[0] or type(error).__name__
             kind = "" if type(error).__module__.startswith("spotmpi.") else f"{type(error).__name__}: "
-            complete = f"{len(results)} of {len(tasks)} parts are kept"
+            kept = sum(part_files.complete(task) is not None for task in tasks)
+            complete = f"{kept} of {len(tasks)} parts are kept"
             raise SpotmpiError(
                 f"{failed.dataset.name} failed for {failed.stem}: {kind}{reason} ({complete})"
             ) from error

@@ -46,10 +46,10 @@ def build(task: Task) -> list[Record]:
     Raises:
         StreamError: an input was changed meanwhile, or what the function gives cannot be written.
     """
-    return _complete(task) or _build(task, keep=True)
+    return complete(task) or _build(task, keep=True)
 
 
-def _complete(task: Task) -> list[Record] | None:
+def complete(task: Task) -> list[Record] | None:
     """The files of a part that a call has built whose worker was lost afterwards."""
     system, folder = file_system(task.folder)
     try:

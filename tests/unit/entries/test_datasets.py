@@ -317,6 +317,22 @@ def test_a_function_that_fails_names_its_part_and_the_next_call_builds_only_the_
         assert Store().list() == [] and pool.built == built
 
 
+def test_parts_that_other_workers_have_completed_meanwhile_are_counted(
+    raw: Path, modules: Modules, pool: InProcess
+) -> None:
+    whole = pool.map
+
+    def at_once(function: Callable[..., Any], tasks: Any) -> Any:
+        first, failing, *others = tasks
+        yield from whole(function, [first])
+        list(whole(function, others))  # whose results come after that of the one that fails
+        yield from whole(function, [failing])
+
+    pool.map = at_once  # type: ignore[method-assign]
+    with pytest.raises(SpotmpiError, match=r"failing failed for b: KeyError: 'no b' \(2 of 3 parts are kept\)"):
+        modules.load().failing.options(pool=pool)(raw)
+
+
 def test_a_call_that_the_pool_gives_up_is_sent_again_after_the_others_and_not_forever(
     raw: Path, modules: Modules, pool: InProcess
 ) -> None:

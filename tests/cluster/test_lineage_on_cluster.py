@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.pod_images("chainermn"),
     pytest.mark.timeout(600),
-    pytest.mark.nightly("four minutes on a busy machine; by day each stage loses a pod in a test of its own"),
+    pytest.mark.nightly("two minutes; by day each stage loses a pod in a test of its own"),
 ]
 
 LIMIT = 150.0  # seconds for a stage, on a busy machine

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spotmpi.agent import checkpoint_files
 from spotmpi.agent.files import is_file, is_folder
 from spotmpi.agent.store import files, size_and_digest
 from spotmpi.api import lineage, models, runs, volume_entries
@@ -31,7 +32,7 @@ from spotmpi.images.environment import known_images
 from spotmpi.pools.progress import print_message
 from spotmpi.runs import fingerprint, reader, recorded_plan
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.source import load_spec
+from spotmpi.spec.source import from_values, load_spec
 from spotmpi.streams.dataset import Dataset, lookup
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.storage import local_path
@@ -70,13 +71,13 @@ def reproduce(
     opened = found[1] if found else Store(store)
     with store_of_its_own(opened, on) as (own, builders):
         maker = _Maker(own, builders, pool, echo)
-        if found is not None and (found[0].kind != DATASET or "function" in found[0].details):
+        if found is not None and "function" in found[0].details:
             maker.make(*found)
             return Reproduction(tuple(maker.made), maker.files, tuple(maker.different))
-        target = _results_of(found[0]) if found else _files_of(place, store)
-        spec = maker.spec = volume_entries.off_volume(load_spec(target.run.spec), opened)
-        _require_same_code(target.run, spec)
-        for manifest, where in _data_of(target.run, opened, echo):
+        target = _made_by_run(found[0]) if found else _files_of(place, store)
+        spec = maker.spec = volume_entries.in_store(target.spec, opened)
+        _require_same_code(target, spec)
+        for manifest, where in _data_of(target, opened, echo):
             maker.make(manifest, where)
         spec = volume_entries.with_places(spec, _places_again(spec, maker.known, on))
         if targets.target_of(on).is_local:
@@ -112,19 +113,53 @@ def store_of_its_own(store: Store, on: TargetLike) -> Iterator[tuple[Store, Targ
 
 
 class _Target(NamedTuple):
-    """Files of a run to compare with, by their paths in the run folder: bytes and SHA-256."""
+    """Files of a run to compare with, by their paths in the run folder: bytes and SHA-256; *spec* starts it again."""
 
-    run: RunPaths
-    folder: str  # that has nothing but these, in the run folder; empty where it is one file
+    run: str
+    spec: JobSpec
+    work: Mapping[str, Any]  # what identifies the work of the run
+    record: RunPaths | None  # None where it is not on this machine
+    folder: str  # that has nothing but these files, in the run folder; empty where it has others
     files: Mapping[str, tuple[int, str]]
 
 
-def _results_of(manifest: Manifest) -> _Target:
-    """The results of a prediction that a data set was made from."""
-    paths = RunPaths(names.default_runs_folder() / str(manifest.run))
-    if lineage.run_of(paths.folder) is None:
-        raise SpotmpiError(f"the record of run {manifest.run}, which has made {manifest}, is not on this machine")
-    return _Target(paths, _RESULTS, {f"{_RESULTS}/{file.path}": (file.bytes, file.sha256) for file in manifest.files})
+def _made_by_run(manifest: Manifest) -> _Target:
+    """What a run has made: the results of a prediction, or the state of a model without the run's id and times."""
+    record = RunPaths(names.default_runs_folder() / str(manifest.run))
+    if lineage.run_of(record.folder) is not None:
+        target = _Target(record.id, load_spec(record.spec), reader.work(record), record, "", {})
+    else:
+        target = _Target(str(manifest.run), _recorded_spec(manifest), _recorded_work(manifest), None, "", {})
+    if manifest.kind == DATASET:
+        folder, paths = _RESULTS, [file.path for file in manifest.files]
+    else:
+        checkpoints = names.checkpoints("", target.spec.checkpoint.path)
+        folder = f"{checkpoints}/{manifest.details.get('checkpoint')}"
+        paths = [file.path for file in manifest.files if file.path != checkpoint_files.MANIFEST]
+        if "checkpoint" not in manifest.details or checkpoints.startswith("/"):
+            remedy = f"was not kept of a checkpoint in the folder of run {manifest.run}: name a file in that"
+            raise input_error("FILE", str(manifest), remedy)
+    files = {f"{folder}/{file.path}": (file.bytes, file.sha256) for file in manifest.files if file.path in paths}
+    return target._replace(folder=folder if manifest.kind == DATASET else "", files=files)
+
+
+def _recorded_spec(manifest: Manifest) -> JobSpec:
+    """The spec that the manifest of what a run has made holds, without the values of variables."""
+    spec = dict(manifest.details.get("spec") or {})
+    variables = spec.pop("env", None)
+    if variables or not spec:
+        what = f"the values of its variables {', '.join(variables)}" if variables else "a spec"
+        raise SpotmpiError(
+            f"{manifest} cannot be made again without the record of run {manifest.run}, which alone has {what}: "
+            f"restore the record in {names.shown(names.default_runs_folder())}, or name a file in it"
+        )
+    return from_values(spec)
+
+
+def _recorded_work(manifest: Manifest) -> dict[str, Any]:
+    code = {"files": manifest.code.values, "commit": manifest.code.commit} if manifest.code else {}
+    entries = [f"{each.kind}:{each.name}@{each.key}" for each in manifest.parents]
+    return {"code": code, "entries": entries}
 
 
 def _files_of(text: str, store: str | None) -> _Target:
@@ -139,7 +174,8 @@ def _files_of(text: str, store: str | None) -> _Target:
     if not found:
         remedy = f"`spotmpi pull {paths.id}` copies those of a cluster, or name a file that it has written"
         raise input_error("FILE", text, f"is in run {paths.id} and has no files to compare: {remedy}")
-    return _Target(paths, "" if is_file(paths.folder / folder) else folder, found)
+    folder = "" if is_file(paths.folder / folder) else folder
+    return _Target(paths.id, load_spec(paths.spec), reader.work(paths), paths, folder, found)
 
 
 def _contents(run: Path, name: str) -> dict[str, tuple[int, str]]:
@@ -170,10 +206,9 @@ class _Maker:
         """The data set of a manifest that lies in *store*, built again from its raw files."""
         if manifest.key in self.known:
             return self.known[manifest.key]
-        if manifest.kind != DATASET or "function" not in manifest.details:
-            raise input_error(
-                "FILE", str(manifest), "is no data set of a function, and is made by its run: name a file of that"
-            )
+        if "function" not in manifest.details:
+            self._echo(_taken(manifest))
+            return DataSet(manifest, store)
         if manifest.details.get("tokens"):
             named = ", ".join(manifest.details["tokens"])
             raise SpotmpiError(f"{manifest} has arguments that its manifest does not hold ({named}): call its function")
@@ -246,15 +281,20 @@ def _reason(manifest: Manifest, code: Code) -> str:
     return "the lock of its image, or the settings of its function, are not what they were: check them out as they were"
 
 
-def _data_of(paths: RunPaths, store: Store, echo: Echo) -> Iterator[tuple[Manifest, Store]]:
+def _data_of(target: _Target, store: Store, echo: Echo) -> Iterator[tuple[Manifest, Store]]:
     """The data sets that a run has read; a model that it started from is taken as it is."""
-    for text in reader.work(paths).get("entries") or ():
-        opened = lineage.store_of(paths, text, store)
+    for text in target.work.get("entries") or ():
+        opened = lineage.store_of(target.record, text, store) if target.record else store
         found = opened.find(text)
         if found.kind == DATASET:
             yield found, opened
         else:
-            echo(f"{found} is taken as it was kept: it is not trained again")
+            echo(_taken(found))
+
+
+def _taken(manifest: Manifest) -> str:
+    """What is said of what a run has made: to make one file again starts one run."""
+    return f"{manifest} is taken as it was kept: `spotmpi reproduce {manifest}` makes it again"
 
 
 def _places_again(spec: JobSpec, known: Mapping[str, DataSet], on: TargetLike) -> dict[str, str]:
@@ -278,15 +318,15 @@ def _with_model_here(spec: JobSpec, store: Store, folder: Path) -> JobSpec:
     return spec.model_copy(update={"init": str(place)})
 
 
-def _require_same_code(paths: RunPaths, spec: JobSpec) -> None:
+def _require_same_code(target: _Target, spec: JobSpec) -> None:
     """Raise SpotmpiError if the code that a run had is not that of now."""
-    work = reader.work(paths)
-    code = work.get("code") or {}
+    code = target.work.get("code") or {}
     if not code.get("files"):
         return
-    now = fingerprint.code_of(spec, local=work.get("machine") is not None)["files"]
-    changed = sorted(name for name in {*now, *code["files"]} if now.get(name) != code["files"].get(name))
-    kept = recorded_plan.shipped_code(paths) if changed else None
+    # A manifest does not say whether the run was on this machine, where scripts count that its command names.
+    places = [target.work["machine"] is not None] if "machine" in target.work else [True, False]
+    changed = min((_changed(code["files"], fingerprint.code_of(spec, each)["files"]) for each in places), key=len)
+    kept = recorded_plan.shipped_code(target.record) if changed and target.record else None
     if kept is not None:
         folder, further = spec.code_paths
         shipped = {path.name for path in further} | ({"code"} if folder else set())
@@ -294,7 +334,11 @@ def _require_same_code(paths: RunPaths, spec: JobSpec) -> None:
     if changed:
         commit = code.get("commit")
         remedy = f"check out commit {commit[:12]}" if commit else "restore it"
-        raise SpotmpiError(f"the code of run {paths.id} is not what it was ({', '.join(changed[:5])}): {remedy}")
+        raise SpotmpiError(f"the code of run {target.run} is not what it was ({', '.join(changed[:5])}): {remedy}")
+
+
+def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return sorted(name for name in {*new, *old} if new.get(name) != old.get(name))
 
 
 def _changes(kept: Mapping[str, bytes], spec: JobSpec) -> list[str]:

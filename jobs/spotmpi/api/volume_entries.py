@@ -66,10 +66,10 @@ def on_volume(spec: JobSpec, persistent: tuple[str, ...] | None) -> JobSpec:
     return with_places(spec, changes)
 
 
-def off_volume(spec: JobSpec, store: Store) -> JobSpec:
-    """The recorded *spec* of a run in pods as `on_volume` got it: what it reads is in *store*, and not a copy."""
-    found = {key: reference_in(place) for key, place in places(spec).items() if place.startswith(f"{STORE}/")}
-    return with_places(spec, {key: store.place(each) for key, each in found.items() if each})
+def in_store(spec: JobSpec, store: Store) -> JobSpec:
+    """The recorded *spec* of a run, which reads from *store* what it has read there, in a copy, or where it was."""
+    found = {key: reference_in(place) for key, place in places(spec).items()}
+    return with_places(spec, {key: store.place(each) for key, each in found.items() if each and store.get(each)})
 
 
 def with_places(spec: JobSpec, changes: Mapping[str, str]) -> JobSpec:

@@ -15,7 +15,10 @@ from spotmpi.cli.options import Json, On
 
 def command(
     file: Annotated[
-        str, typer.Argument(help="A file of a data set or of a run, its folder, or datasets:NAME@KEY.", metavar="FILE")
+        str,
+        typer.Argument(
+            help="A file of the store or of a run, its folder, datasets:NAME@KEY, or models:NAME.", metavar="FILE"
+        ),
     ],
     code: Annotated[
         Path | None,

@@ -120,7 +120,8 @@ def test_a_prediction_is_made_again_from_the_raw_files_and_compared(
     said = list[str]()
     result = spotmpi.reproduce("datasets:double-numbers", modules.folder, pool=pool, echo=said.append)
     assert result.different == () and result.files == 4  # two of results, two parts of the data set
-    assert said == [f"{spotmpi.models.find('double').manifest} is taken as it was kept: it is not trained again"]
+    model = spotmpi.models.find("double").manifest
+    assert said == [f"{model} is taken as it was kept: `spotmpi reproduce {model}` makes it again"]
 
 
 def test_a_reproduction_makes_no_version(numbers: DataSet, modules: Modules, pool: InProcess) -> None:
@@ -131,7 +132,12 @@ def test_a_reproduction_makes_no_version(numbers: DataSet, modules: Modules, poo
     assert [each.title for each in Store().list()] == ["numbers:1", "double:1"]
     trained = names.default_runs_folder() / str(spotmpi.models.find("double").manifest.run)
     (state,) = trained.rglob("state.safetensors")
-    assert spotmpi.reproduce(str(state), modules.folder, pool=pool).different == ()
+    for place in (str(state), "models:double:1", spotmpi.models.find("double").path):
+        result = spotmpi.reproduce(place, modules.folder, pool=pool)
+        assert (result.different, result.files) == ((), 1), "the parameters, without the run's id"
+    modules.replace("train", "float64(2)", "float64(3)")
+    with pytest.raises(SpotmpiError, match=r"the code of run .* is not what it was \(train\.py\): restore it"):
+        spotmpi.reproduce("models:double", modules.folder, pool=pool)
     assert [each.title for each in Store().list()] == ["numbers:1", "double:1"]
 
 
@@ -186,6 +192,44 @@ def test_a_prediction_is_made_again_though_the_data_set_is_damaged_that_it_has_r
     again = names.default_runs_folder() / result.made[-1] / "stream/results/results-00000000.jsonl"
     tree = spotmpi.trace(str(again))
     assert find(tree, "data set") == [str(numbers.manifest)] and "missing" not in json.dumps(tree.values())
+
+
+def test_a_prediction_is_made_again_from_its_manifest_alone_in_a_store_that_was_moved(
+    numbers: DataSet, modules: Modules, pool: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
+    for name in ("store", "runs"):
+        shutil.move(tmp_path / name, tmp_path / f"old {name}")
+    monkeypatch.setenv("SPOTMPI_STORE", str(tmp_path / "old store"))
+    for name in ("double-numbers", "numbers"):
+        assert spotmpi.reproduce(f"datasets:{name}", modules.folder, pool=pool).different == ()
+    assert spotmpi.reproduce("models:double", modules.folder, pool=pool).files == 1
+    modules.replace("flow", "* w", "* w  # a comment")
+    with pytest.raises(SpotmpiError, match=rf"the code of run {found.manifest.run} is not what it was \(flow\.py\)"):
+        spotmpi.reproduce("datasets:double-numbers", modules.folder, pool=pool)
+
+
+def test_without_the_record_of_a_run_with_variables_it_is_said_that_these_are_missing(
+    numbers: DataSet, modules: Modules, pool: InProcess, tmp_path: Path
+) -> None:
+    spec = tmp_path / "spec.toml"
+    spec.write_text('launcher = "none"\nenv = { TOKEN = "secret" }\n')
+    spotmpi.models.predict("double", numbers, "flow:predict", source=spec, batch=4)
+    shutil.rmtree(tmp_path / "runs")
+    with pytest.raises(SpotmpiError, match="which alone has the values of its variables TOKEN: restore the record in"):
+        spotmpi.reproduce("datasets:double-numbers", modules.folder, pool=pool)
+
+
+def test_a_data_set_of_predictions_is_made_again_of_these_as_they_were_kept(
+    numbers: DataSet, modules: Modules, pool: InProcess
+) -> None:
+    scores = spotmpi.models.predict("double", numbers, "flow:predict", batch=4)
+    modules.write(sets=f"{SETS}\n@spotmpi.dataset\ndef top(raw):\n    return {{'y': raw['y'][raw['y'] > 20]}}\n")
+    top = modules.load().top.options(pool=pool)(scores)
+    said = list[str]()
+    result = spotmpi.reproduce(top.path, modules.folder, pool=pool, echo=said.append)
+    assert (result.different, result.made) == ((), (str(top.manifest),))
+    assert f"{scores.manifest} is taken as it was kept: `spotmpi reproduce {scores.manifest}` makes it again" in said
 
 
 def test_results_that_are_not_on_this_machine_are_no_identical_ones(

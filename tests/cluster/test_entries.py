@@ -80,6 +80,9 @@ def test_a_run_reads_the_data_set_of_its_spec_and_the_next_one_starts_from_its_m
     assert sum("0 are missing" in line or "comparing with the volume" in line for line in said) == 3
     pulled = spotmpi.models.pull("counter:2", tmp_path / "pulled")
     assert spotmpi.checkpoint.read(str(pulled)) == {"text": "first", "times": 2}
+    result = spotmpi.reproduce("models:counter:1", tmp_path / "code", target)
+    assert (result.different, result.files) == ((), 2), "one of the data set, which is built here, and the parameters"
+    assert spotmpi.models.find("counter").version == 2
 
     storage = Storage(target, "shared", runs.testbed.images["base"])
     assert clean(0.0, True, storage) == [], "the JobSets of both runs name them"

@@ -20,7 +20,7 @@ from typing import Any
 
 PACKAGE = str(Path(__file__).resolve().parents[2] / "jobs" / "spotmpi") + os.sep
 MODULES = ("spotmpi.", "tests.")
-# What has a frame of its own in some versions of Python and not in others; the last since 3.14, for a class's annotations.
+# What has a frame of its own in some versions of Python and not in others; the last since 3.14, for annotations.
 OF_SOME_VERSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "__annotate__")
 _OPTIMIZED = 1  # inspect.CO_OPTIMIZED: a function, and not the body of a module or class
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -233,7 +234,7 @@ class TestOnTheDouble:
     ) -> None:
         """A coordinator moves within seconds, and not within the milliseconds that five tries take."""
         pauses: list[float] = []
-        monkeypatch.setattr(topic_sink.time, "sleep", pauses.append)
+        monkeypatch.setattr(time, "sleep", pauses.append)
         (sink,) = run.attempt(1, 1)
         error = KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE, "moved", txn_requires_abort=True)
         kafka.broker.faults["send_offsets_to_transaction"] = [(error, False)] * 2

@@ -197,7 +197,7 @@ class KubernetesBackend:
             if volume:
                 call(code.upload(self._api(), plan, spec, volume, echo))
             call(wheels.send(self._api(), plan["objects"], spec, echo))
-            created = call(submitting.create(self._api(), plan))
+            created = call(submitting.create(self._api(), plan, echo))
             run_cache.create(paths, spec.to_toml(), {**plan, "objects": [*created.objects]}, created.submitted)
             ownership.mark(paths)
 

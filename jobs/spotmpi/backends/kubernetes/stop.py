@@ -17,11 +17,15 @@ from spotmpi.backends.kubernetes.client.errors import is_missing, translate_erro
 from spotmpi.backends.kubernetes.follow.jobset import member_of, submission_time, terminal_condition
 from spotmpi.core import names
 from spotmpi.core.errors import UnreadableRun
+from spotmpi.core.progress import Echo
 from spotmpi.plan import manifests
 
 _SUBMISSION_TIMEOUT = 300.0  # seconds within which a submission has created all its objects, or has failed
-END_TIMEOUT = 30.0  # seconds from the end of a run, as its agent records it, to that of its JobSet
+# Seconds from the end of a run, as its agent records it, to that of its JobSet. Where the API server was gone,
+# JobSet's controller starts again, which takes half a minute on a busy cluster.
+END_TIMEOUT = 90.0
 _END_INTERVAL = 0.2  # seconds between looks
+_QUIET = 3.0  # seconds of a wait about which nothing is said
 _DELETION_TIMEOUT = 150.0  # seconds that the pods of a deleted run may take; the longest grace period is less
 
 
@@ -47,18 +51,22 @@ async def delete_run(api: ClusterApi, run: str, reason: str, now: bool) -> float
         return api.now()
 
 
-async def delete_ended(api: ClusterApi, run: str) -> None:
+async def delete_ended(api: ClusterApi, run: str, echo: Echo) -> None:
     """Delete the JobSet of a run that has ended, before it is resumed; that of an active run is kept.
 
     An agent records the end of its run before its pod ends, and JobSet sees that later: so it is waited for.
     """
-    limit = time.monotonic() + END_TIMEOUT
+    began = time.monotonic()
+    limit, told = began + END_TIMEOUT, False
     while jobset := await api.find(cluster_api.JOBSET, run):
         if terminal_condition(jobset) or jobset["metadata"].get("deletionTimestamp"):
             await delete_and_wait(api, run)
             break
         if time.monotonic() > limit:
             break
+        if not told and time.monotonic() > began + _QUIET:
+            told = True
+            echo(f"waiting for JobSet to see that run {run} has ended (gives up in {limit - time.monotonic():.0f} s)")
         await asyncio.sleep(_END_INTERVAL)
 
 

@@ -60,7 +60,7 @@ def pool(**kubernetes: Any) -> JobSpec:
 def submit(cluster: FakeCluster, run_plan: Any) -> tuple[list[Object], list[str]]:
     messages, before = list[str](), len(cluster.created)
     adapted = asyncio.run(adapt(cluster.api(), run_plan, messages.append))
-    created = asyncio.run(submitting.create(cluster.api(), adapted))
+    created = asyncio.run(submitting.create(cluster.api(), adapted, messages.append))
     jobset = cluster.get("JobSet", run_plan["run"])
     assert created.submitted == datetime.fromisoformat(jobset["metadata"]["creationTimestamp"]).timestamp()
     assert_as_printed(adapted["objects"], cluster.created[before:], jobset["metadata"]["uid"])
@@ -361,9 +361,11 @@ def test_a_run_that_has_just_ended_is_resumed_once_its_jobset_has_ended_too(
         return found
 
     monkeypatch.setattr(stop, "_END_INTERVAL", 0.0)
+    monkeypatch.setattr(stop, "_QUIET", -1.0)
     with monkeypatch.context() as patch:
         patch.setattr(ClusterApi, "find", find_before_its_end)
-        submit(cluster, plan("mpi-ssh"))
+        _, messages = submit(cluster, plan("mpi-ssh"))
+    assert "waiting for JobSet to see that run x-1 has ended (gives up in 90 s)" in messages
     assert cluster.kinds_created()[0] == "JobSet"
 
 

@@ -24,6 +24,7 @@ from spotmpi.backends.kubernetes.follow.jobset import placement_state, submissio
 from spotmpi.core import names
 from spotmpi.core.certificates import run_certificates
 from spotmpi.core.errors import RunInUse, SpotmpiError
+from spotmpi.core.progress import Echo
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import ClusterPlan
 
@@ -62,8 +63,10 @@ def _public_key(key: Ed25519PrivateKey) -> str:
     return key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
 
 
-async def create(api: ClusterApi, plan: ClusterPlan) -> CreatedRun:
+async def create(api: ClusterApi, plan: ClusterPlan, echo: Echo) -> CreatedRun:
     """Create a planned run: its objects as they were printed, with the owner's uid, new keys and the time.
+
+    A run of that name that has just ended is waited for, of which *echo* tells.
 
     Raises:
         RunInUse: a run of that name exists.
@@ -71,7 +74,7 @@ async def create(api: ClusterApi, plan: ClusterPlan) -> CreatedRun:
     """
     with translate_errors("submit the run"):
         try:
-            await stop.delete_ended(api, plan["run"])
+            await stop.delete_ended(api, plan["run"], echo)
             return await _create_all(api, plan["objects"])
         except ApiError as error:
             if already_exists(error):

@@ -415,7 +415,7 @@ class Attempt:
         return Outcome(FAILURE, reason, protocol.FAILED, node=self._node_of_failure(node))
 
     def _node_of_failure(self, node: Member) -> int | None:
-        """The node on which a rank failed first, where its wrapper has said so, or that of a launcher on each node.
+        """The node on which a rank failed first, where its wrapper has reported it, or that of a launcher on each node.
 
         None where it was killed: by somebody, or for lack of memory, which tells nothing about the machine.
         """

@@ -32,7 +32,7 @@ def describe(node: int, code: int, lines: Iterable[Line]) -> str:
 
 
 def process_reason(code: int, lines: Iterable[Line]) -> str:
-    """How a process that starts no ranks ended, as a predicate, with the last that it said in *lines*."""
+    """How a process that starts no ranks ended, as a predicate, with its last message in *lines*."""
     return protocol.truncate(_reason(code, [line for line in lines if line.stream == "e"]))
 
 

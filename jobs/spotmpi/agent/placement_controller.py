@@ -95,7 +95,7 @@ class ClusterApi:
     def _unless_forbidden(
         self, method: str, path: str, consequence: str, body: Optional[Patch] = None
     ) -> Optional[Object]:
-        """The answer; None where the request failed. Where the account has not the right, that is said once."""
+        """The answer; None where the request failed. Where the account lacks the right, that is reported once."""
         if consequence in self._forbidden:
             return None
         try:

@@ -157,7 +157,7 @@ def unpack(archive: bytes, architecture: str, target: str, python: str, driver: 
         if not selected:
             return []
         require_architecture(architecture)
-        unpacking.unpack(tar, temporary, place=lambda name: _within_wheel(name, selected))
+        unpacking.unpack(tar, temporary, rename=lambda name: _within_wheel(name, selected))
     os.rename(temporary, target)
     return sorted("%(name)s %(version)s" % manifest["wheels"][each] for each in selected)
 

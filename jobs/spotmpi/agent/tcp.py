@@ -139,7 +139,7 @@ class Tcp:
         return self._readiness
 
     def oom_nodes(self, context: AgentContext) -> list[int]:
-        """Those by the control group of this pod, and those that have said so."""
+        """Those by the control group of this pod, and those that have reported it."""
         return [
             *([0] if hardware.oom_kills(context.mounts.cgroup) > self._oom_kills else []),
             *sorted(node.number for node in (self._members.oom_killed if self._members else ())),

@@ -35,7 +35,7 @@ _UNFIT = (
     errno.ENOTEMPTY,
 )
 DAMAGES = (tarfile.TarError, ValueError, EOFError, zlib.error)  # what reading and unpacking a bad archive raises
-Place = Callable[[str], Optional[str]]
+Rename = Callable[[str], Optional[str]]
 Install = Callable[[str, str], None]
 
 
@@ -43,12 +43,12 @@ def unpack(
     packed: tarfile.TarFile,
     folder: str,
     skipped: dict[str, str] | None = None,
-    place: Place = lambda name: name,
+    rename: Rename = lambda name: name,
     install: Install | None = None,
 ) -> dict[str, int]:
     """Unpack the files and folders of a tar beneath *folder*; names and bytes of the files.
 
-    *place* gives the name of a member below *folder*, None for one to leave out. Files of the same name are replaced.
+    *rename* gives the name of a member below *folder*, None for one to leave out. Files of the same name are replaced.
     With *skipped*, links that stay in *folder* wherever it is moved are unpacked as well, and what is unfit is added
     to it, with the reason, in place of an error. *install* gives a file that is whole its name, of the paths of both.
 
@@ -62,7 +62,7 @@ def unpack(
     with contextlib.closing(Beneath(folder, install)) as beneath:
         for member in packed:
             require_readable(member)
-            name = place(member.name)
+            name = rename(member.name)
             if name is None:
                 continue
             try:

@@ -33,11 +33,11 @@ def command(
     from spotmpi.api import pools
     from spotmpi.backends import targets
 
-    place = target(on, runs)
-    backend = targets.backend_of(run, place)
+    chosen = target(on, runs)
+    backend = targets.backend_of(run, chosen)
     run = backend.state(run).id
     if dashboard:
-        with pools.dashboard(run, place) as page:
+        with pools.dashboard(run, chosen) as page:
             print(json.dumps({"dashboard": page}) if as_json else page, flush=True)
             _wait_for_end(backend, run)
         return

@@ -66,11 +66,11 @@ def command(
     from spotmpi.api.view import echo
     from spotmpi.cli.run import report_cost
 
-    place = where.target
-    print_events(api.logs(run, follow, place), options.filter, as_json, live=follow)
+    target = where.target
+    print_events(api.logs(run, follow, target), options.filter, as_json, live=follow)
     if follow:
-        report_cost(run, place)
-        api.status(run, place, echo)  # which keeps its model where the spec asks for it
+        report_cost(run, target)
+        api.status(run, target, echo)  # which keeps its model where the spec asks for it
 
 
 @dataclass(frozen=True)

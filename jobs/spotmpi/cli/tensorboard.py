@@ -37,13 +37,13 @@ def command(
     program = shutil.which("tensorboard")
     if program is None:
         raise SpotmpiError("command not found: tensorboard; install it, for example with `uv tool install tensorboard`")
-    place = target(on, runs)
-    events = api.pull(run, place, echo, _PART) / _PART
+    chosen = target(on, runs)
+    events = api.pull(run, chosen, echo, _PART) / _PART
     events.mkdir(exist_ok=True)
     echo(f"TensorBoard: http://localhost:{port} (Ctrl-C ends it)")
     process = subprocess.Popen([program, "--logdir", str(events), "--port", str(port)])
     try:
-        _refresh(run, place, process)
+        _refresh(run, chosen, process)
     except KeyboardInterrupt:
         process.terminate()
         process.wait()
@@ -51,7 +51,7 @@ def command(
     raise typer.Exit(process.wait())
 
 
-def _refresh(run: str, place: Target, process: Popen[bytes]) -> None:
+def _refresh(run: str, chosen: Target, process: Popen[bytes]) -> None:
     """Copy new events while TensorBoard runs, for the last time once the run has ended."""
     import contextlib
     import subprocess
@@ -67,5 +67,5 @@ def _refresh(run: str, place: Target, process: Popen[bytes]) -> None:
             return
         except subprocess.TimeoutExpired:
             with contextlib.suppress(SpotmpiError):  # the next try may reach the cluster again
-                over = api.status(run, place).over
-                api.pull(run, place, echo, _PART)
+                over = api.status(run, chosen).over
+                api.pull(run, chosen, echo, _PART)

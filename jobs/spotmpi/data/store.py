@@ -248,7 +248,7 @@ def _named_batches(index: Index) -> Iterator[list[str]]:
 def _unpack(file: BinaryIO, into: Path, requested: frozenset[str]) -> None:
     try:
         with tarfile.open(fileobj=file, mode="r:") as packed:
-            unpack(packed, str(into), place=lambda name: name if name in requested else None)
+            unpack(packed, str(into), rename=lambda name: name if name in requested else None)
     except tarfile.ReadError:
         pass  # the connection broke; missing files are requested again
     except (OSError, *DAMAGES) as error:

@@ -51,8 +51,8 @@ class SchedulerConnection:
         self._cut = asyncio.Event()  # set when the connection has broken
         self._last_answer = self._last_worker = time.monotonic()
         self._joined = 0  # workers that had joined at the latest answer
-        self._awaits_workers = False  # and has said so
-        self._absent: dict[int, float] = {}  # since when workers that calls wait for are not connected; inf: it is said
+        self._awaits_workers = False  # and has reported it
+        self._absent: dict[int, float] = {}  # since when workers that calls wait for are absent; inf: reported
 
     def require_usable(self) -> None:
         """Raise why there is no connection any more: the pool is lost or closed."""
@@ -193,7 +193,7 @@ class SchedulerConnection:
 
     async def _reconnect(self, error: BaseException, resume: Callable[[], Awaitable[None]]) -> str | None:
         """Reconnect, for as long as the pool may answer again; the reason where it may not."""
-        told = False
+        reported = False
         while not self.closed:
             await self.shut()
             try:
@@ -211,8 +211,8 @@ class SchedulerConnection:
                 reason = f"node 0: the scheduler does not answer: {error}{addition}"
             if reason is not None:
                 return reason
-            if silent and not told:
-                told = True
+            if silent and not reported:
+                reported = True
                 self._tell(f"the scheduler does not answer ({error}); calls wait until it does, or its run has ended")
             await asyncio.sleep(CHECK)
         return None

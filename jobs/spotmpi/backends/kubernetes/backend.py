@@ -218,9 +218,9 @@ class KubernetesBackend:
         jobset = call(self._find(run))
         if jobset is None and cached is None:
             raise UnknownRun([Problem("run", run, "no such run in the namespace; `spotmpi list` lists the runs")])
-        return self._of_jobset(jobset) if jobset else self._without_jobset(run)
+        return self._state_of(jobset) if jobset else self._without_jobset(run)
 
-    def _of_jobset(self, jobset: Object) -> reader.RunState:
+    def _state_of(self, jobset: Object) -> reader.RunState:
         """The state of a run that the cluster has; unknown where this version cannot read its JobSet."""
         run = jobset["metadata"]["name"]
         cached = self._cached(run)
@@ -266,7 +266,7 @@ class KubernetesBackend:
         jobsets = {jobset["metadata"]["name"]: jobset for jobset in call(self._jobsets())}
         own = _namespace(self._api())
         copies = [paths.id for paths in reader.every(self.runs_folder) if recorded_plan.cluster_of(paths) == own]
-        states = [self._of_jobset(jobset) for jobset in jobsets.values()]
+        states = [self._state_of(jobset) for jobset in jobsets.values()]
         states += [self._without_jobset(run) for run in copies if run not in jobsets]
         return sorted(states, key=lambda state: (state.submitted or math.inf, state.id))
 

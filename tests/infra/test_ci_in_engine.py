@@ -57,27 +57,26 @@ def test_a_stack_without_state_is_recognized_by_the_clis_message(
     assert commands.main("destroy", ["lab", "--if-built"], project) == 0
 
 
-def test_an_old_lock_is_cancelled_at_night(
-    state: Path, project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def lock(state: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The lock of a command that was killed."""
     run_pulumi(project, "stack", "select", "--create")
     lock = state / ".pulumi" / "locks" / "organization" / "spotmpi" / "lab" / "left-behind.json"
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.write_text(json.dumps({"pid": 1, "username": "a", "hostname": "b", "timestamp": "2026-11-21T08:00:00Z"}))
     monkeypatch.setattr("sys.executable", "/nowhere/python")
+    return lock
+
+
+def test_an_old_lock_is_cancelled_at_night(lock: Path, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.main("destroy", ["lab", "--cancel-locks-after", "120"], project) == 0
     assert "cancelling the lock of 2026-11-21T08:00:00+00:00" in capsys.readouterr().err
     assert not lock.exists()
 
 
 def test_a_stale_lock_is_recognized_by_the_clis_message_and_released_by_the_remedy(
-    state: Path, project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    lock: Path, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_pulumi(project, "stack", "select", "--create")
-    lock = state / ".pulumi" / "locks" / "organization" / "spotmpi" / "lab" / "left-behind.json"
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    lock.write_text(json.dumps({"pid": 1, "username": "a", "hostname": "b", "timestamp": "2026-11-21T08:00:00Z"}))
-    monkeypatch.setattr("sys.executable", "/nowhere/python")
     assert commands.main("destroy", ["lab"], project) == 1
     assert "pulumi cancel --yes --stack lab" in capsys.readouterr().err
     run_pulumi(project, "cancel", "--yes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -153,3 +154,15 @@ class Gang:
 
 def kinds(events: list[Event]) -> list[str]:
     return [event.kind for event in events if event.kind not in ("line", "metric", "waiting")]
+
+
+def end_well(run: Gang, tmp_path: Path) -> dict[str, Any]:
+    """Let the programs end, and the other pods as JobSet does once node 0's has; the summary."""
+    (tmp_path / "enough").touch()
+    assert run.agents[0].wait(LIMIT) == 0
+    for agent in run.agents.values():
+        if agent.poll() is None:
+            agent.send_signal(signal.SIGTERM)
+            agent.wait(LIMIT)
+    summary: dict[str, Any] = json.loads(run.paths.summary.read_text())
+    return summary

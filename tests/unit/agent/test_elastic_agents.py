@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.contract.processes import are_gone, wait_until
-from tests.unit.agent.gang import LIMIT, Gang
+from tests.unit.agent.gang import LIMIT, Gang, end_well
 
 # Each rank prints what its program needs to know; rank 0 writes checkpoints.
 TRAINS = """
@@ -53,17 +52,6 @@ def started(run: Gang, attempt: int, size: int) -> dict[int, str]:
     """The ranks of an attempt, once all have printed theirs."""
     run.until(f"attempt {attempt} on {size} nodes", lambda: len(ranks(run, attempt)) == size)
     return ranks(run, attempt)
-
-
-def end_well(run: Gang, tmp_path: Path) -> dict[str, Any]:
-    (tmp_path / "enough").touch()
-    assert run.agents[0].wait(LIMIT) == 0
-    for agent in run.agents.values():
-        if agent.poll() is None:
-            agent.send_signal(signal.SIGTERM)
-            agent.wait(LIMIT)
-    summary: dict[str, Any] = json.loads(run.paths.summary.read_text())
-    return summary
 
 
 def test_a_run_begins_on_the_most_allowed_nodes_that_came_in_time(gang: Callable[..., Gang], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from spotmpi.agent.stop_source import Notice
 from spotmpi.agent.worker import VACATE_AFTER, VACATE_NEXT_AFTER
 from tests.clocks import SetClock
 from tests.contract.processes import are_gone, wait_until
-from tests.unit.agent.gang import LIMIT, Gang, kinds
+from tests.unit.agent.gang import LIMIT, Gang, end_well, kinds
 
 # Rank 0 computes each state from the last one, as training does its parameters.
 TRAINS = """
@@ -72,18 +72,6 @@ def started(
 
 def events(run: Gang, kind: str) -> list[dict[str, Any]]:
     return [event.values for event in run.events() if event.kind == kind]
-
-
-def end_well(run: Gang, tmp_path: Path) -> dict[str, Any]:
-    """Let the programs end, and the other pods as JobSet does once node 0's has; the summary."""
-    (tmp_path / "enough").touch()
-    assert run.agents[0].wait(LIMIT) == 0
-    for agent in run.agents.values():
-        if agent.poll() is None:
-            agent.send_signal(signal.SIGTERM)
-            agent.wait(LIMIT)
-    summary: dict[str, Any] = json.loads(run.paths.summary.read_text())
-    return summary
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "with notice"])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spotmpi.agent import checkpoint_files
-from spotmpi.agent.files import is_file, is_folder
+from spotmpi.agent.files import exists, is_file, is_folder
 from spotmpi.agent.store import files, size_and_digest
 from spotmpi.api import lineage, models, runs, volume_entries
 from spotmpi.api.dataset_specs import pool_values
@@ -59,13 +59,15 @@ def reproduce(
 ) -> Reproduction:
     """Make a file, a data set or the results of a run again, from the raw data, and compare them.
 
-    *code* is the folder of the modules, by default the current one. Data sets are built in a temporary store.
+    *code* is the folder of the modules, by default the current one, and of the run's code that is gone from its place.
+    Data sets are built in a temporary store.
 
     Raises:
         InputError: no record tells where *place* comes from.
         SpotmpiError: code or raw files are not what they were, or something fails.
     """
-    sys.path.insert(0, str((code or Path.cwd()).absolute()))
+    modules = (code or Path.cwd()).absolute()
+    sys.path.insert(0, str(modules))
     importlib.invalidate_caches()
     found = _entry(place, store)
     opened = found[1] if found else Store(store)
@@ -75,7 +77,7 @@ def reproduce(
             maker.make(*found)
             return Reproduction(tuple(maker.made), maker.files, tuple(maker.different))
         target = _made_by_run(found[0]) if found else _files_of(place, store)
-        spec = maker.spec = volume_entries.in_store(target.spec, opened)
+        spec = maker.spec = volume_entries.in_store(_with_code(target.spec, modules), opened)
         _require_same_code(target, spec)
         for manifest, where in _data_of(target, opened, echo):
             maker.make(manifest, where)
@@ -316,6 +318,15 @@ def _with_model_here(spec: JobSpec, store: Store, folder: Path) -> JobSpec:
         return spec
     place = local_path(str(spec.init)) or models.pull(str(reference).partition(":")[2], folder, store.storage.url)
     return spec.model_copy(update={"init": str(place)})
+
+
+def _with_code(spec: JobSpec, folder: Path) -> JobSpec:
+    """*spec* with the code in *folder* in place of what is not on this machine where it was."""
+    here = [
+        path if exists(path) or not exists(folder / path.name) else folder / path.name for path in map(Path, spec.files)
+    ]
+    code = str(folder) if spec.code and not exists(Path(spec.code)) else spec.code
+    return spec.model_copy(update={"files": [*map(str, here)], "code": code})
 
 
 def _require_same_code(target: _Target, spec: JobSpec) -> None:

@@ -198,15 +198,19 @@ def test_a_prediction_is_made_again_from_its_manifest_alone_in_a_store_that_was_
     numbers: DataSet, modules: Modules, pool: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
+    spec = RunPaths(names.default_runs_folder() / str(found.manifest.run)).spec.read_text()
+    assert str(modules.folder / "flow.py") in spec
     for name in ("store", "runs"):
         shutil.move(tmp_path / name, tmp_path / f"old {name}")
     monkeypatch.setenv("SPOTMPI_STORE", str(tmp_path / "old store"))
-    for name in ("double-numbers", "numbers"):
-        assert spotmpi.reproduce(f"datasets:{name}", modules.folder, pool=pool).different == ()
     assert spotmpi.reproduce("models:double", modules.folder, pool=pool).files == 1
+    modules.forget()
+    folder = modules.folder = modules.folder.rename(tmp_path / "checkout")
+    for name in ("double-numbers", "numbers"):
+        assert spotmpi.reproduce(f"datasets:{name}", folder, pool=pool).different == ()
     modules.replace("flow", "* w", "* w  # a comment")
     with pytest.raises(SpotmpiError, match=rf"the code of run {found.manifest.run} is not what it was \(flow\.py\)"):
-        spotmpi.reproduce("datasets:double-numbers", modules.folder, pool=pool)
+        spotmpi.reproduce("datasets:double-numbers", folder, pool=pool)
 
 
 def test_without_the_record_of_a_run_with_variables_it_is_said_that_these_are_missing(

@@ -68,6 +68,9 @@ def simulate_job(spec: JobSpec, folder: Path, windows: int, prices: Prices, now:
     job, problems = job_of(spec, now)
     recorded = _collected(problems, lambda: market(read_traces(folder), job, prices.spot, prices.on_demand))
     problems += requirements.problems(job, recorded.on_demand if recorded else None)
+    if spec.capacity.order:
+        remedy = "a simulation has the zones and types of its traces, no order and no Capacity Blocks: remove it"
+        problems.append(Problem("capacity.order", spec.capacity.order, remedy))
     if windows < 1:
         problems.append(Problem(hints.option("windows"), windows, "must be at least 1"))
     if problems or recorded is None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -17,16 +19,22 @@ from spotmpi.capacity.placement import CapacityPool
 from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
 
+_MOST_TICKS = 10_000_000  # of a trace, ten years in steps of half a minute
+
 
 @dataclass(frozen=True)
 class Trace:
-    """Nodes and price of a pool at ticks of ``step`` seconds; prices are None where the trace has none."""
+    """Nodes and price of a pool at ticks of ``step`` seconds, from ``start`` (Unix seconds), None where unknown.
+
+    Prices are None where the trace has none.
+    """
 
     pool: CapacityPool
     step: float
     nodes: NDArray[Any]
     price: NDArray[np.float64] | None
     on_demand: float | None
+    start: float | None
 
 
 def read_trace(name: str, text: str) -> Trace:
@@ -37,31 +45,70 @@ def read_trace(name: str, text: str) -> Trace:
     """
     try:
         values = json.loads(text)
-        if "metadata" in values:
-            return _published(name, values)
-        nodes = _decoded(values["nodes"])
-        price = (
-            np.full(len(nodes), values["price"]) if isinstance(values["price"], float) else _decoded(values["price"])
-        )
-        pool = CapacityPool(values["zone"], values["instance_type"])
-        return Trace(pool, float(values["step"]), nodes.astype(np.int64), price, float(values["on_demand"]))
-    except (ValueError, KeyError, TypeError) as error:
-        remedy = f"is no trace ({type(error).__name__}: {error}); docs/capacity.md describes the formats"
-        raise input_error(hints.option("traces"), name, remedy) from error
+        if not isinstance(values, dict):
+            raise ValueError("it is no JSON object")
+        return _published(name, values) if "metadata" in values else _own(values)
+    except KeyError as error:
+        wrong = f"it has no key {error}"
+    except (ValueError, TypeError, OverflowError) as error:
+        wrong = str(error)
+    raise input_error(hints.option("traces"), name, f"is no trace: {wrong}; docs/capacity.md describes the formats")
 
 
-def _decoded(runs: Sequence[tuple[float, int]]) -> NDArray[np.float64]:
-    return np.repeat([float(value) for value, _ in runs], [count for _, count in runs])
+def _own(values: Mapping[str, Any]) -> Trace:
+    nodes, price = _decoded("nodes", values["nodes"]), values["price"]
+    prices = np.full(len(nodes), float(price)) if isinstance(price, int | float) else _decoded("price", price)
+    start = datetime.fromisoformat(values["start"]).timestamp() if "start" in values else None
+    pool, on_demand = _pool(values["zone"], values["instance_type"]), float(values["on_demand"])
+    return _checked(Trace(pool, float(values["step"]), nodes, prices, on_demand, start))
+
+
+def _decoded(key: str, runs: object) -> NDArray[np.float64]:
+    """The values of *runs* of equal ones, [value, ticks] each."""
+    pairs: list[Any] = runs if isinstance(runs, list) else [runs]
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[1], int) or pair[1] < 0:
+            raise ValueError(f"{key} has {json.dumps(pair)}, which is no [value, ticks]")
+    if sum(ticks for _, ticks in pairs) > _MOST_TICKS:
+        raise ValueError(f"{key} has more than {_MOST_TICKS:,} ticks")
+    return np.repeat([float(value) for value, _ in pairs], [ticks for _, ticks in pairs])
 
 
 def _published(name: str, values: Mapping[str, Any]) -> Trace:
-    zone, _, instance_type = name.partition("_")
-    metadata, nodes = values["metadata"], np.array(values["data"], dtype=np.int64)
+    pool, metadata = _pool(*name.partition("_")[::2]), values["metadata"]
+    nodes, step = np.array(values["data"], dtype=np.float64), float(metadata["gap_seconds"])
     if "prices" not in values:
-        return Trace(CapacityPool(zone, instance_type), float(metadata["gap_seconds"]), nodes, None, None)
+        return _checked(Trace(pool, step, nodes, None, None, None))
+    if not np.isin(nodes, (0, 1)).all():
+        raise ValueError("data with prices is 1 for a lost node and 0 for an available one")
     price = np.array(values["prices"], dtype=np.float64)
     on_demand = float(metadata["price_info"]["on_demand_price"])
-    return Trace(CapacityPool(zone, instance_type), float(metadata["gap_seconds"]), 1 - nodes, price, on_demand)
+    return _checked(Trace(pool, step, 1 - nodes, price, on_demand, None))
+
+
+def _pool(zone: object, instance_type: object) -> CapacityPool:
+    for key, value in (("zone", zone), ("instance_type", instance_type)):
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"{key} is {json.dumps(value)}, which is no name")
+    return CapacityPool(str(zone), str(instance_type))
+
+
+def _checked(trace: Trace) -> Trace:
+    """*trace* with whole numbers of nodes; ValueError where it has what no market has."""
+    nodes, price = trace.nodes, trace.price
+    if not len(nodes):
+        raise ValueError("it has no ticks")
+    if not 0 < trace.step < math.inf:
+        raise ValueError(f"its ticks have {trace.step:g} s; they are longer than 0 s")
+    if not (np.isfinite(nodes).all() and (nodes >= 0).all() and (nodes % 1 == 0).all()):
+        raise ValueError("its numbers of nodes are not all whole, from 0 on")
+    if trace.on_demand is not None and not 0 < trace.on_demand < math.inf:
+        raise ValueError(f"its on-demand price is {trace.on_demand:g}; it is above 0")
+    if price is not None and len(price) != len(nodes):
+        raise ValueError(f"it has {len(nodes)} ticks of nodes, but {len(price)} of prices")
+    if price is not None and not (np.isfinite(price).all() and (price >= 0).all()):
+        raise ValueError("its prices are not all numbers from 0 on")
+    return replace(trace, nodes=nodes.astype(np.int64))
 
 
 def region(zone: str) -> str:
@@ -84,11 +131,23 @@ def market(traces: Sequence[Trace], job: Job, price: float | None, on_demand: fl
     problems = list(_problems(traces, used, job, price, on_demand))
     if problems:
         raise InputError(problems)
-    ticks = min(len(trace.nodes) for trace in used)
-    prices = [np.full(ticks, price) if trace.price is None else trace.price[:ticks] for trace in used]
+    parts = _together(used)
+    nodes = np.stack([trace.nodes[part] for trace, part in zip(used, parts, strict=True)])
+    prices = [
+        np.full(nodes.shape[1], price) if trace.price is None else trace.price[part]
+        for trace, part in zip(used, parts, strict=True)
+    ]
     fallback = min(trace.on_demand or on_demand or 0.0 for trace in used)
-    nodes = np.stack([trace.nodes[:ticks] for trace in used])
     return Market(tuple(trace.pool for trace in used), nodes, np.stack(prices), fallback, used[0].step)
+
+
+def _together(traces: Sequence[Trace]) -> list[slice]:
+    """The ticks of each trace at which all have some; where one has no start, all are taken to begin at one time."""
+    starts = [trace.start for trace in traces if trace.start is not None]
+    last = max(starts) if len(starts) == len(traces) else None
+    first = [0 if last is None or trace.start is None else round((last - trace.start) / trace.step) for trace in traces]
+    ticks = min(len(trace.nodes) - skipped for trace, skipped in zip(traces, first, strict=True))
+    return [slice(skipped, skipped + ticks) if ticks > 0 else slice(0, 0) for skipped in first]
 
 
 def _problems(
@@ -112,6 +171,13 @@ def _problems(
                 hints.option("traces"), None, "the traces have ticks of different lengths: name zones of one length"
             )
         )
+    elif used and _together(used)[0] == slice(0, 0):
+        problems.append(Problem(hints.option("traces"), None, "the traces have no time in common: name other zones"))
+    pools = [trace.pool for trace in used]
+    problems += [
+        Problem(hints.option("traces"), str(pool), "has more than one trace: leave one")
+        for pool in sorted({pool for pool in pools if pools.count(pool) > 1})
+    ]
     if any(trace.price is None for trace in used) and (price is None or on_demand is None):
         problems.append(
             Problem(hints.option("traces"), None, "has traces without prices: add --price and --on-demand-price")

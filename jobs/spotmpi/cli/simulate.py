@@ -51,7 +51,11 @@ def command(
     from spotmpi.spec.source import load_spec
 
     assumed = Prices(prices.price, prices.on_demand_price)
-    simulation = simulate_job(load_spec(spec, settings or ()), traces, windows, assumed, datetime.now(UTC), seed)
+    job = load_spec(spec, settings or ())
+    simulation = simulate_job(job, traces, windows, assumed, datetime.now(UTC), seed)
+    if job.kubernetes.node_groups:
+        no_groups = "is not simulated, and Capacity Blocks are not: capacity.zones and instance_types choose traces"
+        typer.echo(f"kubernetes.node_groups {no_groups}", err=True)
     if json:
         print(json_module.dumps(asdict(simulation)))
     else:

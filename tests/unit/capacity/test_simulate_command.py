@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spotmpi.capacity.traces import read_trace, region
+from spotmpi.capacity.job import Job
+from spotmpi.capacity.traces import market, read_trace, region
 from spotmpi.core.errors import InputError
 from tests.command_line import invoke
 from tests.unit.capacity.markets import TRACES
@@ -94,11 +96,94 @@ def test_all_that_is_missing_or_impossible_is_said_at_once(spec: str) -> None:
     assert "nodes = 99: the traces count up to 16 nodes" in errors
 
 
+def test_what_a_simulation_does_not_know_is_refused_or_said(spec: str) -> None:
+    code, _, errors = simulate(spec, "--set", 'capacity.order=["capacity-block", "spot"]')
+    assert code == 2 and len(errors.splitlines()) == 1
+    assert "capacity.order = ['capacity-block', 'spot']: a simulation has the zones and types of its traces" in errors
+    assert "no Capacity Blocks: remove it" in errors
+    code, _, errors = simulate(spec, "--set", 'kubernetes.node_groups=["block", "g5"]')
+    assert code == 0
+    assert errors.startswith("kubernetes.node_groups is not simulated, and Capacity Blocks are not: ")
+
+
 def test_a_folder_without_traces_and_a_broken_one_are_refused(spec: str, tmp_path: Path) -> None:
     assert "no traces here" in simulate(spec, traces=tmp_path / "nowhere").stderr
     (tmp_path / "us-east-1a.json").write_text('{"nodes": [[1, 2]]}')
     errors = simulate(spec, traces=tmp_path).stderr
-    assert "us-east-1a': is no trace (KeyError: 'price')" in errors
+    assert "us-east-1a': is no trace: it has no key 'price'" in errors
+
+
+TRACE = {
+    "zone": "us-west-2a",
+    "instance_type": "p3.2xlarge",
+    "start": "2027-01-01T00:00:00Z",
+    "step": 600,
+    "on_demand": 3.0,
+    "nodes": [[16, 100], [0, 20], [16, 180]],
+    "price": 1,
+}
+PUBLISHED = {"metadata": {"gap_seconds": 600, "price_info": {"on_demand_price": 3}}, "data": [0, 1], "prices": [1, 1]}
+
+
+def simulate_traces(folder: Path, *traces: dict[str, Any]) -> Any:
+    for index, trace in enumerate(traces):
+        (folder / f"us-west-2a_{index}.json").write_text(json.dumps(trace))
+    (folder / "job.toml").write_text('command = ["x"]\nnodes = 16\n[capacity]\nwork = "8h"\ndeadline = "12h"\n')
+    return simulate(str(folder / "job.toml"), traces=folder)
+
+
+@pytest.mark.parametrize(
+    ("trace", "wrong"),
+    [
+        ({"step": 0}, "its ticks have 0 s; they are longer than 0 s"),
+        ({"step": math.nan}, "its ticks have nan s"),
+        ({"nodes": []}, "it has no ticks"),
+        ({"nodes": [[-4, 300]]}, "its numbers of nodes are not all whole, from 0 on"),
+        ({"nodes": [[math.nan, 300]]}, "its numbers of nodes are not all whole"),
+        ({"nodes": [16, 0, 16]}, "nodes has 16, which is no [value, ticks]"),
+        ({"nodes": [[16, 1e12]]}, "which is no [value, ticks]"),
+        ({"nodes": [[16, 10**12]]}, "nodes has more than 10,000,000 ticks"),
+        ({"price": -1.0}, "its prices are not all numbers from 0 on"),
+        ({"price": math.inf}, "its prices are not all numbers from 0 on"),
+        ({"price": [[1.0, 100]]}, "it has 300 ticks of nodes, but 100 of prices"),
+        ({"on_demand": 0}, "its on-demand price is 0; it is above 0"),
+        ({"zone": 5}, "zone is 5, which is no name"),
+        ({"start": "soon"}, "Invalid isoformat string: 'soon'"),
+        ({**PUBLISHED, "data": [0, 2]}, "data with prices is 1 for a lost node and 0 for an available one"),
+        ({**PUBLISHED, "data": [0, None]}, "data with prices is 1 for a lost node"),
+        ({**PUBLISHED, "prices": [1]}, "it has 2 ticks of nodes, but 1 of prices"),
+    ],
+)
+def test_a_trace_that_no_market_can_have_is_refused_with_the_reason(
+    tmp_path: Path, trace: dict[str, Any], wrong: str
+) -> None:
+    code, _, errors = simulate_traces(tmp_path, {**TRACE, **trace})
+    assert code == 2
+    assert errors.startswith("spotmpi: --traces = 'us-west-2a_0': is no trace: ") and wrong in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_a_price_may_be_a_whole_number(tmp_path: Path) -> None:
+    assert "on-demand $388.00" in simulate_traces(tmp_path, TRACE).stdout
+
+
+def test_two_traces_of_a_pool_and_traces_of_different_times_are_refused(tmp_path: Path) -> None:
+    later = {**TRACE, "zone": "us-west-2b", "start": "2027-02-01T00:00:00Z"}
+    errors = simulate_traces(tmp_path, TRACE, TRACE, later).stderr
+    assert "p3.2xlarge in us-west-2a': has more than one trace: leave one" in errors
+    assert "the traces have no time in common: name other zones" in errors
+
+
+def test_traces_that_start_at_different_times_are_compared_at_the_same_times() -> None:
+    nodes = {"us-west-2a": [[0, 100], [16, 200]], "us-west-2b": [[0, 40], [16, 200]]}
+    starts = {"us-west-2a": "2027-01-01T00:00:00Z", "us-west-2b": "2027-01-01T10:00:00Z"}
+    traces = [
+        read_trace("", json.dumps({**TRACE, "zone": zone, "start": starts[zone], "nodes": nodes[zone]}))
+        for zone in starts
+    ]
+    found = market(traces, Job(1.0, 1.0, (16,)), None, None).available
+    assert found.shape == (2, 240)
+    assert (found[0] == found[1]).all() and found[0].argmax() == 40
 
 
 def test_a_deadline_longer_than_half_the_traces_is_refused(spec: str) -> None:

@@ -136,7 +136,6 @@ COMPARISONS = {
     "jobs/spotmpi/backends/kubernetes/stop.py": (1, ONE_CLOCK),
     "jobs/spotmpi/backends/slurm/backend.py": (1, OF_SLURM),
     "jobs/spotmpi/capacity/chains.py": (2, "ticks of recorded capacity"),
-    "jobs/spotmpi/capacity/choice.py": (1, "seconds since the start of a job in a simulation"),
     "jobs/spotmpi/capacity/controller.py": (3, ONE_CLOCK),
     "jobs/spotmpi/cli/cost.py": (1, OF_AWS),
     "jobs/spotmpi/cli/logs.py": (3, AGE),

@@ -7,6 +7,7 @@ each level is two states, young and old. Three ages are no better there: the cos
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,11 +29,15 @@ def levels(available: NDArray[Any], sizes: Sequence[int]) -> Indices:
 
 
 def states(level: Indices, step: float) -> Indices:
-    """The state of pools at each tick of *step* seconds (last axis): twice the level, plus 1 after its first hour."""
+    """The state of pools at each tick of *step* seconds (last axis): twice the level, plus 1 after its first hour.
+
+    Nodes that are there at the first tick are old, as most are at any time. Absence is young then: a wait costs little.
+    """
     ticks = np.arange(level.shape[-1])
     changed = np.zeros(level.shape, dtype=bool)
     changed[..., 1:] = level[..., 1:] != level[..., :-1]
-    since = np.maximum.accumulate(np.where(changed, ticks, 0), axis=-1)
+    first = np.where(level[..., :1] > 0, -math.ceil(OLD_AFTER / step), 0)
+    since = np.maximum.accumulate(np.where(changed, ticks, first), axis=-1)
     return np.asarray(2 * level + ((ticks - since) * step >= OLD_AFTER))
 
 

@@ -16,7 +16,8 @@ from spotmpi.capacity.market import Market
 from spotmpi.capacity.values import NONE, ON_DEMAND, SPOT, Numbers, Setting, Values, solve
 
 FIT_AGAIN = 86400.0  # seconds: chains are fitted to all history when a job begins, and each day
-POOLS = 3  # how many pools a plan considers; with more than one size fewer, see `planned_pools`
+_POOLS = 3  # of a plan; with more than one size fewer
+_CANDIDATES = 8  # how many pools take turns as the last one of a plan
 _STATES = 64  # joint states of the pools: a plan takes up to 120 MB
 _STEPS = 150  # of a plan, from now to the deadline
 _STAGES = 3  # steps of a start
@@ -24,7 +25,9 @@ _STAGES = 3  # steps of a start
 # hour without nodes has a price: this share of that of the cheapest spot gang. In the bands with a loose deadline
 # 0.1 is 1 % better than 0, and 1.0 up to 10 % worse.
 _IDLE = 0.1
+_LATE = 2.0  # where only spot nodes are allowed, an hour of work after the deadline costs so many times one before it
 _HYSTERESIS = 0.25  # a switch or a stop has to save this share of what a start costs, in addition to its own start
+_WAIT_SAVES = 0.005  # a wait of a job of spot nodes alone, while these are there, has to save this share of its cost
 _TOLERANCE = 1e-6
 
 
@@ -125,7 +128,20 @@ def safe(job: Job, moment: Moment, after: Step) -> NDArray[np.bool_]:
         finish = moment.price[:, ON_DEMAND : ON_DEMAND + 1] * (job.overhead + _to_do(job, after.work)) / 3600.0
         result &= moment.spent[:, None] + after.paid + np.where(done, 0.0, finish) <= job.budget + _TOLERANCE
     result[:, ON_DEMAND] = True
+    jobs = np.flatnonzero((moment.mode >= SPOT) & too_late(job, moment))
+    result[jobs, ON_DEMAND], result[jobs, moment.mode[jobs]] = False, True
     return np.asarray(result)
+
+
+def too_late(job: Job, moment: Moment) -> NDArray[np.bool_]:
+    """For each job, whether a start misses the deadline: by more than a tick on on-demand nodes, with these allowed.
+
+    Nodes that work are kept then. A job of spot nodes alone goes on as soon as it can.
+    """
+    left = job.deadline - moment.elapsed - job.overhead
+    if not job.on_demand_allowed:
+        return np.full(len(moment.mode), left <= moment.tick)
+    return np.asarray(left - moment.work / job.on_demand_speed < -max(60.0, moment.tick))
 
 
 def _to_do(job: Job, work: Numbers) -> Numbers:
@@ -144,22 +160,44 @@ class Planner:
 
     def __init__(self, job: Job, history: Callable[[float], Market]) -> None:
         self.job, self._history = job, history
-        self._plans: dict[int, Values] = {}
+        self._day, self._market, self._ranked = -1.0, history(0.0), [0]  # what is known since the last day began
+        self._plans: dict[tuple[int, ...], Values] = {}  # by their pools
 
     def __call__(self, moment: Moment) -> Indices:
         """The mode for each job."""
         return self.choose(moment).mode
 
     def choose(self, moment: Moment) -> Choice:
-        """The choice for each job."""
-        plan, job = self._plan(moment.elapsed), self.job
-        count = len(moment.mode)
+        """The choice for each job, among the pools of a plan: others are expected to cost infinitely much.
+
+        These are the cheapest so far, and of the others that of the present nodes, or else what is cheapest now.
+        """
+        self._learn(moment.elapsed)
+        sizes, count = len(self.job.sizes), _planned_pools(self.job)
+        fixed, others = self._ranked[: count - 1], self._ranked[count - 1 :] or self._ranked[-1:]
+        last = _last_pool(moment, others, sizes)
+        shape = moment.price.shape
+        choice = Choice(np.zeros(len(last), np.int64), np.full(shape, np.inf), np.zeros(shape, np.bool_))
+        for pool in np.unique(last).tolist():
+            pools, jobs = sorted({*fixed, pool}), np.flatnonzero(last == pool)
+            modes = np.array(
+                [NONE, ON_DEMAND, *(SPOT + each * sizes + size for each in pools for size in range(sizes))]
+            )
+            chosen = self._choose(self._plan(pools), _part(moment, jobs, pools, modes))
+            choice.mode[jobs] = modes[chosen.mode]
+            choice.expected[np.ix_(jobs, modes)], choice.safe[np.ix_(jobs, modes)] = chosen.expected, chosen.safe
+        return choice
+
+    def _choose(self, plan: Values, moment: Moment) -> Choice:
+        job, count = self.job, len(moment.mode)
         jobs, sizes = np.arange(count), [len(chain) for chain in plan.setting.chains]
         after = step(job, moment)
         seconds = np.full(count, job.deadline - moment.elapsed - moment.tick)
         joint = np.ravel_multi_index(tuple(moment.state), tuple(sizes))
         expected = after.paid + plan.expected(seconds, joint, after.work, after.starting)
         expected[:, NONE] += plan.setting.idle * moment.tick / 3600.0
+        if not job.on_demand_allowed and too_late(job, moment).all():
+            expected = _as_soon_as_possible(plan.setting, moment, after)
         expected = np.where(after.work <= _TOLERANCE, after.paid, expected)
         allowed = safe(job, moment, after)
         ranked = np.where(moment.usable & allowed, expected, np.inf)
@@ -169,19 +207,63 @@ class Planner:
         mode = ranked.argmin(axis=1)
         start = np.maximum(moment.price[jobs, mode], moment.price[jobs, moment.mode]) * job.overhead / 3600.0
         stay = (moment.mode != NONE) & (ranked[jobs, moment.mode] <= ranked[jobs, mode] + _HYSTERESIS * start)
+        if not job.on_demand_allowed:
+            first = ranked[:, SPOT:].argmin(axis=1) + SPOT
+            saves = ranked[:, NONE] < ranked[jobs, first] * (1 - _WAIT_SAVES)
+            mode = np.where((moment.mode == NONE) & (mode == NONE) & ~saves, first, mode)
         return Choice(np.where(stay, moment.mode, mode), expected, allowed)
 
-    def _plan(self, elapsed: float) -> Values:
-        day = int(elapsed // FIT_AGAIN)
-        if day not in self._plans:
-            since = day * FIT_AGAIN
-            self._plans = {day: _solved(setting(self.job, self._history(since), self.job.deadline - since))}
-        return self._plans[day]
+    def _learn(self, elapsed: float) -> None:
+        """Take what was seen until the present day began into account."""
+        day = elapsed // FIT_AGAIN * FIT_AGAIN
+        if day != self._day:
+            self._day, self._market, self._plans = day, self._history(day), {}
+            self._ranked = self._market.ranked(self.job.sizes[0])
+
+    def _plan(self, pools: list[int]) -> Values:
+        key = tuple(pools)
+        if key not in self._plans:
+            self._plans[key] = _solved(setting(self.job, self._market.only(pools), self.job.deadline - self._day))
+        return self._plans[key]
 
 
-def planned_pools(job: Job) -> int:
-    """How many pools a plan considers."""
-    return min(POOLS, int(math.log(_STATES + 0.5, 2 * len(job.sizes) + 2)))
+def _as_soon_as_possible(setting: Setting, moment: Moment, after: Step) -> Numbers:
+    """Dollars to the end in each mode if it keeps its nodes; without nodes it never ends (jobs x modes)."""
+    dollars = np.full(moment.price.shape, setting.leftover * setting.work / 3600.0)
+    left = after.starting[:, SPOT:] + after.work[:, SPOT:] / setting.mode_speeds[SPOT:]
+    dollars[:, SPOT:] = after.paid[:, SPOT:] + moment.price[:, SPOT:] * left / 3600.0
+    return dollars
+
+
+def _planned_pools(job: Job) -> int:
+    """How many pools a plan has."""
+    return min(_POOLS, int(math.log(_STATES + 0.5, 2 * len(job.sizes) + 2)))
+
+
+def _last_pool(moment: Moment, others: list[int], sizes: int) -> Indices:
+    """For each job one of the *others*: that of its nodes, else the one that is cheapest now, else the first."""
+    candidates = np.array(others[:_CANDIDATES])
+    smallest = SPOT + candidates * sizes
+    price = np.where(moment.usable[:, smallest], moment.price[:, smallest], np.inf)
+    here = np.where(moment.mode >= SPOT, (moment.mode - SPOT) // sizes, -1)
+    return np.where(np.isin(here, others), here, candidates[price.argmin(axis=1)])
+
+
+def _part(moment: Moment, jobs: Indices, pools: list[int], modes: Indices) -> Moment:
+    """*moment* of these *jobs* with these *pools* alone, whose *modes* are given."""
+    at = np.ix_(jobs, modes)
+    return Moment(
+        moment.elapsed,
+        moment.tick,
+        np.searchsorted(modes, moment.mode[jobs]),
+        moment.starting[jobs],
+        moment.work[jobs],
+        moment.unsaved[jobs],
+        moment.spent[jobs],
+        moment.state[pools][:, jobs],
+        moment.price[at],
+        moment.usable[at],
+    )
 
 
 def setting(job: Job, market: Market, horizon: float) -> Setting:
@@ -190,7 +272,7 @@ def setting(job: Job, market: Market, horizon: float) -> Setting:
     chains = [np.linalg.matrix_power(chain, factor) for chain in market.chains(job.sizes)]
     usual = [float(f"{price:.3g}") for price in market.usual_price()]
     nodes = job.sizes[job.on_demand_size]
-    late = market.on_demand * nodes / job.on_demand_speed
+    late = market.on_demand * nodes / job.on_demand_speed * (1.0 if job.on_demand_allowed else _LATE)
     return Setting(
         chains=tuple(tuple(tuple(float(f"{chance:.3g}") for chance in row) for row in chain) for chain in chains),
         spot=tuple(tuple(price * size for size in job.sizes) for price in usual),

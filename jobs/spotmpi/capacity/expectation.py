@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spotmpi.capacity.choice import Planner, planned_pools
+from spotmpi.capacity.choice import Planner
 from spotmpi.capacity.job import Job
 from spotmpi.capacity.market import Market, sampled
 from spotmpi.capacity.simulation import simulate, window_ticks
@@ -34,7 +34,6 @@ def expect(job: Job, history: Market, seed: int = 0) -> Expectation:
 
     Each window is one that was; where the history is shorter than two of them, one drawn from the chains fitted to it.
     """
-    history = history.only(history.cheapest(planned_pools(job), job.sizes[0]))
     ticks = window_ticks(job, history)
     if history.ticks >= 2 * ticks:
         market, source = history, f"windows of the {history.ticks * history.step / 86400:.0f} days observed"

@@ -66,14 +66,19 @@ class Market:
         return tuple(fit(state, len(sizes) + 1, self.step) for state in self.states(sizes))
 
     def usual_price(self) -> NDArray[np.float64]:
-        """The price of each pool in the middle of the last day."""
+        """The price of each pool in the middle of the last day in which it offered nodes; else of the last day."""
         day = max(1, round(86400 / self.step))
-        return np.asarray(np.median(self.price[:, -day:], axis=1))
+        usual = np.minimum(np.median(self.price[:, -day:], axis=1), self.on_demand)
+        for pool, offers in enumerate(self.offered > 0):
+            if offers.any():
+                usual[pool] = np.median(self.price[pool, offers][-day:])
+        return np.asarray(usual)
 
-    def cheapest(self, count: int, size: int) -> list[int]:
-        """The *count* pools that cost least per hour in which they have *size* nodes, in their order."""
+    def ranked(self, size: int) -> list[int]:
+        """The pools by what they cost per hour in which they have *size* nodes, the cheapest first."""
         share = ((self.offered >= size).sum(axis=1) + 1.0) / (self.ticks + 2.0)
-        return sorted(np.argsort(self.usual_price() / share, kind="stable")[:count].tolist())
+        order: list[int] = np.argsort(self.usual_price() / share, kind="stable").tolist()
+        return order
 
 
 def sampled(chains: Sequence[Matrix], market: Market, sizes: Sequence[int], ticks: int, seed: int) -> Market:

@@ -25,9 +25,10 @@ def optimum(job: Job, market: Market, starts: NDArray[np.int64], leftover: float
 
 
 def _cell(step: float, job: Job) -> float:
-    """Seconds of work in a cell: what divides ticks, starts and the work, where that is not too fine."""
+    """Seconds of work in a cell, which divides the work; ticks and starts too, where that is not too fine."""
     common = math.gcd(round(step), round(job.overhead), round(job.work))
-    return float(common) if common >= step / 12 else step / 10
+    whole = common >= step / 12 and job.work % common == job.overhead % common == step % common == 0
+    return float(common) if whole else job.work / math.ceil(max(job.work / step * 10, 20))
 
 
 @dataclass

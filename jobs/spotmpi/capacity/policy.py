@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spotmpi.capacity.blocks import choose_block, without_blocks
-from spotmpi.capacity.choice import FIT_AGAIN, Choice, Moment, Planner, planned_pools
+from spotmpi.capacity.choice import FIT_AGAIN, Choice, Moment, Planner, mode_speeds, too_late
 from spotmpi.capacity.job import Job, hours
 from spotmpi.capacity.market import Market
 from spotmpi.capacity.placement import (
@@ -100,9 +100,7 @@ class _View:
         if not spot:
             spot = {on_demand.pool: Offer(on_demand.zone, "spot", on_demand.instance_type, on_demand.price, 0)}
         seen = _observed(job, spot, on_demand, history, clock)
-        indices = _planned(state, seen.upto(max(1, seen.ticks - int(clock.elapsed // clock.tick) - 1)))
         before = seen.upto(max(1, seen.ticks - int(clock.elapsed % FIT_AGAIN // clock.tick) - 1))
-        seen, before = seen.only(indices), before.only(indices)
         return cls(
             state, clock, seen, on_demand, Planner(job, lambda _: before), _moment(state, seen, on_demand, clock)
         )
@@ -189,17 +187,6 @@ def _nodes(job: Job, offer: Offer) -> int:
     return job.sizes[-1] if offer.available is None else offer.available
 
 
-def _planned(state: State, before: Market) -> list[int]:
-    """The pools of the plan: the cheapest so far, and that of the present nodes."""
-    chosen = before.cheapest(planned_pools(state.job), state.job.sizes[0])
-    here = state.placement
-    if here is not None and here.market == "spot":
-        pool = CapacityPool(here.zone, here.instance_type)
-        if pool in before.pools and before.pools.index(pool) not in chosen:
-            chosen = sorted([*chosen[:-1], before.pools.index(pool)])
-    return chosen
-
-
 def _moment(state: State, seen: Market, on_demand: Offer, clock: Clock) -> Moment:
     job, here = state.job, state.placement
     sizes = np.array(job.sizes * len(seen.pools), dtype=np.int64)
@@ -232,25 +219,31 @@ def _reason(view: _View, choice: Choice) -> str:
     """Why this mode, with the figures that decided."""
     job, moment, mode = view.state.job, view.moment, int(choice.mode[0])
     expected = choice.expected[0]
-    possible = np.flatnonzero(moment.usable[0] & choice.safe[0])
+    possible = np.flatnonzero(moment.usable[0] & choice.safe[0] & np.isfinite(expected))
     others = [other for other in possible.tolist() if other != mode]
     until = job.deadline - view.clock.elapsed
     left = f"{hours(view.state.work)} of work left, "
     left += f"{hours(until)} to the deadline" if until > 0 else f"{hours(-until)} after the deadline"
+    now = _spot_now(view) if mode == NONE else f"${moment.price[0, mode]:.2f} per hour"
+    start = f"and a start takes {hours(job.overhead)}"
+    if too_late(job, moment)[0]:
+        stays = mode == moment.mode[0] != NONE
+        if not stays or view.state.starting + view.state.work / mode_speeds(job, len(view.market.pools))[mode] > until:
+            return f"{now}; too late for the deadline: {left}, {start}"
+        if mode != ON_DEMAND:
+            return f"{now}, kept as on-demand nodes would be too late: {left}, {start}"
     if mode == ON_DEMAND and not others:
-        return f"last safe moment: {left}, and a start takes {hours(job.overhead)}"
-    rate = f"${moment.price[0, mode]:.2f} per hour, ${expected[mode]:.2f} expected to the end"
-    if mode == NONE:
-        rate = f"{_spot_now(view)}; ${expected[NONE]:.2f} expected to the end"
-        if not choice.safe[0, NONE]:
-            return f"nothing is available, on-demand nodes neither, and the deadline is at risk: {left}"
+        return f"last safe moment: {left}, {start}"
+    if mode == NONE and not choice.safe[0, NONE]:
+        return f"nothing is available, on-demand nodes neither, and the deadline is at risk: {left}"
+    rate = f"{now}{';' if mode == NONE else ','} ${expected[mode]:.2f} expected to the end"
     if not others:
         return f"{rate}; {left}"
     best = min(others, key=lambda other: float(expected[other]))
     gap = float(expected[best] - expected[mode])
     comparison = f"${abs(gap):.2f} {'less' if gap >= 0 else 'more'} than {view.name(best)}"
     if gap < 0:
-        comparison += ", which does not pay for a start"
+        comparison += ", which saves too little" if best == NONE else ", which does not pay for a start"
     slack = f"; {hours(view.slack)} to the last safe moment" if mode == NONE and job.on_demand_allowed else ""
     return f"{rate}, {comparison}; {left}{slack}"
 

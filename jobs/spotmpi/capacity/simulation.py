@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spotmpi.capacity.chains import Indices
-from spotmpi.capacity.choice import Moment, Planner, Policy, mode_nodes, mode_speeds, planned_pools
+from spotmpi.capacity.choice import Moment, Planner, Policy, mode_nodes, mode_speeds
 from spotmpi.capacity.job import Job
 from spotmpi.capacity.market import Market
 from spotmpi.capacity.values import NONE, ON_DEMAND, SPOT, Numbers
@@ -58,7 +58,6 @@ def simulate(job: Job, market: Market, starts: Indices, policy: Policy) -> Outco
 def planned(job: Job, market: Market, starts: Indices) -> Outcome:
     """What our policy costs in these windows; each plan knows the market before the first of them began."""
     first = int(starts.min())
-    market = market.only(market.upto(max(1, first)).cheapest(planned_pools(job), job.sizes[0]))
     planner = Planner(job, lambda elapsed: market.upto(max(1, first + int(elapsed // market.step))))
     return simulate(job, market, starts, planner)
 

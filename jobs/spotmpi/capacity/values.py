@@ -167,8 +167,9 @@ class _Recursion:
         return shifted
 
     def at_the_end(self, shape: tuple[int, ...]) -> Floats:
-        """The value when no time is left: what the rest of the work costs then."""
-        rest = (self.work / 3600.0 * self.setting.leftover).astype(np.float32)
+        """The value when no time is left: what the rest of the work costs then; where it may be late, with a start."""
+        start = self.setting.overhead if self.setting.on_demand is None else 0.0
+        rest = np.where(self.work > 0, (self.work + start) / 3600.0 * self.setting.leftover, 0.0).astype(np.float32)
         return np.asarray(np.broadcast_to(rest, shape))
 
     def before_a_change(self, value: Floats) -> Floats:

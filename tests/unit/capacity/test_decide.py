@@ -200,3 +200,57 @@ def test_a_start_is_safe_only_if_its_nodes_may_be_lost_before_the_first_iteratio
     on_demand_time = job.overhead + job.work / 0.6
     assert placed(decide(idle(2 * HOUR, job), offers, [], at(6 * HOUR - on_demand_time - 300))).market == "spot"
     assert placed(decide(idle(2 * HOUR, job), offers, [], at(6 * HOUR - on_demand_time - 200))).market == "on-demand"
+
+
+ZONES = [f"us-east-1{letter}" for letter in "abcdef"]
+
+
+def test_a_zone_that_is_not_among_the_cheapest_is_used_while_those_have_no_nodes() -> None:
+    """A plan has three pools, and with several sizes fewer."""
+    history = [Observation(-48 * HOUR, spot(zone, 1.0 + 0.01 * index)) for index, zone in enumerate(ZONES)]
+    offers = [spot(zone, 1.0 + 0.01 * index, 4 * (index >= 4)) for index, zone in enumerate(ZONES)]
+    for job in (JOB, Job(4 * HOUR, 8 * HOUR, (1, 2, 3, 4), (0.25, 0.5, 0.75, 1.0), 600.0)):
+        decision = decide(idle(job=job), [*offers, on_demand()], history, at(0))
+        assert placed(decision).zone == ZONES[4]
+    for zone in ZONES:
+        there = [spot(each, available=4 * (each == zone)) for each in ZONES]
+        assert isinstance(decide(running(zone), [*there, on_demand()], history, at(0)), Keep)
+
+
+def test_where_no_zone_has_nodes_it_says_that_of_all_zones() -> None:
+    offers = [*(spot(zone, available=0) for zone in ZONES), on_demand()]
+    assert "no zone has 4 spot nodes" in decide(idle(2 * HOUR), offers, [], at(0)).reason
+
+
+@pytest.mark.parametrize("work", [0.2, 1.0, 8.0, 48.0])
+@pytest.mark.parametrize("times", [1.3, 2.0, 20.0])
+@pytest.mark.parametrize("overhead", [0.0, 300.0, 3600.0])
+def test_without_history_a_job_of_spot_nodes_starts_where_these_may_be(
+    work: float, times: float, overhead: float
+) -> None:
+    job = Job(work * HOUR, max(times * work * HOUR, work * HOUR + 2 * overhead), (4,), overhead=overhead, market="spot")
+    clock = Clock(0.0, min(600.0, job.deadline / 100))
+    decision = decide(State(job, None, job.work), [spot(A, available=None)], [], clock)
+    assert placed(decision).zone == A
+    assert "less than to wait" in decision.reason or "more than to wait, which saves too little" in decision.reason
+
+
+@pytest.mark.parametrize("hours", [7.9, 8.0, 30.0])
+def test_a_job_of_spot_nodes_that_cannot_be_in_time_goes_on_and_says_so(hours: float) -> None:
+    job = replace(JOB, market="spot")
+    decision = decide(idle(job=job), [spot(A), spot(B, 0.9)], [], at(hours * HOUR))
+    assert placed(decision).zone == B
+    assert decision.reason.startswith("$3.60 per hour; too late for the deadline: 4 h of work left, ")
+    assert isinstance(decide(running(A, job=job), [spot(A), spot(B, 0.99)], [], at(hours * HOUR)), Keep)
+    assert isinstance(decide(idle(job=job), [spot(A, available=0)], [], at(hours * HOUR)), Wait)
+
+
+def test_nodes_that_work_are_kept_where_on_demand_nodes_would_be_too_late() -> None:
+    offers, clock = [spot(A), on_demand()], Clock(8 * HOUR - 720.0, 60.0)
+    decision = decide(running(A, work=300.0), offers, [], clock)
+    assert isinstance(decision, Keep), "12 minutes are left: 5 are needed here, and 15 on other nodes"
+    kept = "$4.00 per hour, kept as on-demand nodes would be too late: 5 min of work left, 12 min to the deadline"
+    assert decision.reason == f"{kept}, and a start takes 10 min"
+    assert isinstance(decide(running(A, work=1800.0), offers, [], clock), Keep), "it is late either way"
+    decision = decide(idle(300.0), offers, [], clock)
+    assert placed(decision).market == "on-demand" and "too late for the deadline" in decision.reason

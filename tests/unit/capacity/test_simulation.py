@@ -102,6 +102,17 @@ def test_the_optimum_is_the_least_of_all_sequences(overhead: float) -> None:
         assert optimum(job, market, ZERO)[0] == pytest.approx(_exhaustive(job, market, 5), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("work", "overhead", "step"), [(1201.0, 37.0, 600.0), (28800.0, 300.0, 30 * 86400.0), (3000.5, 0.0, 299.5)]
+)
+def test_the_optimum_is_for_the_work_of_the_job_also_where_that_and_ticks_have_no_common_part(
+    work: float, overhead: float, step: float
+) -> None:
+    job = Job(work, 3 * work, overhead=overhead)
+    market = described([1] * 40, on_demand=2.5, step=step)
+    assert optimum(job, market, ZERO)[0] == pytest.approx((work + overhead) / 3600.0, rel=1e-4)
+
+
 # Dollars in `research/data/v100.csv` of the artifact (tests/traces/README.md) for 39.94 h of work, 1.5 times that as
 # deadline and 0.2 h for a start: Uniform Progress (rc_cr_threshold) in each of three zones, and the optimum over them.
 PUBLISHED = {
@@ -156,6 +167,25 @@ def test_several_sizes_use_nearly_all_node_hours_that_could_be_had() -> None:
     fixed = replace(job, sizes=(16,), speeds=(1.0,))
     assert ours.mean() >= 0.95 * ideal.mean()
     assert ours.mean() > 1.12 * (fixed.work - planned(fixed, market, starts).work).mean()
+
+
+def test_zones_beyond_those_of_a_plan_are_used_while_its_own_have_no_nodes() -> None:
+    random = np.random.default_rng(3)
+    market = described(*(random.random((6, 120)) < 0.25).repeat(12, axis=1).astype(int))  # for two hours each
+    job, starts = Job(6 * HOUR, 12 * HOUR, overhead=300.0), np.arange(300, 1300, 10)
+    ours, least = planned(job, market, starts), optimum(job, market, starts)
+    assert ours.missed == 0
+    assert ours.dollars.mean() <= 1.10 * least.mean()
+    for policy in POLICIES:
+        assert ours.dollars.mean() < simulate(job, market, starts, policy(job)).dollars.mean()
+
+
+def test_the_usual_price_of_a_pool_is_that_of_the_nodes_that_it_had() -> None:
+    market = described([1] * 300, [1] * 300, [0] * 300)
+    price = np.ones((3, 300))
+    price[0, 100:] = 3.5  # more than on-demand nodes cost
+    price[1, 100:], price[2, :] = 2.0, 3.5
+    assert replace(market, price=price).usual_price().tolist() == [1.0, 2.0, 3.0]
 
 
 def test_what_is_expected_of_a_job_is_what_its_windows_cost() -> None:

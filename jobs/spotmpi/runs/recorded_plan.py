@@ -15,6 +15,7 @@ from spotmpi.agent.pod_context import CODE_ARCHIVE
 from spotmpi.core.errors import input_error
 from spotmpi.core.names import EKS, KUBERNETES, SLURM, RunPaths
 
+_LARGEST_CODE = 1 << 28  # bytes of files that an archive in a plan may have; itself it is of 1 MiB at most
 AGENT_PLAN = "plan.json"  # in a run's ConfigMap
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 
@@ -71,8 +72,11 @@ def shipped_code(paths: RunPaths) -> dict[str, bytes] | None:
     if not packed:
         return None
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed[0])), mode="r:gz") as archive:
-        members = ((each.name, archive.extractfile(each)) for each in archive.getmembers())
-        return {name: content.read() for name, content in members if content}
+        members = [each for each in archive if each.isreg()]
+        if sum(each.size for each in members) > _LARGEST_CODE:
+            raise input_error("run", paths.id, f"the code in its {paths.plan.name} has more than 256 MiB: name --code")
+        contents = ((each.name, archive.extractfile(each)) for each in members)
+        return {name: content.read() for name, content in contents if content}
 
 
 def _values(paths: RunPaths) -> dict[str, Any]:

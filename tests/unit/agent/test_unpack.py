@@ -207,7 +207,14 @@ def test_nothing_else_unpacks_archives() -> None:
     assert not [path for path in sources if any(word in path.read_text() for word in words)]
     readers = [path.name for path in sources if ".extractfile(" in path.read_text()]
     # These read the content of members, and give it no name of its own.
-    assert sorted(readers) == ["local_source.py", "pool_wheels.py", "pull.py", "store.py", "unpack.py"]
+    assert sorted(readers) == [
+        "local_source.py",
+        "pool_wheels.py",
+        "pull.py",
+        "recorded_plan.py",
+        "store.py",
+        "unpack.py",
+    ]
 
 
 NAMES = st.lists(

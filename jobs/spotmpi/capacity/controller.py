@@ -14,7 +14,7 @@ import dataclasses
 import math
 import os
 import sys
-from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Tuple
 
 from spotmpi.agent import placement as placed
 from spotmpi.agent import pod_context
@@ -63,7 +63,10 @@ class DeadlinePolicy:
             self._nodes, self._closed = nodes, closed
             view = _View(plan, seen, gang, now, self._measured)
             following = _follow(view, self._decide(view), newly_refused=seen["tried"] != state["tried"])
-        return None if following == state else following
+        if following == state:
+            return None
+        self._read_at = -math.inf  # the API server may not take it: the next look decides again
+        return following
 
     def _read(self, folder: str, plan: RunPlan, now: float) -> None:
         """Read what the run measured."""
@@ -259,7 +262,8 @@ def _follow(view: _View, decided: Decided, newly_refused: bool) -> placed.State:
     following = None if decided.group == here else _next_to_ask(view)
     is_partial = view.gang.is_partial_over(view.capacity, view.now) or (following is not None and view.gang.placed > 0)
     if is_partial and (following is None or following["name"] in state["tried"]):
-        return placed.given_back(state, following or view.at, view.now, _pause(view, decided), idle)
+        target, pause = _pause(view, following or view.at, decided)
+        return placed.given_back(state, target, view.now, pause, idle)
     if following is not None:
         return placed.decided(state, following, view.now, "asked next while waiting: " + decided.reason, idle)
     is_new = newly_refused and decided.group != here
@@ -279,12 +283,16 @@ def _next_to_ask(view: _View) -> Optional[Placement]:
     return None if following["name"] == view.state["at"] else following
 
 
-def _pause(view: _View, decided: Decided) -> placed.Pause:
-    """For how long the run waits without nodes: never longer than it can."""
-    slack = view.job.slack(view.elapsed, view.work) - view.tick
-    seconds = max(view.capacity["partial"], min(placed.backoff(view.state, view.capacity), slack))
+def _pause(view: _View, target: Placement, decided: Decided) -> Tuple[Placement, placed.Pause]:
+    """The group to ask after a pause without nodes, and the pause: on-demand nodes, if the last safe moment ends it."""
+    seconds, slack = placed.backoff(view.state, view.capacity), view.job.slack(view.elapsed, view.work) - view.tick
+    fallback = [each for each in view.capacity["placements"] if _market(each) == "on-demand"]
+    if 0 < slack < seconds and fallback and _market(view.at) == "spot":
+        seconds, target = slack, min(fallback, key=lambda each: each["rate"] or 0.0)
+    else:
+        seconds = max(view.capacity["partial"], min(seconds, slack))
     shortage = view.gang.shortage(view.capacity, view.sizes, view.now)
-    return placed.Pause("%s %s (%s)" % (view.state["at"], shortage, decided.reason), seconds)
+    return target, placed.Pause("%s %s (%s)" % (view.state["at"], shortage, decided.reason), seconds)
 
 
 def _market(group: Placement) -> str:

@@ -12,7 +12,7 @@ from spotmpi.agent import placement, pod_context
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.launch import largest_size, on_hosts
 from spotmpi.agent.outcomes import INTERRUPTION, SUCCEEDED, Outcome
-from spotmpi.agent.placement_controller import Controller, OrderPolicy, Policy
+from spotmpi.agent.placement_controller import Controller, OrderPolicy, Policy, RequestFailed
 from spotmpi.agent.plan import COORDINATOR, NODE, Block, Forecast, Member
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
@@ -68,6 +68,10 @@ def planned(
     return objects[0], {**json.loads(objects[1]["data"]["plan.json"]), "submitted": float(START)}
 
 
+class Killed(Exception):
+    """The process of a controller is killed between two of its steps."""
+
+
 class PlacedRun:
     """A run of *iterations*, with a controller that is killed after every look where it is *mortal*.
 
@@ -90,6 +94,7 @@ class PlacedRun:
         self.cluster.blocks = {BLOCK: (START + block[0], START + block[1])} if block else {}
         self.iterations, self.start = iterations, start
         self.mortal = False
+        self.api: Any = self.cluster  # as the controller reaches it
         self.every: int | None = 60
         self.at_notice = True
         self.ended: float | None = None  # seconds after the submission
@@ -133,12 +138,22 @@ class PlacedRun:
 
     def look(self) -> None:
         """One look of the controller."""
-        api: Any = self.cluster
         if self._controller is None or self.mortal:
-            self._controller = Controller(api, self.plan, self._policy(), str(self._runs))
-        self._controller.look()
+            self._controller = self.new_controller(self.api)
+        try:
+            self._controller.look()
+        except Killed:
+            self._controller = None
+        except RequestFailed:
+            if self.api is self.cluster:
+                raise
+            # else as in the loop of a controller, which looks again
         if self.cluster.suspended:
             self._end_attempt(INTERRUPTION)
+
+    def new_controller(self, api: Any) -> Controller:
+        """A controller that was just started."""
+        return Controller(api, self.plan, self._policy(), str(self._runs))
 
     def _policy(self) -> Policy:
         runs = str(self._runs)

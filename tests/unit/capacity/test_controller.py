@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -83,6 +84,21 @@ def test_a_part_of_a_gang_is_given_back_and_asked_for_again_as_long_as_there_is_
     assert sum(each.get("idle", 0.0) for each in run.state["decisions"]) == pytest.approx(held, rel=0.1)
     run.run_until(lambda: False, DEADLINE)
     assert run.ended is not None and run.ended <= DEADLINE
+
+
+@pytest.mark.parametrize("seed", [0, 9, 23])
+def test_no_pause_without_nodes_goes_past_the_last_safe_moment(tmp_path: Path, seed: int) -> None:
+    """Spot groups have parts of a gang, now and then a whole one; a start takes nearly as long as the spec says."""
+    random = Random(seed)
+    run = PlacedRun(tmp_path, {NEAR: SIZE, OTHER: 0, FAR: SIZE}, int(WORK), 100.0, **CAPACITY, lost_work="1m")
+    while run.ended is None and run.seconds < DEADLINE:
+        run.run_for(MINUTE * random.randint(1, 6))
+        free = {name: random.choice([0, 1, 2, SIZE]) for name in (NEAR, OTHER)}
+        if run.state["at"] != FAR and run.cluster.placed() and random.randrange(2):
+            run.lose_a_node(**free)
+        else:
+            run.cluster.free |= free
+    assert run.ended is not None and run.ended <= DEADLINE, run.state["decisions"]
 
 
 def test_a_part_of_a_gang_of_on_demand_nodes_is_given_back_even_past_the_last_safe_moment(tmp_path: Path) -> None:

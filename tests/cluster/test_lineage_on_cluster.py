@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ def features(rows: spotmpi.Source):
     return {"id": rows["id"], "x": rows["x"], "square": rows["x"] ** 2, "y": rows["y"]}
 """
 TRAIN = """
+import time
 import numpy as np
 import spotmpi
 from mpi4py import MPI
@@ -78,6 +80,7 @@ for batch in stream:
     w = w - 0.1 * total / stream.size
     if stream.position >= 40:
         wait("train", f"rank {stream.rank}")
+        time.sleep(0.2)  # six seconds in all, in which the notice comes
     state = {"w": w, "position": stream.position}
     spotmpi.checkpoint.save(stream.position, state, now=stream.position == 20)
 spotmpi.checkpoint.save(stream.position, state, now=True)
@@ -230,7 +233,7 @@ def test_all_stages_lose_a_pod_and_their_files_are_those_of_this_machine_and_mad
     training, run = chain.start(chain.train, "train")
     wait_for("both ranks", lambda: training.done() or len([*marks.glob("train *")]) == 2, LIMIT)
     runs.backend.inject_fault(run, Member(NODE, 1), "delete")
-    (marks / "train").unlink()
+    (marks / "train").unlink()  # of the pod with notice the ranks write a checkpoint
     state = training.result(LIMIT)
     assert state.state == "succeeded", state.reason
     attempts = json.loads((VOLUME / "runs" / run / "summary.json").read_text())["attempts"]
@@ -239,7 +242,10 @@ def test_all_stages_lose_a_pod_and_their_files_are_those_of_this_machine_and_mad
     (marks / "predict").touch()
     predicting, run = chain.start(chain.predict, "predict")
     wait_for("a rank", lambda: predicting.done() or [*marks.glob("predict *")], LIMIT)
+    lost = runs.pod(run, Member(WORKER, 0))["metadata"]["uid"]
     runs.backend.inject_fault(run, Member(WORKER, 0), "delete")
+    pods = partial(runs.pods, run, Member(WORKER, 0))
+    wait_for("the end of that pod", lambda: lost not in {each["metadata"]["uid"] for each in pods()}, LIMIT)
     (marks / "predict").unlink()
     scores = predicting.result(LIMIT)
     model = spotmpi.models.find("curve")

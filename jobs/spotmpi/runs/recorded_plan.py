@@ -74,7 +74,7 @@ def shipped_code(paths: RunPaths) -> dict[str, bytes] | None:
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed[0])), mode="r:gz") as archive:
         members = [each for each in archive if each.isreg()]
         if sum(each.size for each in members) > _LARGEST_CODE:
-            raise input_error("run", paths.id, f"the code in its {paths.plan.name} has more than 256 MiB: name --code")
+            raise input_error("run", paths.id, f"the code in its {paths.plan.name} has more than 256 MiB")
         contents = ((each.name, archive.extractfile(each)) for each in members)
         return {name: content.read() for name, content in contents if content}
 

@@ -18,6 +18,7 @@ from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts
 from spotmpi.backends.kubernetes.submit import objects
 from spotmpi.core.errors import InputError
 from spotmpi.core.names import RunPaths
+from spotmpi.core.progress import Echo
 from spotmpi.plan import manifests
 from spotmpi.plan.cluster import ClusterPlan, cached_plan
 from spotmpi.runs import cache, reader, recorded_plan
@@ -149,7 +150,7 @@ def test_a_record_is_not_deleted_while_its_run_is_being_continued(
     paths = copy(runs, STOPPED)
     deleted: list[list[str]] = []
 
-    async def create(api: ClusterApi, plan: ClusterPlan) -> objects.CreatedRun:
+    async def create(api: ClusterApi, plan: ClusterPlan, echo: Echo) -> objects.CreatedRun:
         deleted.append(clean(runs))
         return objects.CreatedRun([], 2000.0)
 

@@ -23,7 +23,7 @@ from spotmpi.runs import reader
 
 _UNPACK = Path(unpack.__file__).read_text()
 # Prints what is new in the record of a run as a tar: of files that grow what lies beyond the sizes that are known. All
-# sizes are read before any content, so that no file has later entries than another.
+# sizes are read before any content, first those of the files that tell the end of the run: with it comes all before it.
 _NEWS = """
 import io, json, os, stat, sys, tarfile
 folder, known = json.load(sys.stdin)
@@ -31,7 +31,7 @@ sizes = {}
 for root, folders, names in os.walk(folder):
     if root == folder:
         folders[:] = [name for name in folders if name in ("attempts", "logs")]
-    for name in names:
+    for name in sorted(names, key=lambda name: name not in ("summary.json", "events.jsonl")):
         path = os.path.join(root, name)
         if name.endswith((".jsonl", ".json", ".log")):
             try:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import sys
+import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ import pytest
 from spotmpi.agent import protocol, record
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.backends import targets
+from spotmpi.backends.slurm import files
 from spotmpi.backends.slurm.backend import SlurmBackend
 from spotmpi.backends.slurm.login import Login, NoAnswer
 from spotmpi.backends.slurm.queue import Job, parse
@@ -316,6 +321,34 @@ def test_what_a_program_leaves_among_the_records_does_not_stop_their_copies(
     backend._find(RUN)[1].refresh()
     assert reader.state(reader.find(RUN, backend.runs_folder), writer_alive=True).attempt == 1
     assert not (backend.runs_folder / RUN / "secret.json").exists()
+
+
+def test_whoever_reads_the_end_of_a_run_has_all_that_came_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run ends when the size of one file was read and that of the others was not."""
+    metrics, events = tmp_path / "metrics.jsonl", tmp_path / "events.jsonl"
+    metrics.touch()
+    events.write_text("started\n")
+    lstat = os.lstat
+
+    def end_meanwhile(path: str) -> os.stat_result:
+        status = lstat(path)
+        if not metrics.read_text():
+            metrics.write_text("the last one\n")
+            events.write_text("started\nsucceeded\n")
+        return status
+
+    printed = io.BytesIO()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "walk", lambda folder: [(folder, [], ["metrics.jsonl", "events.jsonl"])])
+        patch.setattr(os, "lstat", end_meanwhile)
+        patch.setattr(sys, "stdin", io.StringIO(json.dumps([str(tmp_path), {}])))
+        patch.setattr(sys, "stdout", SimpleNamespace(buffer=printed))
+        exec(files._NEWS, {})
+    printed.seek(0)
+    with tarfile.open(fileobj=printed) as tar:
+        assert {member.name: member.size for member in tar} == {"events.jsonl": 8, "metrics.jsonl": 13}
 
 
 def test_faults_are_steps_and_commands_of_slurm(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:

@@ -131,11 +131,9 @@ def market(traces: Sequence[Trace], job: Job, price: float | None, on_demand: fl
     problems = list(_problems(traces, used, job, price, on_demand))
     if problems:
         raise InputError(problems)
-    parts = _together(used)
-    nodes = np.stack([trace.nodes[part] for trace, part in zip(used, parts)])
-    prices = [
-        np.full(nodes.shape[1], price) if trace.price is None else trace.price[part] for trace, part in zip(used, parts)
-    ]
+    together = list(zip(used, _together(used)))  # noqa: B905 (Python 3.8 has no strict)
+    nodes = np.stack([trace.nodes[part] for trace, part in together])
+    prices = [np.full(nodes.shape[1], price) if trace.price is None else trace.price[part] for trace, part in together]
     fallback = min(trace.on_demand or on_demand or 0.0 for trace in used)
     return Market(tuple(trace.pool for trace in used), nodes, np.stack(prices), fallback, used[0].step)
 
@@ -145,7 +143,7 @@ def _together(traces: Sequence[Trace]) -> list[slice]:
     starts = [trace.start for trace in traces if trace.start is not None]
     last = max(starts) if len(starts) == len(traces) else None
     first = [0 if last is None or trace.start is None else round((last - trace.start) / trace.step) for trace in traces]
-    ticks = min(len(trace.nodes) - skipped for trace, skipped in zip(traces, first))
+    ticks = min(len(trace.nodes) - first[number] for number, trace in enumerate(traces))
     return [slice(skipped, skipped + ticks) if ticks > 0 else slice(0, 0) for skipped in first]
 
 

@@ -29,7 +29,8 @@ def stamp(seconds_ago: float = 0) -> str:
 
     Most tests run minutes later, on a slow machine half an hour: one for which that matters is to fail everywhere.
     """
-    return stamp_of(time.time() - seconds_ago - (0 if "PYTEST_CURRENT_TEST" in os.environ else 3600))
+    are_collected = "PYTEST_VERSION" in os.environ and "PYTEST_CURRENT_TEST" not in os.environ
+    return stamp_of(time.time() - seconds_ago - 3600 * are_collected)
 
 
 def condition(kind: str, status: str = "True", **values: Any) -> Object:

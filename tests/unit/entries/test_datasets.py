@@ -672,12 +672,16 @@ def test_pods_are_not_sent_to_files_of_this_machine(raw: Path, modules: Modules)
         ratings(raw)
 
 
+def record_on_kubernetes(pool: RunPaths) -> None:
+    """What says of an open pool that its workers are pods."""
+    pool.folder.mkdir(parents=True)
+    pool.plan.write_text(json.dumps({"backend": "kubernetes", "context": None, "namespace": "training"}))
+
+
 def test_a_folder_that_pods_mount_at_the_same_path_is_a_store_and_a_source_for_them(
     raw: Path, modules: Modules, pool: InProcess, tmp_path: Path
 ) -> None:
-    plan = {"backend": "kubernetes", "context": None, "namespace": "training"}
-    (tmp_path / "runs" / pool.id).mkdir(parents=True)
-    RunPaths(tmp_path / "runs" / pool.id).plan.write_text(json.dumps(plan))
+    record_on_kubernetes(RunPaths(tmp_path / "runs" / pool.id))
     url = f"file://{tmp_path}/mount/sets"
     found = modules.load().ratings.options(pool=pool, store=url)(f"file://{raw}")
     assert found.path == f"{url}/datasets/ratings/{found.key}/files"
@@ -704,9 +708,7 @@ def test_a_local_store_is_no_place_for_pods(modules: Modules, raw: Path) -> None
 def test_an_open_pool_of_a_cluster_does_not_get_a_folder_of_this_machine(
     modules: Modules, raw: Path, pool: InProcess, tmp_path: Path
 ) -> None:
-    plan = {"backend": "kubernetes", "context": None, "namespace": "training"}
-    (tmp_path / "runs" / pool.id).mkdir(parents=True)
-    RunPaths(tmp_path / "runs" / pool.id).plan.write_text(json.dumps(plan))
+    record_on_kubernetes(RunPaths(tmp_path / "runs" / pool.id))
     with pytest.raises(InputError, match=r"raw = .*where pods cannot reach it: .*; store = .*: is on this machine, wh"):
         modules.load().ratings.options(pool=pool)(raw)
     assert pool.calls == []

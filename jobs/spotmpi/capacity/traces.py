@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
@@ -57,10 +57,16 @@ def read_trace(name: str, text: str) -> Trace:
 
 def _own(values: Mapping[str, Any]) -> Trace:
     nodes, price = _decoded("nodes", values["nodes"]), values["price"]
-    prices = np.full(len(nodes), float(price)) if isinstance(price, int | float) else _decoded("price", price)
-    start = datetime.fromisoformat(values["start"]).timestamp() if "start" in values else None
+    prices = np.full(len(nodes), float(price)) if isinstance(price, (int, float)) else _decoded("price", price)
+    start = _unix_time(values["start"]) if "start" in values else None
     pool, on_demand = _pool(values["zone"], values["instance_type"]), float(values["on_demand"])
     return _checked(Trace(pool, float(values["step"]), nodes, prices, on_demand, start))
+
+
+def _unix_time(text: str) -> float:
+    """The Unix time of a date and time, which are UTC where they name no offset, wherever this machine is."""
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def _decoded(key: str, runs: object) -> NDArray[np.float64]:

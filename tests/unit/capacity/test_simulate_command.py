@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,15 @@ def test_traces_that_start_at_different_times_are_compared_at_the_same_times() -
     found = market(traces, Job(1.0, 1.0, (16,)), None, None).available
     assert found.shape == (2, 240)
     assert (found[0] == found[1]).all() and found[0].argmax() == 40
+
+
+def test_a_start_without_an_offset_is_utc_wherever_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Pacific/Chatham")
+        time.tzset()
+        found = read_trace("", json.dumps({**TRACE, "start": "2027-01-01T00:00:00"})).start
+    time.tzset()
+    assert found == datetime(2027, 1, 1, tzinfo=UTC).timestamp()
 
 
 def test_a_deadline_longer_than_half_the_traces_is_refused(spec: str) -> None:

@@ -142,6 +142,7 @@ class Injector:
         pod = self._standing_by() if who == "standby" else run.at_work(fault.node)
         if who == "worker" or how == "kill":
             member = Member(WORKER if who == "worker" else NODE, fault.node)
+            wait_for(f"a running pod of {member}", lambda: self._is_running(member))  # the last fault took it, too
             backend.inject_fault(run.id, member, how)
         elif how in TAKEN:
             self._take(how, pod)
@@ -153,6 +154,9 @@ class Injector:
             self._take("force", pod, self._standing_by())
         else:
             os.kill(self._process(pod, how), signal.SIGKILL)
+
+    def _is_running(self, member: Member) -> bool:
+        return any(pod["status"].get("phase") == "Running" for pod in self.run.runs.pods(self.run.id, member))
 
     def _standing_by(self) -> Member:
         """The pod that stands by, by what it was at the beginning; it may be on its way."""

@@ -19,14 +19,14 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
-from spotmpi.core.names import RunPaths
+from spotmpi.core.names import RunPaths, is_image_reference
 from spotmpi.core.progress import Echo
 from spotmpi.pools.engine import Engine, import_client
 from spotmpi.pools.errors import PoolError
 from spotmpi.pools.pool import Pool, PoolSummary
 from spotmpi.pools.progress import print_message
 from spotmpi.spec.job import POOL
-from spotmpi.spec.source import Source, is_reference
+from spotmpi.spec.source import Source
 
 STAGES = {"prepare": WORKER, "postprocess": POSTPROCESS}  # the roles of the workers of a stream by what they do
 _CLOSED = "closed by its driver"
@@ -59,7 +59,7 @@ def pool(
             if value:
                 raise input_error(name, value, f"run {source} is up already; `resize` and `upload` change a pool")
         return Pool(ExistingRun(source, on))
-    if is_reference(image) and not targets.target_of(on).has_pods:
+    if is_image_reference(image) and not targets.target_of(on).has_pods:
         raise input_error("image", image, "only pods pull an image: add on= with a cluster, or name one under images/")
     changes = [f"pool.count={workers}"] if workers is not None else []
     changes += [f'image="{image}"'] if image is not None else []

@@ -211,10 +211,10 @@ def _checked_source(work: _Work, image: str | None, changes: Sequence[str], targ
     """The spec or command to run; InputError with all problems of the arguments and of the spec."""
     from spotmpi.api import runs as api
     from spotmpi.core.errors import InputError, Problem
-    from spotmpi.spec.source import is_reference
+    from spotmpi.core.names import is_image_reference
 
     problems = list(_conflicts(work))
-    if is_reference(image) and not target.has_pods:
+    if is_image_reference(image) and not target.has_pods:
         remedy = "only pods pull an image: add --on with a cluster, or omit --image to use this machine's software"
         problems.append(Problem("--image", image, remedy))
     source: Source = work.spec or work.command or []

@@ -120,6 +120,11 @@ def is_folder_name(run: str) -> bool:
     return re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", run) is not None and run != SWEEPS
 
 
+def is_image_reference(image: object) -> bool:
+    """Whether an image is a reference that pods pull, not the name of a folder under images/."""
+    return isinstance(image, str) and ("/" in image or ":" in image)
+
+
 def program_module(image: str, program: str) -> str:
     """The Python module of a training program of an image."""
     return f"spotmpi.programs.{image}.{program}"

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from spotmpi.agent.files import exists
 from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
+from spotmpi.core.names import is_image_reference
 from spotmpi.spec.job import JobSpec, data_table
 from spotmpi.spec.kubernetes import CONFIG_MAP, SpecModel
 from spotmpi.streams.order import FUNCTION
@@ -172,20 +173,15 @@ def override(values: Mapping[str, Any], text: str) -> dict[str, Any]:
             hints.option("set"), text, 'write it as key=value, such as limits.failures=3 or image="pytorch"'
         )
     value = _value(keys, raw, text)
-    if keys == ["image"] and is_reference(value):
+    if keys == ["image"] and is_image_reference(value):
         keys = ["kubernetes", "image"]  # and `image` still says what is in it
     return _replace(values, keys, value, text)
-
-
-def is_reference(image: object) -> bool:
-    """Whether an image is a reference that pods pull, not the name of a folder under images/."""
-    return isinstance(image, str) and ("/" in image or ":" in image)
 
 
 def reference_moved(values: Mapping[str, Any]) -> dict[str, Any]:
     """*values* with a reference in ``image`` as ``kubernetes.image``, unless there is another one."""
     cluster = values.get("kubernetes", {})
-    if not is_reference(values.get("image")) or not isinstance(cluster, Mapping) or cluster.get("image"):
+    if not is_image_reference(values.get("image")) or not isinstance(cluster, Mapping) or cluster.get("image"):
         return dict(values)
     rest = {key: value for key, value in values.items() if key != "image"}
     return {**rest, "kubernetes": {**cluster, "image": values["image"]}}

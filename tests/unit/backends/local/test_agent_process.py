@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,30 @@ def test_a_run_gets_the_agent_that_was_started_before_its_spec_was_read(
 
     assert state.state == "succeeded"
     assert (Path(state.folder) / "agent.log").read_text() == ""
+
+
+def test_the_agent_starts_before_the_models_of_a_spec_are_imported(tmp_path: Path) -> None:
+    noting = """
+import sys
+from spotmpi.backends.local.agent_process import WaitingAgent
+from spotmpi.cli.main import main
+
+start = WaitingAgent.__enter__
+
+
+def note_and_start(agent):
+    print("imported before:", sorted({"pydantic", "spotmpi.spec.job"} & set(sys.modules)))
+    return start(agent)
+
+
+WaitingAgent.__enter__ = note_and_start
+main()
+"""
+    arguments = ["run", "--runs", str(tmp_path / "runs"), "--", "true"]
+
+    done = subprocess.run([sys.executable, "-c", noting, *arguments], stdout=subprocess.PIPE, text=True, check=True)
+
+    assert "imported before: []\n" in done.stdout
 
 
 def test_an_agent_without_a_run_ends_with_its_client(capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dis
+import functools
 import inspect
 import textwrap
 import types
@@ -102,14 +103,27 @@ def names_read(tree: ast.AST, imported: set[str]) -> Iterator[tuple[str, tuple[s
     yield from sorted(found)
 
 
-def imported_names(file: Path) -> Iterator[str]:
+def imported_names(file: Path) -> frozenset[str]:
     """The top names of the modules that a file of Python imports anywhere; none where it cannot be read."""
-    with contextlib.suppress(OSError, SyntaxError, ValueError):
-        for node in ast.walk(ast.parse(file.read_bytes())):
-            if isinstance(node, ast.Import):
-                yield from (each.name.partition(".")[0] for each in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                yield node.module.partition(".")[0]
+    try:
+        return _imports(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
+
+
+@functools.lru_cache(maxsize=1024)
+def _imports(source: bytes) -> frozenset[str]:
+    """The top names that a source imports; a package may have hundreds of files, and each call with its code asks."""
+    names = set[str]()
+    statements: list[ast.AST] = [ast.parse(source)]
+    for node in statements:  # which grows; no expression has an import
+        if isinstance(node, ast.Import):
+            names.update(each.name.partition(".")[0] for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            statements += getattr(node, block, ())
+    return frozenset(names)
 
 
 def _compiled(tree: ast.AST) -> types.CodeType:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION
 from spotmpi.agent.plan import NODE, STANDBY, WORKER, Member
+from spotmpi.backends.kill_ranks import NotRunning
 from tests.cluster import endurance_program
 from tests.cluster.runs import FollowedRun
 from tests.testbed import faults
@@ -138,12 +139,11 @@ class Injector:
     def _strike(self, fault: Fault) -> None:
         """Cause a fault that is over at once."""
         how, _, who = fault.kind.partition(" ")
-        backend, run = self.run.runs.backend, self.run
+        run = self.run
         pod = self._standing_by() if who == "standby" else run.at_work(fault.node)
         if who == "worker" or how == "kill":
             member = Member(WORKER if who == "worker" else NODE, fault.node)
-            wait_for(f"a running pod of {member}", lambda: self._is_running(member))  # the last fault took it, too
-            backend.inject_fault(run.id, member, how)
+            wait_for(f"{member} at work", lambda: self._is_hit(member, how))  # the last fault may have taken it
         elif how in TAKEN:
             self._take(how, pod)
         elif how == "rank":
@@ -155,8 +155,12 @@ class Injector:
         else:
             os.kill(self._process(pod, how), signal.SIGKILL)
 
-    def _is_running(self, member: Member) -> bool:
-        return any(pod["status"].get("phase") == "Running" for pod in self.run.runs.pods(self.run.id, member))
+    def _is_hit(self, member: Member, how: str) -> bool:
+        """Inject a fault with `spotmpi drill`'s function; False where the member is not at work yet."""
+        with contextlib.suppress(NotRunning):
+            self.run.runs.backend.inject_fault(self.run.id, member, how)
+            return True
+        return False
 
     def _standing_by(self) -> Member:
         """The pod that stands by, by what it was at the beginning; it may be on its way."""

@@ -233,7 +233,7 @@ class AttemptHistory:
         if summary.get("started") != self.since or summary.get("state") not in _CAUSES:
             return None
         if _last_event(self.record.folder) not in record.TERMINAL:  # its agent was cut off in between
-            self.record.event(summary["state"], reason=summary.get("reason"), **self._counts())
+            self._record_end(summary["state"], summary.get("reason"))
         return _CAUSES[summary["state"]]
 
     def record_restart(self, outcome: Outcome) -> None:
@@ -245,7 +245,10 @@ class AttemptHistory:
         self.record_decisions(())
         state = run_outcome(cause=outcome.cause) or record.FAILED
         self.record.summary(self._summary(state, outcome))
-        self.record.event(state, reason=outcome.reason, **self._counts())
+        self._record_end(state, outcome.reason)
+
+    def _record_end(self, state: str, reason: str | None) -> None:
+        self.record.event(state, reason=reason, **self._counts(), **end_of(self.plan))
 
     def _hold(self) -> None:
         """From here on this machine works for the run."""
@@ -417,6 +420,11 @@ def _last_iteration(folder: str, number: int) -> int | None:
             if values.get("attempt") == number and values.get("kind") == protocol.METRIC:
                 last = values.get("iteration", last)
     return last
+
+
+def end_of(plan: RunPlan) -> dict[str, float]:
+    """What tells the end of this submission of a run from that of another: no clock does, as any may be set."""
+    return {record.SUBMISSION: plan["submitted"]} if "submitted" in plan else {}
 
 
 def _read_summary(folder: str) -> dict[str, Any]:

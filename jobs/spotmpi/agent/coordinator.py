@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from . import protocol, record, stop_requests
 from .attempt import Attempt, Deadlines, Launch
-from .attempt_history import AttemptHistory
+from .attempt_history import AttemptHistory, end_of
 from .context import AgentContext
 from .fencing import Fenced
 from .lines import Line
@@ -448,12 +448,11 @@ class AttemptLoop(_NodeZero):
 
     def _end(self, reason: str, run_record: record.Record | None) -> int:
         """Record that the run has failed, if that is possible; the exit code. One event may fit on a full disk."""
+        values = {"reason": reason, **end_of(self._context.plan)}
         with contextlib.suppress(OSError):
             if run_record is not None:
-                run_record.event(record.FAILED, reason=reason)
+                run_record.event(record.FAILED, **values)
             else:
                 with open(os.path.join(self._context.folder, record.EVENTS), "a") as events:
-                    events.write(
-                        json.dumps({"t": self._context.clock(), "event": record.FAILED, "reason": reason}) + "\n"
-                    )
+                    events.write(json.dumps({"t": self._context.clock(), "event": record.FAILED, **values}) + "\n")
         return _EXIT[NOT_RETRYABLE]

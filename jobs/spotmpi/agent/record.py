@@ -47,6 +47,7 @@ PLACED = "placed"  # the node group on which the nodes of the gang are asked for
 GAP = "gap"  # only in followers: how many lines they missed, in ``size``
 MISSING = "m"  # in place of a stream: the text is a number of lines, see `missing_lines`
 TERMINAL = (SUCCEEDED, FAILED, STOPPED)
+SUBMISSION = "submission"  # in an end on a cluster: the time of the submission that has ended, which names it
 LOST = "lost"  # never recorded: the run has no end, and nobody is left to record one
 
 _LOG_NAME = re.compile(r"([a-z]+)-([0-9]+)\.log")

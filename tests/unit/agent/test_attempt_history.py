@@ -128,6 +128,17 @@ def test_an_attempt_is_recorded_with_everything_that_its_program_reported(run: R
     assert history.attempts == [expected] == run.history().attempts
 
 
+def test_an_end_names_its_submission_where_the_run_folder_may_have_the_ends_of_others(run: RecordedRun) -> None:
+    run.history().finish(STOP)
+    assert "submission" not in run.events()[-1], "of a run on this machine"
+    for submitted in (SUBMITTED, SUBMITTED - 500):  # an agent that was cut off, and one with another clock
+        run.plan["submitted"] = submitted
+        history = run.history(submitted)
+        history.finish(STOP)
+        (run.folder / "events.jsonl").write_text("")
+        assert history.recorded_end() == STOPPED and run.events()[-1]["submission"] == submitted
+
+
 @pytest.mark.parametrize(
     ("container", "recorded"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import resource
 import time
 from collections import deque
@@ -174,17 +173,6 @@ def test_entries_lost_to_rotation_while_the_clock_of_their_node_was_set_back_com
     assert pod.numbers() == [1, 2, 3, "3 missing", 7, 8, 9]
 
 
-def test_the_end_of_an_earlier_submission_is_not_read_where_the_clock_of_a_resumed_run_is_behind() -> None:
-    """Node 0's next pod prints times before the submission, by the clock of the API server."""
-    end = json.dumps({"n": 0, "e": {"t": 990.0, "event": record.FAILED, "reason": "no space"}})
-    began = json.dumps({"n": 0, "e": {"t": 401.0, "event": record.STARTED, "attempt": 2}})
-    later = [line(number, time=500.0 + number) for number in (1, 2)]
-    pod = FakePod(later, folder=[end, began], has_predecessors=True)
-    events, _ = pod.read(follow=False)
-    assert [event.kind for event in events] == [record.STARTED, record.LINE, record.LINE]
-    assert pod.folder_reads == [(0.0, math.inf)]
-
-
 def test_a_reader_that_starts_after_rotation_reads_the_beginning_from_the_run_folder() -> None:
     events, _ = FakePod(lines(5, 6), folder=lines(1, 6)).read(follow=False)
     assert [event.number for event in events] == [1, 2, 3, 4, 5, 6]
@@ -322,22 +310,6 @@ def test_a_folder_in_place_of_a_forbidden_log_gives_lines_of_any_time_once(monke
 
     _, *entries = asyncio.run(collect())  # the first says which right is missing
     assert [entry.event.number for entry in entries if entry.event] == [1, 2, 3, 4, 5]
-
-
-def test_a_folder_in_place_of_a_forbidden_log_does_not_give_the_end_of_an_earlier_submission() -> None:
-    ends = [json.dumps({"n": 0, "e": {"t": time, "event": record.FAILED, "reason": "why"}}) for time in (990.0, 1002.0)]
-    pod = FakePod(folder=[ends[0], line(1), ends[1]])
-    source = Source("pod", COORDINATOR, 999.0, False, lambda: True, None, pod.replay)
-
-    async def collect() -> list[Entry]:
-        client: Any = SimpleNamespace(namespace="ours", now=time.time)
-        return [entry async for entries in FolderLog(client).entries(source, True) for entry in entries]
-
-    _, *entries = asyncio.run(collect())
-    assert [(entry.event.kind, entry.event.time) for entry in entries if entry.event] == [
-        (record.LINE, 1001.0),
-        (record.FAILED, 1002.0),
-    ]
 
 
 def test_a_refusal_by_a_server_that_has_just_started_is_retried() -> None:

@@ -192,10 +192,8 @@ class PodLog:
     async def _recover(self, missing: int, entry: Entry) -> list[Entry]:
         """What the run folder holds of *missing* entries before *entry*, and an event for what it lacks."""
         member, until = self._source.member, entry.time or self._client.now()
-        # Where the node's clock was set back meanwhile, no span of its times has what is missing. All of the folder may
-        # have the end of an earlier submission.
-        is_set_back = until < self._time
-        span = (0.0, math.inf) if is_set_back else (self._time, until)
+        # Where the node's clock was set back meanwhile, no span of its times has what is missing.
+        span = (0.0, math.inf) if until < self._time else (self._time, until)
         try:
             entries = await self._source.read_folder(self._source.pod, member, *span)
         except SpotmpiError as error:
@@ -203,8 +201,6 @@ class PodLog:
                 reason = f"the output of earlier attempts of {member} is no longer available: {error}"
                 return [Entry(0, event=Event(until, record.GAP, values={"reason": reason}))]
             entries = []
-        if is_set_back:
-            entries = [each for each in entries if not _is_end(each)]
         earlier = [each for some in entries for each in some.split() if not _is_line_after(each, entry)]
         new = [each for each in earlier if self._is_new(each)]
         # The folder may repeat lines at both ends of the span, of which one is *entry* itself.
@@ -227,11 +223,6 @@ class PodLog:
             return False
         self._lines[key] = event.number
         return True
-
-
-def _is_end(entry: Entry) -> bool:
-    """Whether this is the end of a run."""
-    return entry.event is not None and entry.event.terminal
 
 
 def _is_same_line(one: Entry, other: Entry) -> bool:
@@ -357,8 +348,7 @@ class FolderLog:
     async def entries(self, source: Source, follow: bool) -> AsyncIterator[list[Entry]]:
         """What the run folder holds of a pod's node, once, with *follow* until the pod has ended.
 
-        Its last reading is of all times: the node's clock may have been set back, or not be the API server's. An end in
-        it that is older than the pod is that of an earlier submission.
+        Its last reading is of all times: the node's clock may have been set back, or not be the API server's.
         """
         right = f"you may not read logs of pods in namespace {self._client.namespace}: ask for `get` on `pods/log`"
         for entries in self._report(f"{right}; until then output comes from the run folder alone"):
@@ -373,8 +363,7 @@ class FolderLog:
                 for entries in self._report(f"the run folder cannot be read either: {error}"):
                     yield entries
                 return
-            own = [entry for entry in found if not _is_end(entry) or (entry.time or 0.0) >= source.since]
-            new = [each for entry in own for each in entry.split() if known.is_new(each)]
+            new = [each for entry in found for each in entry.split() if known.is_new(each)]
             if new:
                 since = max(since, *(entry.time or 0.0 for entry in new))
                 yield new

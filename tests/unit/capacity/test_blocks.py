@@ -110,6 +110,7 @@ def test_a_run_does_on_spot_nodes_what_its_block_has_no_time_for_and_the_rest_th
 
 def test_a_run_leaves_a_block_that_ends_before_its_work_is_done(tmp_path: Path) -> None:
     run = run_on(tmp_path, 0, 1 + LEAVE / HOUR, BLOCK, near=0)
+    run.step = 30.0
     run.run_until(lambda: False, DEADLINE)
     assert run.ended is not None and run.cluster.ended_by_ec2 == 0
     assert run.groups[0] == BLOCK and run.groups[-1] == FAR and run.stored == WORK

@@ -301,7 +301,7 @@ def test_whatever_nodes_come_and_go_a_run_with_several_numbers_keeps_its_deadlin
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     run = PlacedRun(tmp_path_factory.mktemp("run"), {NEAR: SIZE, OTHER: 0, FAR: SIZE}, int(WORK), START, **ELASTIC)
-    run.mortal = data.draw(st.booleans())
+    run.mortal, run.step = data.draw(st.booleans()), 10.0
     while run.ended is None and run.seconds < DEADLINE:
         on_spot = not run.cluster.suspended and run.state["at"] != FAR
         if on_spot and run.cluster.placed() and data.draw(st.integers(0, 2)) == 0:
@@ -318,7 +318,7 @@ def test_whatever_spot_nodes_do_the_deadline_is_kept_and_no_gang_is_of_two_group
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     run = run_on(tmp_path_factory.mktemp("run"), near=SIZE, other=0, far=SIZE)
-    run.mortal = data.draw(st.booleans())
+    run.mortal, run.step = data.draw(st.booleans()), 10.0
     while run.ended is None and run.seconds < DEADLINE:
         if data.draw(st.integers(0, 2)) == 0 and not run.cluster.suspended and run.state["at"] != FAR:
             run.lose_a_node()

@@ -7,8 +7,10 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
+import httpcore2
 import httpx2
 import msgspec
 import pytest
@@ -25,6 +27,7 @@ from tests.unit.entries import registries
 from tests.unit.entries.registries import LOGIN, Registry
 
 Open = Callable[..., Registry]
+CONTEXT = cache(httpcore2.default_ssl_context)  # each client reads the machine's certificate authorities, for 20 ms
 REAL = [
     pytest.mark.nightly("builds the CNCF's registry; by day a double, whose answers these tests compare with it"),
     pytest.mark.tools("registry"),
@@ -42,6 +45,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
 @pytest.fixture(autouse=True)
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
     """The model digits:2 in a store, of three files of which two are equal, and a docker without logins."""
+    monkeypatch.setattr(httpcore2, "default_ssl_context", CONTEXT)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPOTMPI_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("SPOTMPI_STORE", str(tmp_path / "store"))

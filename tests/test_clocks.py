@@ -127,7 +127,7 @@ COMPARISONS = {
         f"chooses which of two reasons is shown; the end comes last, whatever clocks say; {DEADLINE}",
     ),
     "jobs/spotmpi/backends/kubernetes/follow/pod_log.py": (
-        8,
+        7,
         f"{ONE_CLOCK}, or a span of an agent's own times; numbers, or `pull`, show what is missing",
     ),
     "jobs/spotmpi/backends/kubernetes/follow/run.py": (3, ONE_CLOCK),

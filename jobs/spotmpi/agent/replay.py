@@ -1,8 +1,9 @@
 """Prints what a run folder holds of a span of time, in the format of `PodRecord`, for followers that missed it.
 
-    python -m spotmpi.agent.replay FOLDER MEMBER SINCE UNTIL
+    python -m spotmpi.agent.replay FOLDER MEMBER SINCE UNTIL SUBMITTED
 
-It prints lines of output of one member, and of node 0 metrics, events and records, with SINCE < time < UNTIL.
+It prints lines of output of one member, and of node 0 metrics, events and records, with SINCE < time < UNTIL. Those of
+submissions other than that of SUBMITTED are left out: by the numbers of attempts, as the clocks of nodes may be set.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Tuple
 
 from . import pod_record, protocol, record
 from .plan import COORDINATOR, Member, read_member
@@ -22,20 +23,40 @@ _ROUNDING = 1e-6  # seconds; logs keep microseconds
 Timed = Tuple[float, Dict[str, Any]]
 
 
-def entries(folder: str, member: Member, since: float, until: float) -> list[dict[str, Any]]:
+def entries(folder: str, member: Member, since: float, until: float, submitted: float) -> list[dict[str, Any]]:
     """The entries of a member within a span of Unix seconds, by time; lines at its very ends may be repeated."""
-    timed = list(_lines(folder, member, since - _ROUNDING, until + _ROUNDING))
+    first = record.noted_first_attempt(folder, repr(submitted)) or 0
+    timed = list(_lines(folder, member, first, since - _ROUNDING, until + _ROUNDING))
     if member == COORDINATOR:
+        metrics = _objects(folder, "metrics.jsonl", pod_record.METRIC)
         others = [
-            *_objects(folder, "metrics.jsonl", pod_record.METRIC),
-            *_objects(folder, "events.jsonl", pod_record.EVENT),
+            *(each for each in metrics if _attempt(each, first) >= first),
+            *_own_events(_objects(folder, record.EVENTS, pod_record.EVENT), submitted),
+            *_records(folder, first, submitted),
         ]
-        timed += [item for item in [*others, *_records(folder)] if since < item[0] < until]
+        timed += [item for item in others if since < item[0] < until]
     return [entry for _, entry in sorted(timed, key=lambda item: item[0])]
 
 
-def _lines(folder: str, member: Member, since: float, until: float) -> Iterator[Timed]:
-    for attempt in record.numbers(os.path.join(folder, "logs")):
+def _attempt(metric: Timed, first: int) -> int:
+    number = metric[1][pod_record.METRIC].get("attempt")
+    return number if isinstance(number, int) else first  # programs of the run can write into its folder too
+
+
+def _own_events(events: Iterator[Timed], submitted: float) -> list[Timed]:
+    """Those since the end of another submission."""
+    own: List[Timed] = []
+    for time, entry in events:
+        values = entry[pod_record.EVENT]
+        if values.get("event") in record.TERMINAL and values.get(record.SUBMISSION, submitted) != submitted:
+            own.clear()
+        else:
+            own.append((time, entry))
+    return own
+
+
+def _lines(folder: str, member: Member, first: int, since: float, until: float) -> Iterator[Timed]:
+    for attempt in (each for each in record.numbers(os.path.join(folder, "logs")) if each >= first):
         path = os.path.join(folder, "logs", str(attempt), member.file + ".log")
         try:
             file = open(path, encoding="utf-8", errors="replace", newline="\n")
@@ -61,13 +82,14 @@ def _objects(folder: str, name: str, kind: str) -> Iterator[Timed]:
                 yield time, {kind: values}
 
 
-def _records(folder: str) -> Iterator[Timed]:
+def _records(folder: str, first: int, submitted: float) -> Iterator[Timed]:
     attempts = os.path.join(folder, "attempts")
-    for number in record.numbers(attempts):
+    for number in (each for each in record.numbers(attempts) if each >= first):
         for ended, values in _read_file(os.path.join(attempts, str(number), "node-0.json")):
             yield ended, {pod_record.ATTEMPT: [number, 0, values]}
-    for ended, values in _read_file(os.path.join(folder, "summary.json")):
-        yield ended, {pod_record.SUMMARY: values}
+    for ended, values in _read_file(os.path.join(folder, record.SUMMARY)):
+        if values.get("started", submitted) == submitted:
+            yield ended, {pod_record.SUMMARY: values}
 
 
 def _read_file(path: str) -> Iterator[Timed]:
@@ -91,8 +113,9 @@ def _timed(text: str, key: str) -> Iterator[Timed]:
 
 def main(arguments: list[str]) -> int:
     """Print the entries, each numbered 0, as a pod's own output has them."""
-    folder, member, since, until = arguments
-    for entry in entries(folder, read_member(member), float(since), float(until)):
+    folder, member, *times = arguments
+    since, until, submitted = map(float, times)
+    for entry in entries(folder, read_member(member), since, until, submitted):
         print(json.dumps({pod_record.NUMBER: 0, **entry}, separators=(",", ":")))
     return 0
 

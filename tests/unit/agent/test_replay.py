@@ -20,6 +20,7 @@ from spotmpi.agent.schema import AttemptRecord
 from spotmpi.runs import pod_output
 from spotmpi.runs.pod_output import Entry
 
+SUBMITTED = 1000.0  # Unix seconds
 UNICODE = "\u00e9 \u2028 \U0001f600"
 HOSTILE = ["", " ", "a  b ", "\t", UNICODE, '{"n":1,"e":{}}', "x" * 5000, "ends in \\", "\x1b[31mred"]
 ATTEMPT: AttemptRecord = {"attempt": 1, "started": 1.0, "cause": "succeeded", "last_iteration": 20}
@@ -27,7 +28,7 @@ ATTEMPT: AttemptRecord = {"attempt": 1, "started": 1.0, "cause": "succeeded", "l
 
 def all_entries(folder: Path, node: int = 0) -> list[dict[str, Any]]:
     """Everything that the folder holds of a node."""
-    return replay.entries(str(folder), Member(NODE, node), 0, 1e12)
+    return replay.entries(str(folder), Member(NODE, node), 0, 1e12, SUBMITTED)
 
 
 def parse_lines(text: str) -> list[Entry]:
@@ -57,7 +58,7 @@ def test_every_printed_entry_is_in_the_folder_with_values_and_time(
     printed = parse_lines(capsys.readouterr().out)
     assert [entry.number for entry in printed] == list(range(1, len(HOSTILE) + 7))
 
-    replay.main([str(tmp_path), "0", "0", "1e12"])
+    replay.main([str(tmp_path), "0", "0", "1e12", "0"])
 
     replayed = parse_lines(capsys.readouterr().out)
     assert len(replayed) == len(printed)
@@ -70,8 +71,34 @@ def test_every_printed_entry_is_in_the_folder_with_values_and_time(
 
 def test_a_span_leaves_out_what_is_older_and_what_is_newer(tmp_path: Path) -> None:
     write_records(tmp_path)
-    texts = [entry["l"][6] for entry in replay.entries(str(tmp_path), COORDINATOR, 1001.5, 1004.5) if "l" in entry]
+    texts = [
+        entry["l"][6] for entry in replay.entries(str(tmp_path), COORDINATOR, 1001.5, 1004.5, SUBMITTED) if "l" in entry
+    ]
     assert texts == HOSTILE[1:4] or texts == HOSTILE[0:3]
+
+
+@pytest.mark.parametrize("ahead", [-600.0, 600.0], ids=["behind", "ahead"])
+def test_nothing_of_an_earlier_submission_is_replayed_however_the_clock_of_node_0_is_set(
+    tmp_path: Path, ahead: float
+) -> None:
+    """A follower of a resumed run would take its end for its own, and print its lines again."""
+    for number, submitted in enumerate((SUBMITTED, SUBMITTED + 90), 1):
+        clock = iter(range(int(submitted + ahead), 10_000)).__next__
+        pod_record = PodRecord(str(tmp_path), clock=clock)
+        assert record.first_attempt(str(tmp_path), repr(submitted)) == pod_record.take_attempt() == number
+        pod_record.event(record.STARTED, attempt=number)
+        pod_record.line(number, COORDINATOR, Line(None, "o", f"line of {number}"))
+        pod_record.metric(number, COORDINATOR, "metric", {"iteration": number})
+        pod_record.attempt(number, 0, {**ATTEMPT, "attempt": number, "ended": float(clock())})
+        if number == 1:
+            pod_record.summary({"state": "failed", "started": submitted, "ended": float(clock())})
+            pod_record.event(record.FAILED, reason="no space", submission=submitted)
+        pod_record.close()
+
+    found = replay.entries(str(tmp_path), COORDINATOR, 0.0, 1e12, SUBMITTED + 90)
+
+    assert [next(key for key in entry if key != "n") for entry in found] == ["e", "l", "m", "a"]
+    assert found[0]["e"]["attempt"] == found[1]["l"][0] == found[2]["m"]["iteration"] == found[3]["a"][0] == 2
 
 
 def test_another_nodes_log_comes_without_node_0s_records(tmp_path: Path) -> None:
@@ -88,7 +115,10 @@ def test_torn_and_missing_files_are_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text('{"t": 1, "event": "started"}\n{"t": 2, "ev')
     (tmp_path / "summary.json").write_text("{")
     (tmp_path / "attempts" / "1").mkdir(parents=True)
-    assert json.dumps(replay.entries(str(tmp_path), COORDINATOR, 0, 5)) == '[{"e": {"t": 1, "event": "started"}}]'
+    assert (
+        json.dumps(replay.entries(str(tmp_path), COORDINATOR, 0, 5, SUBMITTED))
+        == '[{"e": {"t": 1, "event": "started"}}]'
+    )
 
 
 STAMP = "2026-11-21T07:52:0{}.000000Z"

@@ -76,7 +76,7 @@ def test_no_line_of_a_program_ends_the_agent_or_who_reads_its_pod_or_its_folder(
     events = list(folder_events(paths, follow=False, alive=lambda: False))
     assert json.loads(json.dumps([event.to_json() for event in events]))
     assert {"submitted", "started", "succeeded"} <= {event.kind for event in events}
-    assert replay.entries(str(paths.folder), COORDINATOR, 0.0, 1e12)
+    assert replay.entries(str(paths.folder), COORDINATOR, 0.0, 1e12, 0.0)
     run_record: Any = SimpleNamespace(folder=str(paths.folder))
     plan: Any = {}
     assert AttemptHistory(run_record, plan, 0.0).attempts == []

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,6 @@ from spotmpi.agent.plan import COORDINATOR
 from spotmpi.backends.kubernetes.client import answers
 from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.follow import pod_log
-from spotmpi.backends.kubernetes.follow import run as following
-from spotmpi.backends.kubernetes.follow.jobset import LABELS_RESTARTS, submission_time
 from spotmpi.backends.kubernetes.follow.pod_log import RunFolder
 from spotmpi.backends.kubernetes.follow.run import ClusterFollower
 from spotmpi.backends.targets import Target
@@ -24,7 +20,7 @@ from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.runs.pod_output import Entry
 from tests.cloud.cluster.fake_cluster import FakeCluster
-from tests.cloud.cluster.objects import RUN, a_pod, condition, jobset, log_line, pod
+from tests.cloud.cluster.objects import RUN, a_pod, condition, jobset, pod
 from tests.unit.backends.kubernetes.following import follow, look
 
 pytestmark = pytest.mark.usefixtures("a_run")
@@ -155,28 +151,6 @@ def test_output_is_read_from_the_run_folder_as_it_grows(
     assert {event.kind for event in events} == {record.GAP, record.STARTED, record.SUCCEEDED}
     assert events[-1].kind == record.SUCCEEDED and since_times[1:3] == [5e9, 5e9], "from the newest entry on"
     assert len(reasons(events)) == 1
-
-
-@pytest.mark.parametrize("ahead", [-600.0, 600.0], ids=["behind", "ahead"])
-def test_the_end_of_an_earlier_submission_is_none_however_the_clock_of_node_0_was_set(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, ahead: float
-) -> None:
-    """The run folder has both ends; the times in them are node 0's, and its next pod reads what came before."""
-    resumed = jobset()
-    now = time.time() + ahead
-    earlier = {record.SUBMISSION: submission_time(resumed) - 90, "reason": "no space"}
-    leader = pod(0, "Running")
-    leader["metadata"]["labels"][LABELS_RESTARTS[0]] = "1"
-    cluster.put(leader)
-    cluster.add_log(leader, log_line(1, record.STARTED, t=now, attempt=2))
-    fill_folder(monkeypatch, Entry(0, event=Event(now - 30, record.FAILED, values=earlier)))
-
-    monkeypatch.setattr(following, "LOG_TIMEOUT", 0.05)
-    own = {record.SUBMISSION: submission_time(resumed), "reason": "a mistake"}
-    ends = threading.Timer(0.5, cluster.add_log, [leader, log_line(2, record.FAILED, t=now + 1, **own)])
-
-    events = follow(cluster, resumed, lambda events: ends.start() if len(events) == 1 else None)
-    assert [(event.kind, event.reason) for event in events] == [(record.STARTED, None), (record.FAILED, "a mistake")]
 
 
 def test_logs_without_any_output_fail_and_status_does_not(

@@ -24,6 +24,7 @@ from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.client.api import RETRY_DELAY, ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
+from spotmpi.backends.kubernetes.follow.jobset import submission_time
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess, volume_access
 from spotmpi.core import archives, names
 from spotmpi.core.errors import NotPermitted, SpotmpiError
@@ -287,6 +288,7 @@ class RunFolder:
         self._client = client
         self._echo = echo
         self._run = jobset["metadata"]["name"]
+        self._submitted = submission_time(jobset)
         self._volume = manifests.run_volume(jobset)
         self._access: VolumeAccess | None = None
         self._stack = AsyncExitStack()
@@ -294,12 +296,15 @@ class RunFolder:
     async def entries(
         self, pods: Callable[[], Sequence[str]], member: Member, since: float, until: float
     ) -> list[Entry]:
-        """What the folder holds of *member* between two Unix times; *pods* names those that run and see it now.
+        """What the folder holds of *member* since the submission, between two Unix times of the member's machine.
+
+        *pods* names those that run and see the folder now.
 
         Raises:
             SpotmpiError: no pod can read it.
         """
-        arguments = (f"{pod_context.RUNS}/{self._run}", member.text, repr(since), repr(until))
+        times = map(repr, (since, until, self._submitted))
+        arguments = (f"{pod_context.RUNS}/{self._run}", member.text, *times)
         why = ""
         for delay in RETRY_DELAYS:
             running = pods()

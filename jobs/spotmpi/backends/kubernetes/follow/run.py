@@ -142,17 +142,12 @@ class ClusterFollower:
         yield [Entry(0, event=event) for event in await self._check()]
 
     def _hold_back_end(self, entries: list[Entry]) -> list[Entry]:
-        """*entries* without the end of the run, which comes last, and those of earlier submissions."""
+        """*entries* without the end of the run, which comes last."""
         ends = [entry for entry in entries if entry.event and entry.event.kind in record.TERMINAL]
-        own = [entry for entry in ends if entry.event and self._ends_this_submission(entry.event)]
-        self._recorded_end = own[-1] if own else self._recorded_end
+        self._recorded_end = ends[-1] if ends else self._recorded_end
         self._has_joined = self._has_joined or any(e.event and e.event.kind == record.JOINED for e in entries)
         self._exits.note(entries)
         return [entry for entry in entries if entry not in ends] if ends else entries
-
-    def _ends_this_submission(self, end: Event) -> bool:
-        """Whether not an earlier one ended, whose end the run folder has, too; its time tells nothing."""
-        return bool(end.values.get(record.SUBMISSION, self._run.submitted) == self._run.submitted)
 
     def _last_entry(self) -> Entry:
         if self._recorded_end:

@@ -12,17 +12,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Dict, Optional
+from typing import TYPE_CHECKING
 
 from . import coordinator, processes, protocol
 from .clock import CLOCK, Clock
 from .context import AgentContext, in_pod, in_run_folder, read_pod_context
 from .outcomes import repeat
-from .plan import Member
 from .stop_source import Notice
 
 if TYPE_CHECKING:  # each place needs its own transport alone
-    from .checkpoint_copies import Copies
     from .children import Children
     from .tcp import Tcp
 
@@ -69,28 +67,26 @@ def run_member(context: AgentContext, transport: Tcp, notice: Notice, copies_por
     processes.protect_output()
     os.makedirs(context.mounts.work, exist_ok=True)
     started = context.clock()
-    copies: Dict[Member, Optional[Copies]] = {}  # by the member for which they are exchanged: this one
+    if protocol.ENV_CHECKPOINT_MEMORY_PATH in context.plan["environment"]:
+        from .checkpoint_copies import Exchange  # few runs need it
 
-    def exchange(context: AgentContext) -> None:
-        """Exchange checkpoints in memory as what this node is now: where pods stand by, that changes."""
-        if context.member not in copies:
-            _close(copies)
-            copies[context.member] = _start_copies(context, copies_port)
-
+        transport.exchange = Exchange(copies_port)
     try:
-        exchange(context)
+        if transport.exchange is not None:
+            transport.exchange.begin(context)
         if context.is_coordinator:
             code = coordinator.run(context, transport, notice)
             _keep_checkpoints(context)
             return code
         if context.is_worker:
             return pool_worker.run(context, transport, notice, started)
-        code = worker.run(context, transport, notice, started, exchange)
+        code = worker.run(context, transport, notice, started)
         if context.slurm and code == protocol.INTERRUPTED:  # node 0's memory may be lost, and this one's ends now
             _keep_checkpoints(context)
         return code
     finally:
-        _close(copies)
+        if transport.exchange is not None:
+            transport.exchange.close()
         processes.kept.clear()
         processes.kill_descendants()
 
@@ -120,22 +116,6 @@ def run_children(context: AgentContext, transport: Children) -> int:
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     return coordinator.run(context, transport, Notice("the agent", [signal.SIGTERM]))
-
-
-def _start_copies(context: AgentContext, port: int | None) -> Copies | None:
-    """The exchange of checkpoints in memory, where the run has some."""
-    if protocol.ENV_CHECKPOINT_MEMORY_PATH not in context.plan["environment"]:
-        return None
-    from . import checkpoint_copies  # few runs need it
-
-    return checkpoint_copies.start(context, checkpoint_copies.PORT if port is None else port)
-
-
-def _close(copies: Dict[Member, Optional[Copies]]) -> None:
-    for each in copies.values():
-        if each is not None:
-            each.close()
-    copies.clear()
 
 
 def _keep_checkpoints(context: AgentContext, clear: bool = False) -> None:

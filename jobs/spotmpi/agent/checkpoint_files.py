@@ -18,6 +18,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 STATE = "state.safetensors"
 UNFINISHED = ".writing-"
+SENT = UNFINISHED + "sent"  # the start of the names of folders with a link to a state that an agent is sending
 _COMPLETE = "iteration-"
 _PIECE = 1 << 20  # bytes
 Manifest = Dict[str, Any]

@@ -84,7 +84,8 @@ class Readiness:
 
     The pods of before a restart had the same names, and DNS may lead to them for seconds: a host counts when its name
     resolves to the address from which its worker connected, unless names are fixed, as those of machines are. *hosts*
-    gives the name of each node, which may have another one once a pod that stood by does its work.
+    gives the name of each node, which may have another one once a pod that stood by does its work. *missing_here* says
+    what else node 0 waits for on itself, if anything.
     """
 
     def __init__(
@@ -94,12 +95,14 @@ class Readiness:
         staging: Staging,
         clock: Clock = CLOCK,
         fixed_names: bool = False,
+        missing_here: Callable[[], str | None] | None = None,
     ) -> None:
         self._hosts = hosts
         self.addresses: dict[str, str] = {}  # of hosts whose name resolves to their worker's address
         self._fixed_names = fixed_names
         self._coordinator = coordinator
         self._staging = staging
+        self._missing_here = missing_here or (lambda: None)
         self._clock = clock
         self._all_connected: float | None = None  # when the last host connected, as `Clock.awake` counts
 
@@ -117,7 +120,8 @@ class Readiness:
         unresolved = [] if self._fixed_names else self._unresolved()
         if unresolved:
             return self._describe(unresolved, "are not in DNS with their address yet")
-        return "node 0: %s" % self._staging if self._staging.busy or self._staging.error else None
+        here = str(self._staging) if self._staging.busy or self._staging.error else self._missing_here()
+        return here and "node 0: %s" % here
 
     def wait(self, limit: float, events: record.Record, stop_source: StopSource) -> Outcome | None:
         """None once nothing is missing, else the outcome of waiting for *limit* seconds; records what is missing."""

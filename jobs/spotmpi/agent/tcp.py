@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import TYPE_CHECKING
 
 from . import hardware, launchers, node_check, peers, protocol, ssh
 from .attempt import Launch
@@ -24,6 +25,9 @@ from .schema import Greeting
 from .standby_coordinator import StandbyCoordinator
 from .starts import StartServer
 
+if TYPE_CHECKING:  # few runs need it
+    from .checkpoint_copies import Exchange
+
 
 class Tcp:
     """The transport of such agents, on *port* of node 0; JobSet or Slurm start all anew where a node is lost."""
@@ -32,6 +36,7 @@ class Tcp:
 
     def __init__(self, port: int = peers.PORT) -> None:
         self._port = port
+        self.exchange: Exchange | None = None  # of checkpoints in memory
         self._starts: StartServer | None = None
         self._members: peers.Coordinator | None = None
         self._facts: hardware.Facts | None = None  # once node 0 is prepared
@@ -134,7 +139,12 @@ class Tcp:
         if self._readiness is None or self._readiness.failure:
             staging = Staging(context.plan.get("staging"), context.mounts.cgroup)
             self._readiness = Readiness(
-                lambda: context.with_pods(members.pods).hosts, members, staging, context.clock, context.slurm
+                lambda: context.with_pods(members.pods).hosts,
+                members,
+                staging,
+                context.clock,
+                context.slurm,
+                None if self.exchange is None else self.exchange.missing,
             )
         return self._readiness
 

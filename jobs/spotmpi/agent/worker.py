@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import hardware, network, processes, protocol
 from .attempt import Attempt, Launch
@@ -37,6 +36,9 @@ from .schema import Greeting
 from .starts import StartedProcesses
 from .stop_source import Notice
 from .tcp import Tcp
+
+if TYPE_CHECKING:  # few runs need it
+    from .checkpoint_copies import Exchange
 
 # Seconds without an address of node 0 after which a pod that stands by ends, so that node 0's next pod may have its
 # machine; and how much longer each further one waits, since the first may be enough.
@@ -132,19 +134,13 @@ class CoordinatorLink:
         return self.ends and not self.over
 
 
-def run(
-    context: AgentContext,
-    transport: Tcp,
-    notice: Notice,
-    started: float,
-    on_begin: Callable[[AgentContext], None] = lambda context: None,
-) -> int:
-    """This node's part of the run, attempt after attempt; the pod's exit code. Each begins with *on_begin*.
+def run(context: AgentContext, transport: Tcp, notice: Notice, started: float) -> int:
+    """This node's part of the run, attempt after attempt; the pod's exit code.
 
     Where nodes are replaced one by one, it joins each agent of node 0 that follows, and outlives the last one: the
     first pod of a run that ends with 0 ends all of them.
     """
-    worker, place = Worker(context, on_begin), context.member
+    worker, place = Worker(context, transport.exchange), context.member
     while True:
         joined = join_coordinator(context, transport, notice, started, place=place)
         if joined is None:
@@ -173,9 +169,9 @@ def _wait_for_end(context: AgentContext, notice: Notice) -> None:
 class Worker:
     """What the agent of a node of the gang does, apart from node 0's."""
 
-    def __init__(self, context: AgentContext, on_begin: Callable[[AgentContext], None] = lambda context: None) -> None:
+    def __init__(self, context: AgentContext, exchange: Exchange | None = None) -> None:
         self._context = self._whole = context  # of the current attempt, and with all nodes that the run may have
-        self._on_begin = on_begin
+        self._exchange = exchange  # of checkpoints in memory
         self._link: CoordinatorLink  # to the current agent of node 0
         self._facts: hardware.Facts | None = None  # once this node is prepared
         self._is_staged = self._has_sshd = False
@@ -190,7 +186,8 @@ class Worker:
             if link.place is not None:
                 pods = None if link.nodes is None else [Member(NODE, number) for number in range(link.nodes)]
                 self._context = self._whole.with_pods(pods)._replace(member=link.place)
-            self._on_begin(self._context)
+            if self._exchange is not None:
+                self._exchange.begin(self._context, link.connection)
             self._take_part()
             while not link.ends:
                 link.wait()
@@ -229,6 +226,8 @@ class Worker:
         self._is_staged = self._is_staged or stage_data(context, link)
         if context.stands_by:  # else ranks wait for the imports themselves
             wait_for_imports(context, self._serve)
+        if self._exchange is not None:  # else what the first iterations do could be lost with node 0
+            self._exchange.wait(context.clock, self._poll)
         if self._is_staged and not link.ends:
             link.report(ready=1, hardware=facts, **({} if link.nodes is None else {"nodes": link.nodes}))
             if not self._has_sshd:
@@ -239,7 +238,12 @@ class Worker:
 
     def _serve(self) -> bool:
         """Serve node 0 for a moment; whether the attempt goes on."""
-        self._link.wait()
+        self._link.connection.wait(POLL_INTERVAL)
+        return self._poll()
+
+    def _poll(self) -> bool:
+        """Serve node 0; whether the attempt goes on."""
+        self._link.poll()
         return not self._link.ends
 
     def _wait_after_error(self) -> None:

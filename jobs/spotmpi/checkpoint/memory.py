@@ -44,11 +44,12 @@ class Memory:
         self._error: Optional[OSError] = None
 
     def prepare(self) -> None:
-        """Remove what earlier processes have not completed."""
+        """Remove what earlier processes have not completed, but what the agent is sending: it removes that itself."""
         try:
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
-            for name in [name for name in os.listdir(self.folder) if name.startswith(files.UNFINISHED)]:
-                shutil.rmtree(os.path.join(self.folder, name))
+            for name in os.listdir(self.folder):
+                if name.startswith(files.UNFINISHED) and not name.startswith(files.SENT):
+                    shutil.rmtree(os.path.join(self.folder, name))
         except OSError as error:
             self._give_up(error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,12 +21,14 @@ import pytest
 
 from spotmpi.agent import __main__, checkpoint_copies, checkpoint_memory, network, processes, protocol, worker
 from spotmpi.agent import checkpoint_files as files
-from spotmpi.agent.checkpoint_copies import Copies
+from spotmpi.agent.checkpoint_copies import PATIENCE, Copies, Exchange
 from spotmpi.agent.checkpoint_files import newest_iteration
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext, Mounts
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.stop_source import Notice
+from spotmpi.checkpoint.memory import Memory
+from tests.clocks import SetClock
 from tests.contract.processes import wait_until
 from tests.testbed.web import free_pair, free_port
 from tests.unit.agent.gang import LIMIT, Gang
@@ -107,6 +111,44 @@ def test_the_next_node_follows_and_keeps_two(tmp_path: Path, served: tuple[Path,
         files.remove(str(folder / files.name_of(iteration)))
 
     wait_until(lambda: names(copy) == ["iteration-000000002", "iteration-000000005"])  # the first is removed after it
+
+
+class Recorded(threading.Event):
+    """An event that nobody sets, with the seconds for which it was waited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        return super().wait(timeout)
+
+
+class Asked(SetClock):
+    """A clock that tells when it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+
+    def awake(self) -> float:
+        self.asked.set()
+        return super().awake()
+
+
+def test_what_comes_after_a_long_wait_is_followed_by_no_long_pause(tmp_path: Path, copies: Any) -> None:
+    """As at each start of ranks: for as long as they had taken, what they did then was not copied."""
+    folder, copy, port, clock, asked = tmp_path / "node-0", tmp_path / "copy", free_port(), SetClock(), Asked()
+    copies(folder, clock=asked).serve(port)
+    ours = copies(copy, clock=clock)
+    ours._stopped = stopped = Recorded()
+    ours.follow("127.0.0.1", port)
+    assert asked.asked.wait(LIMIT)
+    clock.seconds += 0.9
+    write(folder, 1)
+    wait_until(lambda: newest_iteration(str(copy)) == 1 and stopped.waits)
+    assert stopped.waits[0] == checkpoint_copies._LEAST_PAUSE
 
 
 def test_a_successor_of_node_0_is_followed_like_its_predecessor(tmp_path: Path, copies: Any) -> None:
@@ -314,6 +356,153 @@ def test_a_next_node_that_outlives_node_0_gives_its_successor_what_it_has_in_mem
     assert run.agents[1].poll() is None
 
 
+class Gate:
+    """Passes connections to *port* on to *target* once it is open; before it ends them, and counts those.
+
+    As the network of a cluster, which may know the address of a new pod only after a while.
+    """
+
+    def __init__(self, port: int, target: int) -> None:
+        self.refused, self.is_open = 0, False
+        self._target = target
+        self._listener = network.listen(port)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            connection = self._listener.accept()[0]
+            try:
+                assert self.is_open
+                other = socket.create_connection(("127.0.0.1", self._target))
+            except (AssertionError, OSError):
+                self.refused += 1
+                connection.close()
+                continue
+            for source, to in ((connection, other), (other, connection)):
+                threading.Thread(target=self._pass_on, args=(source, to), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, to: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                to.sendall(data)
+        for each in (source, to):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+def test_nothing_is_trained_before_the_next_node_can_copy_it_nor_before_its_copy_is_back(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    """Else the loss of node 0 soon after a start costs all that the attempt has done."""
+    run = gang(sys.executable, "-c", SAVING, started=0, checkpoint={"memory": "1", "every": "1h"})
+    run.plan["replaces_nodes"] = True
+    own, copy = (tmp_path / f"node-{node}" / "spotmpi" / "memory" / "checkpoints" for node in (0, 1))
+    first, second = free_pair(), free_pair()
+    to_node_0, to_node_1 = Gate(second, first), Gate(first + 1, second + 1)
+    run.copies_port = second
+    run.start(1)
+    run.copies_port = first
+    run.start(0)
+
+    run.until("node 0", lambda: _listens(first))
+    before = to_node_0.refused
+    run.until("two tries", lambda: to_node_0.refused > before + 2)
+    assert "started" not in [event.kind for event in run.events()], "an attempt of which nothing is copied"
+    to_node_0.is_open = True
+    run.until("a copy on node 1", lambda: newest_iteration(str(copy)) >= 1)
+    run.agents[0].kill()
+    run.agents[0].wait(LIMIT)
+    shutil.rmtree(own)
+    copied = newest_iteration(str(copy))
+
+    to_node_0.is_open = False
+    run.start(0, restart_count=1)
+    run.until("two tries of the next node 0", lambda: to_node_1.refused > 2)
+    assert "started" not in [event.kind for event in run.events(restart_count=1)]
+    to_node_0.is_open = to_node_1.is_open = True
+
+    assert run.agents[0].wait(LIMIT) == 0, (tmp_path / "output-0-1").read_text()
+    second_attempt = json.loads((run.paths.attempts / "2" / "node-0.json").read_text())
+    assert second_attempt["resumed_iteration"] == copied >= 1
+
+
+def test_an_attempt_does_not_wait_for_long_for_copies_that_never_come(
+    tmp_path: Path, copies: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exchange, port = Exchange(free_pair()), free_port()
+    context: Any = context_of(tmp_path, Member(NODE, 1))
+    exchange.begin(context)
+    node_0: Any = SimpleNamespace(address="127.0.0.1")
+    exchange.begin(context, node_0)
+    clock = SetClock(0.0)
+
+    def serve() -> bool:
+        clock.seconds += 1.0
+        return clock.seconds < 100
+
+    try:
+        exchange.wait(clock, serve)
+        assert clock.seconds == PATIENCE + 1.0
+        exchange.wait(clock, serve)
+        assert clock.seconds == PATIENCE + 1.0, "not again"
+    finally:
+        exchange.close()
+    assert capsys.readouterr().err.count(f"has not answered on port {exchange._port} for 5s") == 1, port
+
+
+def test_node_0_gives_up_a_next_node_that_does_not_answer(
+    tmp_path: Path, copies: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checkpoint_copies, "PATIENCE", 0.2)
+    exchange = Exchange(free_pair())
+    context: Any = context_of(tmp_path, Member(NODE, 0), restart_count=1)
+    try:
+        exchange.begin(context)
+        assert exchange.missing() == "asks node 1 for the newest checkpoint in its memory, for 0.2s at most"
+        wait_until(lambda: exchange.missing() is None)
+        wait_until(lambda: "no checkpoint from the memory of node 1: " in capsys.readouterr().err)
+    finally:
+        exchange.close()
+
+
+def test_a_follower_turns_to_the_next_node_0_though_it_has_not_heard_of_the_end_of_the_last(
+    tmp_path: Path, copies: Any
+) -> None:
+    """A machine that is gone sends nothing, not even that."""
+    copy, ours = tmp_path / "copy", copies(tmp_path / "copy")
+    silent = network.listen(0)
+    ours.follow("127.0.0.1", silent.getsockname()[1])
+    accepted = silent.accept()[0]
+    with identity().accepting.wrap_socket(accepted, server_side=True):
+        wait_until(ours.connected.is_set)
+        write(tmp_path / "next", 5)
+        port = free_port()
+        copies(tmp_path / "next").serve(port)
+        began = time.monotonic()
+        ours.follow("127.0.0.1", port)
+        wait_until(lambda: newest_iteration(str(copy)) == 5)
+        assert time.monotonic() < began + checkpoint_copies._TIMEOUT / 2
+    silent.close()
+
+
+def test_a_start_of_rank_0_leaves_what_its_agent_is_sending(tmp_path: Path) -> None:
+    """Which removes that itself: two that do at once had ended all checkpoints in memory."""
+    unfinished, sent = (tmp_path / name for name in (".writing-000000001-plain-1-77", f"{files.SENT}7-plain-1-1"))
+    for folder in (unfinished, sent):
+        folder.mkdir()
+    Memory(str(tmp_path), "1", RUN).prepare()
+    assert names(tmp_path) == [sent.name]
+
+
+def context_of(folder: Path, member: Member, **more: Any) -> AgentContext:
+    """That of an agent of two nodes, each of which is lost alone."""
+    environment = {protocol.ENV_CHECKPOINT_MEMORY_PATH: str(folder / "memory")}
+    plan: Any = {"run": RUN, "environment": environment, "hosts": ["127.0.0.1"] * 2, "replaces_nodes": True}
+    mounts = Mounts("", str(folder / "work"), str(folder / "runs"), "", "")
+    return AgentContext(plan, member, more.pop("restart_count", 0), identity(RUN), mounts, CLOCK, **more)
+
+
 def _ends(port: int, request: bytes) -> bool:
     """Whether a connection is ended for *request*; not, where earlier ones have not been counted as ended yet."""
     try:
@@ -387,12 +576,13 @@ def test_on_slurm_the_next_node_copies_what_it_has_to_the_volume_before_it_ends(
     context = AgentContext(plan, Member(NODE, 1), 0, identity(RUN), mounts, CLOCK, slurm=on_slurm)
 
     def work(*arguments: Any) -> int:
+        transport.exchange.begin(context, SimpleNamespace(address="127.0.0.1"))  # as it does once it has joined node 0
         wait_until(lambda: newest_iteration(str(memory)) == 7)
         return code
 
     monkeypatch.setattr(worker, "run", work)
     try:
-        transport: Any = None
+        transport: Any = SimpleNamespace(exchange=None)
         assert __main__.run_member(context, transport, Notice("this node", signals=()), first) == code
     finally:
         sender.close()

@@ -62,7 +62,7 @@ def test_an_agent_protects_its_output_before_it_does_anything_for_the_run(monkey
     context: Any = SimpleNamespace(
         is_coordinator=True, member=COORDINATOR, mounts=mounts, clock=lambda: 0.0, plan={"environment": {}}
     )
-    transport: Any = None
+    transport: Any = SimpleNamespace(exchange=None)
     notice: Any = None
     monkeypatch.setattr(os, "makedirs", lambda *arguments, **options: None)
     monkeypatch.setattr(processes, "adopt_orphans", lambda: calls.append("orphans"))

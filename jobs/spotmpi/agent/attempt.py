@@ -331,10 +331,11 @@ class Attempt:
         """Begin to end the attempt, after a checkpoint where *stop_request* says so and rank 0 can write one."""
         self._stop_request = stop_request
         pid = self._rank_0_pid() if stop_request.checkpoint_first else None
+        patience = self.plan["grace"] if stop_request.patience is None else stop_request.patience
         if pid and processes.signal_process(pid, signal.SIGUSR1):
-            self._awaiting_checkpoint = (self.progress.notice_checkpoints, self.clock.awake() + self.plan["grace"])
+            self._awaiting_checkpoint = (self.progress.notice_checkpoints, self.clock.awake() + patience)
         else:
-            self._end_processes(self.plan["grace"])
+            self._end_processes(patience)
 
     def _end_processes(self, patience: float) -> None:
         """Ask all processes to end; where another attempt follows, `_abort`: mpirun takes half a second to ask."""

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import signal
 import sys
 import tarfile
 from typing import Optional
@@ -32,6 +33,9 @@ def search_list(text: str) -> Optional[str]:
 
 def main() -> None:
     """Unpack every code archive of the ConfigMap, oldest name first, and exec the agent, or the module in argv."""
+    # The kernel drops what the first process of a pod has no handler for, unless it is blocked (pid_namespaces(7)). A
+    # pod that is deleted now would only be killed at the end of its grace, and count as failed.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # which -I leaves out
     unpack = importlib.import_module("unpack").unpack
     sys.path.pop(0)

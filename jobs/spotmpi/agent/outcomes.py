@@ -49,10 +49,14 @@ class Outcome(NamedTuple):
 
 
 class StopRequest(NamedTuple):
-    """The outcome with which an attempt is to end, and whether it writes a checkpoint first."""
+    """The outcome with which an attempt is to end, and whether it writes a checkpoint first.
+
+    That may take *patience*, by default all of the grace.
+    """
 
     outcome: Outcome
     checkpoint_first: bool
+    patience: Optional[float] = None  # seconds
 
 
 class StopSource(Protocol):

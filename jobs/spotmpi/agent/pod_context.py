@@ -32,6 +32,11 @@ STOP_ANNOTATION = "spotmpi.dev/stop"
 PLACEMENT_ANNOTATION = "spotmpi.dev/placement"  # see `placement.State`
 
 
+# Seconds from the end of `checkpoint.grace` to SIGKILL, in which an agent kills ranks that have not ended, records the
+# attempt, and saves what only memory has. A pod that is killed in place of that counts as failed.
+END_TIME = 10
+
+
 def member() -> Member:
     """What this pod is at the beginning."""
     return Member(os.environ[ENV_ROLE], int(os.environ[ENV_INDEX]) + _number(ENV_JOB_INDEX))

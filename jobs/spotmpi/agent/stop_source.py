@@ -35,6 +35,7 @@ class Notice:
         self._given: str | None = None
         for number in signals:
             signal.signal(number, self._handle_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)  # one that came during the start (see `boot`) arrives now
 
     @property
     def reason(self) -> str | None:
@@ -60,7 +61,8 @@ class NoticedNodes:
 
     def __init__(self, plan: RunPlan, clock: Clock, echo: Callable[[str], None]) -> None:
         self._standby = bool(plan.get("standby"))
-        self._time = plan["grace"] - plan.get("margin", plan["grace"])
+        self._grace = plan["grace"]
+        self._going_on = self._grace - plan.get("margin", self._grace)
         self._clock = clock
         self._echo = echo
         self._until: Dict[str, float] = {}  # as `Clock.awake` counts, by the name of a node
@@ -69,14 +71,21 @@ class NoticedNodes:
         """Whether *notices*, by the names of nodes, end the attempt now that so many pods stand by."""
         now = self._clock.awake()
         new = [node for node in notices if node not in self._until]
-        self._until.update((node, now + self._time) for node in new)
+        self._until.update((node, now + self._going_on) for node in new)
         if standby_ready >= len(notices) or now >= min(self._until[node] for node in notices):
             return True
         for node in new:
             text = "%s: %s; training goes on for %.3g s (checkpoint.grace less checkpoint.margin)"
             more = " or until a pod stands by that takes its place" if self._standby else ""
-            self._echo(text % (node, notices[node], self._time) + more)
+            self._echo(text % (node, notices[node], self._going_on) + more)
         return False
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds of the grace that are left to the first node that got notice; None where none has."""
+        if not self._until:
+            return None
+        return max(0.0, min(self._until.values()) - self._going_on + self._grace - self._clock.awake())
 
 
 class CoordinatorStopSource:
@@ -110,10 +119,11 @@ class CoordinatorStopSource:
         self._note_launchers_end()
         requested = stop_requests.pending(self._context.mounts)
         if requested is not None:
-            return StopRequest(Outcome(STOPPED, requested.reason, 0), requested.kind == stop_requests.STOP)
+            outcome = Outcome(STOPPED, requested.reason, 0)
+            return StopRequest(outcome, requested.kind == stop_requests.STOP, self._noticed.patience)
         notice = self._notice_reason()
         if notice:
-            return StopRequest(Outcome(INTERRUPTION, notice, protocol.INTERRUPTED), True)
+            return StopRequest(Outcome(INTERRUPTION, notice, protocol.INTERRUPTED), True, self._noticed.patience)
         failure = self._deletion() or self._lost_hosts() or self.launcher_failure()
         return StopRequest(failure, False) if failure else self._growth()
 

@@ -11,8 +11,9 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from . import hardware, network, processes, protocol
+from . import hardware, network, pod_context, processes, protocol
 from .attempt import Attempt, Launch
+from .clock import CLOCK, Clock
 from .context import AgentContext
 from .launch import gang_commands
 from .node import (
@@ -48,9 +49,20 @@ _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
 
 
 class CoordinatorLink:
-    """The connection by which node 0 was *joined* and what it requested from then on; a `StopSource`."""
+    """The connection by which node 0 was *joined* and what it requested from then on; a `StopSource`.
 
-    def __init__(self, joined: Joined, notice: Notice, cgroup: str, folder: str = "/") -> None:
+    Whatever node 0 does, this node is left *grace* seconds after a notice: a pod that is killed counts as failed.
+    """
+
+    def __init__(
+        self,
+        joined: Joined,
+        notice: Notice,
+        cgroup: str,
+        folder: str = "/",
+        clock: Clock = CLOCK,
+        grace: float = float("inf"),
+    ) -> None:
         self.connection = joined.connection
         # The attempt that this node works for, its place, where pods stand by, and the attempt's number of nodes,
         # where that changes; and the newest that node 0 has sent.
@@ -62,6 +74,9 @@ class CoordinatorLink:
         self.notice = notice
         self.started = StartedProcesses(folder, self.report)
         self._cgroup = cgroup
+        self._clock = clock
+        self._grace = grace
+        self._leave_at = float("inf")  # the end of the grace after a notice, as `Clock.awake` counts
         self._ended = 0  # the newest attempt that has ended
         self._oom_kills = hardware.oom_kills(cgroup)  # before this attempt
         self._notice_sent = self._oom_sent = False
@@ -69,7 +84,12 @@ class CoordinatorLink:
     @property
     def ends(self) -> bool:
         """Whether what is left of this attempt is to be killed."""
-        return self.over or self.connection.lost or self._ended >= self.attempt or self.has_next
+        return self.is_closed or self._ended >= self.attempt or self.has_next
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this node has nothing more to do for this agent of node 0."""
+        return self.over or self.connection.lost or self._clock.awake() > self._leave_at
 
     @property
     def has_next(self) -> bool:
@@ -98,8 +118,7 @@ class CoordinatorLink:
                 self.started.start(int(message["start"]), str(message["command"]))
         self.started.tend()
         if self.notice.reason and not self._notice_sent:
-            self._notice_sent = True
-            self.connection.send(notice=self.notice.reason)
+            self._give_notice(self.notice.reason)
         if not self._oom_sent and hardware.oom_kills(self._cgroup) > self._oom_kills:
             self._oom_sent = True
             self.report(oom_killed=1)
@@ -107,7 +126,10 @@ class CoordinatorLink:
     def leave(self, reason: str, **more: int) -> None:
         """Let this node leave the run: its pod ends, and others do not wait for it."""
         self.notice.give(reason)
-        self._notice_sent = True
+        self._give_notice(reason, **more)
+
+    def _give_notice(self, reason: str, **more: int) -> None:
+        self._notice_sent, self._leave_at = True, self._clock.awake() + self._grace
         self.connection.send(notice=reason, **more)
 
     def wait(self) -> None:
@@ -145,7 +167,9 @@ def run(context: AgentContext, transport: Tcp, notice: Notice, started: float) -
         joined = join_coordinator(context, transport, notice, started, place=place)
         if joined is None:
             return protocol.INTERRUPTED
-        link = CoordinatorLink(joined, notice, context.mounts.cgroup, context.mounts.work)
+        # Node 0 has heard of the notice a moment later, and may wait for a checkpoint for all of the grace.
+        mounts, grace = context.mounts, context.plan["grace"] + pod_context.END_TIME / 2
+        link = CoordinatorLink(joined, notice, mounts.cgroup, mounts.work, context.clock, grace)
         worker.run(link)
         started, place = context.clock(), link.place or place
         if link.over or notice.reason or not context.replaces_nodes:
@@ -193,11 +217,11 @@ class Worker:
                 link.wait()
             processes.kill_descendants()
             link.started.clear()
-            if link.over or link.connection.lost:
+            if link.is_closed:
                 break
             clear_shared_memory(self._context.mounts.shared_memory)
             link.report(idle=1)
-            while not (link.has_next or link.over or link.connection.lost):
+            while not (link.has_next or link.is_closed):
                 link.wait()
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ def template(spec: JobSpec, target: ClusterTarget, run: str, role: str = NODE) -
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": math.ceil(spec.checkpoint.grace),
+            "terminationGracePeriodSeconds": math.ceil(spec.checkpoint.grace) + pod_context.END_TIME,
             "securityContext": pod_security(),
             "dnsConfig": {"searches": [f"{run}.{target.namespace}.svc.cluster.local"]},
             "nodeSelector": {**target.node_selector, **_instance_type(spec), **spec.kubernetes.node_selector},

@@ -8,8 +8,9 @@ behaves as the originals do:
   that, and gets ready again. One that is out of reach answers nothing.
 - JobSet (its failure policy is in `plan.manifests`) starts all pods anew when one fails: exit code 75 or a disruption
   counts towards nothing, any other code but 78 towards ``maxRestarts``, and 78 ends it. A pod that is deleted gets
-  SIGTERM, and SIGKILL after ``terminationGracePeriodSeconds``, which is `checkpoint.grace`; its successor starts once
-  it is gone, unless it was deleted by force: then it goes on until its machine is gone.
+  SIGTERM, and SIGKILL after ``terminationGracePeriodSeconds``, which is `END_TIME` more than `checkpoint.grace`: that
+  is no disruption, but any other code. Its successor starts once it is gone, unless it was deleted by force: then it
+  goes on until its machine is gone.
 - Pods that stand by are ready a while after those of the nodes; `Places` decides which takes the place of a lost node.
 - Where a JobSet *replaces* single nodes, such a failure starts one pod anew, and agents of others go on: those of the
   gang join the next agent of node 0, and a new one takes the place of a lost one at the next attempt. An agent that was
@@ -59,6 +60,7 @@ STEP = 4.0  # seconds of an iteration
 ITERATIONS = 10
 SILENCE = 5.0  # seconds; the kernel closes a connection up to half as much later
 HORIZON = 3600.0  # seconds in which every run has to end
+END_TIME = 2.0  # seconds; that of pods (`pod_context`) is longer
 RESTART_DELAY = 2.0  # seconds from the end of a pod to the start of the agent of the next one
 
 
@@ -78,7 +80,7 @@ class Schedule(NamedTuple):
     # Of the programs of the first attempts: exit code and iteration, as "1@3", "-9@3" of a killed rank, or "hang@2".
     ends: tuple[str, ...] = ()
     checkpoint: float = 1.0  # seconds
-    grace: float = 6.0
+    grace: float = 6.0  # that of pods, with the `END_TIME`
     failures: int = 2
     interruptions: int = 4
     run: float | None = None  # seconds
@@ -90,7 +92,7 @@ class Schedule(NamedTuple):
     @property
     def going_on(self) -> float:
         """Seconds for which ranks go on after a notice, as long as no pod stands by."""
-        return 0.0 if self.margin is None else max(self.grace - 2.0 - self.margin, 0.0)
+        return 0.0 if self.margin is None else max(self.grace - END_TIME - self.margin, 0.0)
 
     @property
     def pods(self) -> list[Member]:
@@ -728,13 +730,13 @@ class World:
         plan |= {
             "limits": limits,
             "rate": self.rate,
-            "grace": schedule.grace - 2.0,
+            "grace": schedule.grace - END_TIME,
             "work": {},
             "oversubscribed": False,
         }
         hosts = [host(pod) for pod in schedule.pods]
         plan |= {"hosts": hosts[: schedule.nodes], "standby": hosts[schedule.nodes :], "submitted": EPOCH}
-        plan |= {"replaces_nodes": schedule.replaces, "margin": schedule.grace - 2.0 - schedule.going_on}
+        plan |= {"replaces_nodes": schedule.replaces, "margin": schedule.grace - END_TIME - schedule.going_on}
         plan |= {"roles": [{"name": NODE, "restart": "gang"}], "metrics_pattern": None, "folder": "/"}
         mounts = Mounts("", str(work), str(self.folder / "runs"), "/nowhere", "", pod_info=str(self.folder / "pod"))
         return AgentContext(plan, COORDINATOR, agent.restart_count, None, mounts, agent.clock)
@@ -789,11 +791,25 @@ class World:
 
         def take() -> None:
             if agent is self.jobset.agent and members is agent.members and worker is members.connections[node]:
+                if any(program.returncode is None for program in agent.programs):
+                    self.note("killed late", agent.attempt)
                 self._lose(pod, 0.0)
                 self.replace_pod(pod, 0.0)
                 self.jobset.restart()
 
         self.at(self.schedule.grace, take)
+
+    def _delete(self, value: int) -> None:
+        """Node 0's pod is deleted, which is no disruption: killed at the end of its grace, it has failed."""
+        agent = self.jobset.agent
+        self.give_notice(agent)
+
+        def kill() -> None:
+            if not (agent.done or agent.killed):
+                self.note("killed late", agent.attempt)
+                self.jobset.pod_killed(agent, False)
+
+        self.at(self.schedule.grace, kill)
 
     def _partition(self, value: int) -> None:
         """A pod is out of reach, for a while or for good: node 0 gives it up."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,38 @@ from spotmpi.agent import boot
 from spotmpi.core import archives
 from spotmpi.core.archives import Member
 from spotmpi.plan import pods
+
+
+@pytest.fixture(autouse=True)
+def unblocked() -> Iterator[None]:
+    """Lets this process have its signals again after the test."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+EARLY = """
+import os, signal, sys
+from spotmpi.agent import boot
+
+boot.CONFIG, boot.CODE, boot.RESOLVER = sys.argv[1], sys.argv[1], os.devnull
+unpacked, execv = os.listdir, os.execv
+# As the first process of a pod, for which the kernel drops what has no handler and is not blocked.
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.listdir = lambda folder: os.kill(os.getpid(), signal.SIGTERM) or unpacked(folder)
+agent = "from spotmpi.agent.stop_source import Notice; print(Notice('this node').reason)"
+os.execv = lambda *arguments: execv(sys.executable, [sys.executable, "-c", agent])
+main_path = os.pathsep.join(sys.path)
+os.chdir = lambda folder: os.environ.__setitem__("PYTHONPATH", main_path)
+boot.main()
+"""
+
+
+def test_a_pod_that_is_deleted_while_its_agent_starts_hears_of_it(tmp_path: Path) -> None:
+    """Else it would be killed at the end of its grace, and count as failed."""
+    command = [sys.executable, "-c", EARLY, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.stdout, run.stderr, run.returncode) == ("this node received SIGTERM\n", "", 0)
 
 
 def test_the_agent_starts_from_its_archives_without_the_images_folders(

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from spotmpi.agent.context import AgentContext
+from spotmpi.agent.peers import Joined
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.stop_source import Notice
-from spotmpi.agent.worker import Worker
+from spotmpi.agent.worker import CoordinatorLink, Worker
 from tests.clocks import SetClock
 from tests.unit.agent.agent_process import mounts_below
 
@@ -60,3 +61,26 @@ def test_a_pod_that_is_to_end_does_not_wait(notice: Notice, clock: SetClock) -> 
     wait_after(9, notice, clock, lambda: notice._handle_signal(signal.SIGTERM, None))
     assert notice.reason == "the pod of this node received SIGTERM"
     assert clock.seconds < 1
+
+
+@pytest.mark.parametrize("by_signal", [True, False], ids=["a signal", "node 0 lets it leave"])
+def test_a_node_with_notice_leaves_at_the_end_of_its_grace_whatever_node_0_does(
+    notice: Notice, clock: SetClock, by_signal: bool
+) -> None:
+    """Node 0 may stall: a pod that is killed in place of that counts as failed, of which none may be allowed."""
+    sent: list[Any] = []
+    connection: Any = SimpleNamespace(lost=False, receive=list, send=lambda **message: sent.append(message))
+    link = CoordinatorLink(Joined(connection, 1, None), notice, "/nowhere", clock=clock, grace=6.0)
+    link.poll()
+    clock.sleep(100.0)
+    assert not link.ends, "nothing has come"
+    if by_signal:
+        notice._handle_signal(signal.SIGTERM, None)
+        link.poll()
+    else:
+        link.leave("it is unfit")
+    clock.sleep(5.9)
+    link.poll()
+    assert not link.ends and len(sent) == 1 and sent[0]["notice"] == notice.reason
+    clock.sleep(0.2)
+    assert link.ends and link.is_closed and link.kill_requested()

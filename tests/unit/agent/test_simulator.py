@@ -22,6 +22,7 @@ from spotmpi.agent.readiness import Readiness
 from spotmpi.agent.record import TERMINAL
 from spotmpi.agent.stop_source import CoordinatorStopSource, NoticedNodes
 from tests.unit.agent.simulator import (
+    END_TIME,
     EPOCH,
     HORIZON,
     RESTART_DELAY,
@@ -44,6 +45,7 @@ EVENTS = {
     "kill": st.integers(0, 9),
     "crash": st.just(0),
     "reclaim": st.integers(0, 4),
+    "delete": st.just(0),
     "partition": st.integers(0, 3),
     "stall": st.integers(0, 20),
     "replace": st.integers(0, 60),
@@ -241,9 +243,10 @@ def check_checkpoints(run: Run) -> None:
         stored = [fact.at for fact in run.of(number, "checkpoint") if fact.value == "notice"]
         killed = [fact.at for fact in signals if fact.value in ("SIGTERM", "SIGKILL")]
         if killed:
-            grace = run.schedule.grace - 2.0
-            assert (stored and stored[0] <= killed[0]) or killed[0] >= signals[0].at + grace, "no time for it"
-            assert killed[0] <= due + run.schedule.grace, "programs end too late"
+            # The pod of the first notice is gone after its grace, however long ranks went on.
+            grace = run.schedule.grace - END_TIME
+            assert (stored and stored[0] <= killed[0]) or killed[0] >= wish + grace, "no time for it"
+            assert killed[0] <= wish + run.schedule.grace, "programs end too late"
 
 
 def check_record(run: Run) -> None:
@@ -283,6 +286,12 @@ def check_pods(run: Run) -> None:
             assert own, f"attempt {fact.attempt}: node 0's pod ended with another one's"
 
 
+def check_deletions(run: Run) -> None:
+    """A pod with notice ends by itself in time, whatever its ranks do: killed, it would count as failed for JobSet."""
+    if not run.happened("frozen", "disk error", "replaced"):
+        assert not run.happened("killed late"), "a pod was killed after its notice, which counts as a failure"
+
+
 def check_promotions(run: Run) -> None:
     """A pod that stands by takes the place of a lost one alone, and the record says which pods were the nodes."""
     for fact in run.facts:
@@ -315,6 +324,7 @@ CHECKS: tuple[Callable[[Run], None], ...] = (
     check_record,
     check_pods,
     check_launches,
+    check_deletions,
     check_promotions,
 )
 
@@ -376,6 +386,7 @@ REPLACED_STANDS_BY = STANDBY._replace(events=(Event(20, "kill", 1), Event(30, "k
 # The pod that stands by is replaced within 8 s from second 19 on.
 NOTICE_WITHOUT_STANDBY = STANDBY._replace(events=(Event(19, "kill", 3), Event(20.5, "reclaim", 1)), grace=15.0)
 GOES_ON_TO_THE_STANDBY = NOTICE_WITHOUT_STANDBY._replace(margin=2.0)
+IGNORES_THE_NOTICE = NOTICE_WITHOUT_STANDBY._replace(margin=8.0, checkpoint=99.0)
 GOES_ON_TO_THE_MARGIN = NOTICE_WITHOUT_STANDBY._replace(margin=10.0)
 LOST_BEFORE_THE_SWITCH = GOES_ON_TO_THE_STANDBY._replace(events=(*GOES_ON_TO_THE_STANDBY.events, Event(22, "kill", 5)))
 TWO_NOTICES = STANDBY._replace(events=(Event(20, "reclaim", 1), Event(20, "reclaim", 2)), grace=15.0, margin=8.0)
@@ -395,6 +406,13 @@ LOST_AT_AN_INTERRUPTION = Schedule(events=(Event(14, "partition", 0),), nodes=2,
 REPLACED_IN_RECOVERY = Schedule(
     events=(Event(33, "stumble", 5), Event(46, "stumble", 6), Event(47, "replace", 0)), nodes=1, interruptions=3
 )
+ENDED_AND_REPLACED = Schedule(
+    events=(Event(0, "reclaim", 0), Event(0, "replace", 6), Event(3, "replace", 0)),
+    nodes=1,
+    failures=0,
+    interruptions=0,
+)
+DELETED = Schedule(events=(Event(20, "delete"),), nodes=2, checkpoint=9.0, failures=0, replaces=True)
 RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.0, replaces=True)
 
 
@@ -418,6 +436,9 @@ RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.
 @example(LOST_AT_AN_INTERRUPTION)
 @example(REPLACED_IN_RECOVERY)
 @example(RECLAIMED_ALONE)
+@example(DELETED)
+@example(ENDED_AND_REPLACED)
+@example(IGNORES_THE_NOTICE)
 @example(LOST_IN_PROMOTION)
 @example(GOES_ON_TO_THE_STANDBY)
 @example(LOST_BEFORE_THE_SWITCH)
@@ -689,12 +710,23 @@ def unaware_of_pods_that_stand_by(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NoticedNodes, "are_due", lambda nodes, notices, standby_ready: are_due(nodes, notices, 0))
 
 
+def unaware_of_the_time_since_a_notice(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(NoticedNodes, "patience", None)
+
+
+def patient_with_ranks(patch: pytest.MonkeyPatch) -> None:
+    begin_stop = Attempt._begin_stop
+    patch.setattr(Attempt, "_begin_stop", lambda attempt, request: begin_stop(attempt, request._replace(patience=60.0)))
+
+
 @pytest.mark.parametrize(
     ("defect", "message"),
     [
         (hasty_at_a_notice, "asked for early"),
         (unaware_of_the_margin, "no checkpoint was asked for|asked for late"),
         (unaware_of_pods_that_stand_by, "asked for late"),
+        (unaware_of_the_time_since_a_notice, "killed after its notice|end too late"),
+        (patient_with_ranks, "killed after its notice"),
         (forgetful_of_places, "the name of another pod|the record has other pods"),
         (without_fencing, r"attempt \d+ wrote .* after attempt \d+ had begun"),
         (blind_to_lost_nodes, "an interruption counts as a failure"),
@@ -729,6 +761,9 @@ def test_the_schedules_of_a_day_find_an_agent_that_is(
     @example(GOES_ON_TO_THE_MARGIN)
     @example(SILENT_NODE)
     @example(REPLACED_NODE)
+    @example(ENDED_AND_REPLACED)
+    @example(DELETED)
+    @example(IGNORES_THE_NOTICE)
     @example(COSTLY)
     @given(schedules)
     @settings(max_examples=EXAMPLES, phases=[Phase.explicit, Phase.generate])

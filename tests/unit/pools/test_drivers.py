@@ -8,6 +8,9 @@ import contextlib
 import gc
 import os
 import pickle
+import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -18,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.agent import protocol
 from spotmpi.pools import calls
 from spotmpi.pools import connection as connections
 from spotmpi.pools import map as maps
@@ -690,3 +694,37 @@ def test_every_connection_has_keys_of_its_own(pool: Pool, connection: Connection
     with Pool(connection) as other:
         assert engine_of(other).driver != engine_of(pool).driver
         assert pool.submit(abs, 1).key.startswith(f"abs-spotmpi-{engine_of(pool).driver}-")
+
+
+DRIVER = """
+import subprocess, sys
+from pathlib import Path
+from spotmpi.programs.pool import driver
+
+def start(command):
+    for option in command:
+        if option.startswith("--address-file="):
+            Path(option.partition("=")[2]).write_text("{}")
+    return subprocess.Popen(["sleep", "60"])
+
+driver._start = start
+print("ready", flush=True)
+driver.main(["--", "train"])
+"""
+
+
+def test_drivers_that_are_killed_leave_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
+    temporary, work = tmp_path / "tmp", tmp_path / "work"
+    for folder in (temporary, work):
+        folder.mkdir()
+    own = {"TMPDIR": str(temporary), protocol.ENV_PID_FILE: str(work / "rank-0.pid")}
+    for _ in range(2):
+        command = [sys.executable, "-c", DRIVER]
+        with subprocess.Popen(
+            command, env={**os.environ, **own}, stdout=subprocess.PIPE, start_new_session=True
+        ) as driver:
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == b"ready\n"
+            wait_until(lambda: list(tmp_path.glob("*/*")))
+            os.killpg(driver.pid, signal.SIGKILL)
+        assert list(temporary.iterdir()) == [] and [path.name for path in work.iterdir()] == ["scheduler.json"]

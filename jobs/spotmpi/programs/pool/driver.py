@@ -8,10 +8,10 @@ The run ends with the command; after one that succeeded, once FILE exists: the r
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -37,23 +37,24 @@ def main(arguments: list[str]) -> int:
     if options[:1] and options[0].startswith(_WAIT_FOR):
         wait_for, options = Path(options[0].removeprefix(_WAIT_FOR)), options[1:]
     children: list[subprocess.Popen[bytes]] = []
-    with tempfile.TemporaryDirectory(prefix="spotmpi-driver-") as folder:
-        given = [option.removeprefix(_ADDRESS) for option in options if option.startswith(_ADDRESS)]
-        address = Path(*given) if given else Path(folder, "address.json")
-        options = options if given else [*options, f"{_ADDRESS}{address}"]
-        scheduler = [sys.executable, "-m", "spotmpi.programs.pool.scheduler", *options]
-        try:
-            children.append(_start(scheduler))
-            while children[0].poll() is None and not address.exists():
-                time.sleep(_POLL)
-            if children[0].poll() is None:
-                children.append(_start(command))
-            return _first_end(children, wait_for)
-        except Stopped:
-            return protocol.INTERRUPTED
-        finally:
-            address.unlink(missing_ok=True)  # no worker is to be started any more
-            _end(children)
+    given = [option.removeprefix(_ADDRESS) for option in options if option.startswith(_ADDRESS)]
+    # In the folder of this pod's agent: one for each driver would stay where the driver is killed.
+    address = Path(*given) if given else Path(os.environ[protocol.ENV_PID_FILE]).with_name("scheduler.json")
+    options = options if given else [*options, f"{_ADDRESS}{address}"]
+    scheduler = [sys.executable, "-m", "spotmpi.programs.pool.scheduler", *options]
+    try:
+        address.unlink(missing_ok=True)  # of a driver that was killed
+        children.append(_start(scheduler))
+        while children[0].poll() is None and not address.exists():
+            time.sleep(_POLL)
+        if children[0].poll() is None:
+            children.append(_start(command))
+        return _first_end(children, wait_for)
+    except Stopped:
+        return protocol.INTERRUPTED
+    finally:
+        address.unlink(missing_ok=True)  # no worker is to be started any more
+        _end(children)
 
 
 def _start(command: list[str]) -> subprocess.Popen[bytes]:

@@ -115,6 +115,8 @@ class Attempt:
                 self._reap_launchers()
                 self._tend_replicas()
                 self._check_limits()
+            for key in list(self._selector.get_map().values()):  # which processes that stay behind hold open
+                self._drain(key)
         finally:
             self._kill_all()
         return self._outcome()
@@ -279,15 +281,23 @@ class Attempt:
         if self.stop_source.kill_requested() or late:
             self._signal_all(signal.SIGKILL)
 
-    def _exceeded_limit(self, now: float) -> StopRequest | None:
+    def exceeded_deadline(self, now: float | None = None) -> StopRequest | None:
+        """The end of an attempt that has gone on until one of its deadlines; that of its start is of no account."""
         allowed, deadlines = self.plan["limits"], self.launch.deadlines
-        if deadlines.run and now > deadlines.run:
+        if deadlines.run and (self.clock.awake() if now is None else now) > deadlines.run:
             assert allowed["run"] is not None
             return _limit_request("run", "limits.run (%gs) is over; raise it and resume the run" % allowed["run"])
         if deadlines.cost is not None and self.clock.elapsed() > deadlines.cost:
             return _limit_request("cost", limits.cost_reason(self.plan, self.launch.rate or 0.0))
         if deadlines.ending is not None and self.clock() > deadlines.ending:
             return _limit_request("ending", self.plan["ending"]["reason"])
+        return None
+
+    def _exceeded_limit(self, now: float) -> StopRequest | None:
+        allowed, deadlines = self.plan["limits"], self.launch.deadlines
+        exceeded = self.exceeded_deadline(now)
+        if exceeded is not None:
+            return exceeded
         if not self.progress.alive and deadlines.start and now > deadlines.start:
             return _limit_request("start", "no output within limits.start (%gs); raise it" % allowed["start"])
         patience = allowed["no_progress"]
@@ -332,7 +342,8 @@ class Attempt:
         self._stop_request = stop_request
         pid = self._rank_0_pid() if stop_request.checkpoint_first else None
         patience = self.plan["grace"] if stop_request.patience is None else stop_request.patience
-        if pid and processes.signal_process(pid, signal.SIGUSR1):
+        # The id of one that has ended may be that of a process of somebody else, which the signal would end.
+        if pid in processes.descendants() and processes.signal_process(pid, signal.SIGUSR1):
             self._awaiting_checkpoint = (self.progress.notice_checkpoints, self.clock.awake() + patience)
         else:
             self._end_processes(patience)

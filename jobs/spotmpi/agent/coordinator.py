@@ -43,6 +43,7 @@ POLL_INTERVAL = 0.05  # seconds
 # Seconds in which every agent has to answer or send a heartbeat after a launcher failed, beyond those after which a
 # silent host counts as lost, of which the kernel may need half as many more.
 LIVENESS_MARGIN = 2.0
+_QUIET = 2.0  # seconds of a wait for other launchers of which nothing is said
 _EXIT = {
     SUCCEEDED: 0,
     STOPPED: 0,
@@ -163,7 +164,7 @@ class CoordinatedAttempt(_NodeZero):
         self._stop_source.progress = attempt.progress
         outcome = attempt.run()
         if outcome.cause == SUCCEEDED:
-            outcome = self._wait_for_launchers()
+            outcome = self._wait_for_launchers(attempt)
         if outcome.cause == FAILURE:
             outcome = self._find_interruption() or self._add_oom_nodes(outcome)
             outcome = self._add_missing_workers(outcome)
@@ -173,13 +174,23 @@ class CoordinatedAttempt(_NodeZero):
             outcome = outcome._replace(lost_nodes=self._stop_source.lost_nodes())
         return outcome
 
-    def _wait_for_launchers(self) -> Outcome:
-        """How the launchers of the other nodes ended, once node 0's own has succeeded."""
-        while len(self._members.ended) < self._transport.remote_launchers(self._context.with_pods(self._members.pods)):
-            stop_request = self._stop_source.pending()
+    def _wait_for_launchers(self, attempt: Attempt) -> Outcome:
+        """How the launchers of the other nodes ended, once that of node 0 in *attempt* has succeeded."""
+        clock, is_silent = self._context.clock, True
+        says_so_at = clock.awake() + _QUIET
+        while len(self._members.ended) < (
+            count := self._transport.remote_launchers(self._context.with_pods(self._members.pods))
+        ):
+            stop_request = self._stop_source.pending() or attempt.exceeded_deadline()
             if stop_request:
                 return stop_request.outcome
             self._members.serve(0.1)
+            if is_silent and clock.awake() > says_so_at:
+                is_silent = False
+                ended = nodes_in(self._members.ended)
+                left = ", ".join(str(number) for number in range(1, count + 1) if number not in ended)
+                text = "the launcher of node 0 has ended, those of these nodes have not: %s" % left
+                self._history.record.event(record.WAITING, reason=text)
         return self._stop_source.launcher_failure() or Outcome(SUCCEEDED, None, 0)
 
     def _find_interruption(self) -> Outcome | None:

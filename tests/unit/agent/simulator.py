@@ -917,6 +917,7 @@ def simulated() -> Iterator[Volume]:
         patch.setattr(processes, "start", start)
         patch.setattr(processes, "signal_group", signal_group)
         patch.setattr(processes, "signal_process", signal_process)
+        patch.setattr(processes, "descendants", lambda: [each.pid for each in current().programs])
         patch.setattr(processes, "kill_descendants", lambda: [])
         patch.setattr(network, "addresses", addresses)
         patch.setattr(fencing.Fence, "watch", lambda fence: None)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +24,7 @@ from spotmpi.agent.record import Record
 from spotmpi.backends.targets import Target
 from spotmpi.core.names import SOURCE
 from spotmpi.spec.job import JobSpec, Limits
+from tests.contract.processes import are_gone
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (3, "failed")])
@@ -389,3 +395,36 @@ def run_to_the_end(
     record.close()
     log = folder / "logs" / "1" / "node-0.log"
     return outcome, sorted(text.split(" ", 3)[3] for text in log.read_text().splitlines()) if log.exists() else []
+
+
+def test_the_last_words_of_a_program_that_leaves_a_process_behind_are_recorded(tmp_path: Path) -> None:
+    """Which holds its output open: the end of the last line never comes."""
+    arguments = ["sh", "-c", "sleep 30 & printf 'last words'"]
+    command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": arguments, "environment": {}}
+    plan: Any = {"folder": "/", "launcher": "none", "metrics_pattern": None, "limits": LIMITS, "grace": 1.0}
+    record = Record(str(tmp_path))
+    plan |= {"environment": {}, "slots": 1}
+    source: Any = SimpleNamespace(pending=lambda: None, kill_requested=lambda: False)
+    assert Attempt(1, plan, Launch([command], {}, str(tmp_path / "none")), record, source).run().cause == SUCCEEDED
+    record.close()
+    assert (tmp_path / "logs" / "1" / "node-0.log").read_text().endswith("last words\n")
+
+
+def test_only_a_process_of_the_run_is_asked_for_a_checkpoint(tmp_path: Path) -> None:
+    """The id of a rank that has ended may be another process's, which a signal that it does not expect would end."""
+    pid_file = tmp_path / "rank-0.pid"
+    orphan = ["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"]
+    other = int(subprocess.run(orphan, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    code = f"open({str(pid_file)!r}, 'w').write('{other}'); print('up', flush=True); import time; time.sleep(60)"
+    arguments = [sys.executable, "-c", code]
+    command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": arguments, "environment": {}}
+    plan: Any = {"folder": "/", "launcher": "none", "metrics_pattern": None, "limits": LIMITS, "grace": 1.0}
+    record, source = Record(str(tmp_path)), EndingSource(INTERRUPTION)
+    source.attempt = Attempt(1, plan, Launch([command], {}, str(pid_file)), record, source)
+    try:
+        assert source.attempt.run().cause == INTERRUPTION
+        assert not are_gone([other])
+    finally:
+        record.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(other, signal.SIGKILL)

@@ -202,3 +202,14 @@ def test_an_agent_that_wakes_up_after_the_end_of_its_run_writes_nothing(
 
     assert old.wait(LIMIT) == protocol.INTERRUPTED
     assert [path.read_text() for path in (log, run.paths.events, run.paths.summary)] == before
+
+
+def test_the_launchers_of_other_nodes_end_with_the_limits_of_the_run_though_that_of_node_0_has_ended(
+    gang: Callable[..., Gang],
+) -> None:
+    """Nothing else ended a node that hangs after the others, for which the run pays."""
+    run = gang("sh", "-c", '[ "$RANK" = 0 ] || { echo "here"; sleep 300; }', limits={"run": "4s"})
+    assert run.agents[0].wait(30) == protocol.NOT_RETRYABLE
+    assert run.attempt()["reason"] == "limits.run (4s) is over; raise it and resume the run"
+    waits = [event.values["reason"] for event in run.events() if event.kind == "waiting"]
+    assert waits[-1] == "the launcher of node 0 has ended, those of these nodes have not: 1"

@@ -43,7 +43,7 @@ def newest_iteration(folder: str) -> int:
     with contextlib.suppress(OSError):
         for name in reversed(names(folder)):
             digits = name[len(_COMPLETE) :]
-            if digits.isdigit() and os.path.exists(os.path.join(folder, name, MANIFEST)):
+            if digits.isdecimal() and os.path.exists(os.path.join(folder, name, MANIFEST)):
                 return int(digits)
     return -1
 

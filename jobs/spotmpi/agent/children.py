@@ -254,7 +254,7 @@ def process_ids(control: str) -> Iterator[tuple[Member, int]]:
 def _clear(control: str) -> None:
     """Remove what an earlier attempt has left in the control folder of a pool."""
     for name in (ADDRESS, *map(size_file, WORKERS)):
-        if os.path.exists(os.path.join(control, name)):
+        with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(control, name))
 
 

@@ -139,10 +139,17 @@ class Connection:
 
     def wait(self, seconds: float) -> None:
         """Wait until something has arrived, or for so many seconds."""
-        if not self.closed:
-            with selectors.PollSelector() as selector:
-                selector.register(self.socket, self.events)
+        with selectors.PollSelector() as selector:
+            if self.register(selector):
                 self._clock.select(selector, seconds)
+
+    def register(self, selector: selectors.BaseSelector) -> bool:
+        """Let *selector* wait for it, unless it is closed, which another thread may do at any moment."""
+        with contextlib.suppress(ValueError):  # of a closed socket
+            if not self.closed:
+                selector.register(self.socket, self.events, self)
+                return True
+        return False
 
     def send(self, **message: Any) -> None:
         """Send one message to an authenticated end; a connection that has not taken the earlier ones is closed."""

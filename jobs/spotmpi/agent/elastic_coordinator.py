@@ -92,7 +92,8 @@ class ElasticCoordinator(StandbyCoordinator):
         new = [Member(NODE, index) if index < nodes else Member(STANDBY, index - nodes) for index in range(self._all)]
         place_of = dict(zip(order, new))  # noqa: B905 (Python 3.8 has no strict)
         self._places.pods = {place_of[before]: self._places.pods[before] for before in order}
-        for values in (self.workers, self.machines, self.hardware, self.notices, self.ended, self._last_seen):
+        of_places = (self.workers, self.machines, self.hardware, self.notices, self.unfit, self.ended, self._last_seen)
+        for values in of_places:
             _rename(values, place_of)
         for place, machine in self.machines.items():
             machine["member"] = place.text

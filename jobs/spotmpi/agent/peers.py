@@ -194,8 +194,7 @@ class Coordinator:
             if self._clock.awake() >= self._accept_after:
                 selector.register(self._listener, selectors.EVENT_READ, None)
             for connection in [*self._unauthenticated, *self.workers.values()]:
-                if not connection.closed:
-                    selector.register(connection.socket, connection.events, connection)
+                connection.register(selector)
             until: float | None = None
             for key, _ in selector.select(timeout):
                 if key.data is None:

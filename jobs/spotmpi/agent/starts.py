@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Dict
 
 from .clock import CLOCK, Clock
+from .connection import parse
 from .remote_start import UNREACHABLE
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "remote_start.py")
@@ -79,7 +80,9 @@ class StartServer:
     def _take(self, number: int, client: socket.socket) -> None:
         client.settimeout(_REQUEST_TIMEOUT)
         with client.makefile("rb") as lines:
-            request = json.loads(lines.readline(_MAX_REQUEST))
+            request = parse(lines.readline(_MAX_REQUEST))
+        if request is None:
+            raise ValueError("no request")
         client.setblocking(False)  # the agent must not wait for it, which may wait for the agent to read its output
         self._clients[number] = client
         node = self._nodes.get(request["host"])

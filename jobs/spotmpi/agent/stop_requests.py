@@ -71,5 +71,5 @@ def _reason(name: str) -> str | None:
     try:
         with open(name) as file:
             return str(json.load(file)["reason"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):  # written by hand, it may say anything
         return None

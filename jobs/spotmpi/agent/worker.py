@@ -171,6 +171,7 @@ def run(context: AgentContext, transport: Tcp, notice: Notice, started: float) -
         mounts, grace = context.mounts, context.plan["grace"] + pod_context.END_TIME / 2
         link = CoordinatorLink(joined, notice, mounts.cgroup, mounts.work, context.clock, grace)
         worker.run(link)
+        joined.connection.close()  # which may have fallen silent alone
         started, place = context.clock(), link.place or place
         if link.over or notice.reason or not context.replaces_nodes:
             break

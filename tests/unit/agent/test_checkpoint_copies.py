@@ -587,3 +587,11 @@ def test_on_slurm_the_next_node_copies_what_it_has_to_the_volume_before_it_ends(
     finally:
         sender.close()
     assert names(volume) == [files.name_of(iteration) for iteration in iterations]
+
+
+@pytest.mark.parametrize("name", ["iteration-²", "iteration-", "iteration-7x"])
+def test_a_folder_with_a_strange_name_is_no_checkpoint(tmp_path: Path, name: str) -> None:
+    write(tmp_path, 3)
+    (tmp_path / name).mkdir()
+    (tmp_path / name / files.MANIFEST).touch()
+    assert newest_iteration(str(tmp_path)) == 3

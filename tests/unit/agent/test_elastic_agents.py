@@ -6,12 +6,21 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from spotmpi.agent.context import AgentContext
+from spotmpi.agent.elastic_coordinator import ElasticCoordinator
+from spotmpi.agent.peers import Channel
+from spotmpi.agent.plan import COORDINATOR, NODE, Member
+from spotmpi.agent.record import Record
+from tests.clocks import SetClock
 from tests.contract.processes import are_gone, wait_until
+from tests.unit.agent.agent_process import mounts_below
 from tests.unit.agent.gang import LIMIT, Gang, end_well
+from tests.unit.agent.peer_ends import identity
 
 # Each rank prints what its program needs to know; rank 0 writes checkpoints.
 TRAINS = """
@@ -171,3 +180,24 @@ def test_the_next_agent_of_node_0_goes_on_with_those_that_are_left(gang: Callabl
     run.until("the third attempt", lambda: any("of 3 2 1 3" in text for text in run.texts(0, 1)))
     summary = end_well(run, tmp_path)
     assert [attempt["world"]["size"] for attempt in summary["attempts"]] == [3, 2, 2]
+
+
+def test_a_node_that_is_unfit_is_that_of_its_machine_also_where_places_change_then(tmp_path: Path) -> None:
+    """Else the run would avoid another machine, which is well."""
+    plan: Any = {"hosts": ["a", "b", "c"], "roles": [], "elastic": {"sizes": [1, 2], "patience": 0.0}}
+    plan["limits"] = {"start": 600.0}
+    context = AgentContext(plan, COORDINATOR, 0, None, mounts_below(str(tmp_path)), SetClock())
+    members = ElasticCoordinator(Channel(identity(), 0, context.clock), context, 1, Record(str(tmp_path)), False)
+    try:
+        for number, name in ((1, "sick"), (2, "well")):
+            node = Member(NODE, number)
+            connection: Any = SimpleNamespace(lost=False, closed=True, register=lambda selector: False)
+            connection.close = connection.finish = lambda: None
+            members.workers[node], members.machines[node] = connection, {"name": name, "member": node.text}
+        members.notices[Member(NODE, 1)] = members.unfit[Member(NODE, 1)] = "GPU 0 is broken"
+        members.ready.add(Member(NODE, 2))
+        members.serve(0.0)
+        assert members.machines[Member(NODE, 1)]["name"] == "well", "it is the node of the attempt now"
+        assert [members.machines[node]["name"] for node in members.unfit] == ["sick"]
+    finally:
+        members.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import coordinator, launchers, processes, protocol, stop_requests
+from spotmpi.agent import children, coordinator, launchers, processes, protocol, stop_requests
 from spotmpi.agent.__main__ import run_children
 from spotmpi.agent.attempt import Launch
 from spotmpi.agent.attempt_history import AttemptHistory
@@ -455,3 +456,18 @@ def test_a_reserved_port_is_no_connections_and_its_launchers_to_listen_on(
         listener.bind(("", address[1]))
         listener.listen()
         connection.connect(address)
+
+
+@pytest.mark.parametrize("text", ["1", "[]", '"now"', "null", '{"reason": null}', "{", "\xff"])
+def test_a_request_that_anybody_has_written_by_hand_counts_whatever_it_says(folder: Path, text: str) -> None:
+    (folder / "control").mkdir()
+    (folder / "control" / "stop").write_text(text, encoding="latin-1")
+    reason = "None" if "null}" in text else None
+    assert local_stop_source(folder).pending() == StopRequest(Outcome(STOPPED, reason, 0), True)
+
+
+def test_a_file_in_the_control_folder_that_is_removed_meanwhile_ends_no_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os.path, "exists", lambda path: True)
+    children._clear(str(tmp_path))

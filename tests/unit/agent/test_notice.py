@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from spotmpi.agent import protocol
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.peers import Joined
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.stop_source import Notice
-from spotmpi.agent.worker import CoordinatorLink, Worker
+from spotmpi.agent.worker import CoordinatorLink, Worker, run
 from tests.clocks import SetClock
 from tests.unit.agent.agent_process import mounts_below
 
@@ -84,3 +85,28 @@ def test_a_node_with_notice_leaves_at_the_end_of_its_grace_whatever_node_0_does(
     assert not link.ends and len(sent) == 1 and sent[0]["notice"] == notice.reason
     clock.sleep(0.2)
     assert link.ends and link.is_closed and link.kill_requested()
+
+
+def test_a_connection_that_has_fallen_silent_is_closed_before_the_next(
+    notice: Notice, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its descriptor, and the thread of its heartbeat, would stay for as long as the agent."""
+    plan: Any = {"replaces_nodes": True, "limits": {"start": 60.0}, "hosts": ["a", "b"], "grace": 6.0}
+    context = AgentContext(plan, Member(NODE, 1), 0, None, mounts_below("/nowhere"), clock)
+    opened: list[Any] = []
+
+    def join(*arguments: Any) -> Joined:
+        assert [each.closed for each in opened] == [True] * len(opened)
+        connection: Any = SimpleNamespace(closed=False, lost=True)
+        connection.close = lambda: setattr(connection, "closed", True)
+        opened.append(connection)
+        return Joined(connection, 1, None)
+
+    def take_part(worker: Worker, link: CoordinatorLink) -> None:
+        if len(opened) == 3:
+            notice._handle_signal(signal.SIGTERM, None)
+
+    monkeypatch.setattr(Worker, "run", take_part)
+    transport: Any = SimpleNamespace(join=join, exchange=None)
+    assert run(context, transport, notice, 0.0) == protocol.INTERRUPTED
+    assert len(opened) == 3

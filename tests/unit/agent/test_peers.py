@@ -341,3 +341,15 @@ def test_a_node_with_notice_is_let_go_at_the_next_attempt(replacing: ServedCoord
     assert not replacing.coordinator.notices and not replacing.coordinator.workers
     wait_for_message(leaving)
     assert leaving.closed
+
+
+def test_a_connection_that_another_thread_closes_just_now_ends_no_agent(served: ServedCoordinator) -> None:
+    """As that of heartbeats does with one whose end takes nothing more."""
+    joined, *_ = served.join(1)
+    mine = served.coordinator.workers[Member(NODE, 1)]
+    mine.socket.close()  # which `close` does a moment after it says so
+    joined.socket.close()
+    served.coordinator.serve(0.0)
+    joined.wait(0.0)
+    for each in (mine, joined):
+        each.close()

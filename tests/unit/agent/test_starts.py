@@ -157,3 +157,12 @@ def test_a_real_mpirun_starts_its_daemon_on_another_node_by_the_agents(
     assert sorted(lines) == ["[1,0]<stdout>: rank", "[1,1]<stdout>: rank"]
     (request,) = nodes.sent
     assert ("prted" if family == 5 else "orted") in request["command"]
+
+
+def test_nonsense_ends_no_later_start(nodes: Nodes) -> None:
+    """Any process of the pod may write to the socket; without the thread that reads it, mpirun would start no more."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(nodes.socket)
+        client.sendall(b"[" * 60_000 + b"\n")
+        assert client.recv(10) == b""
+    assert nodes.run("elsewhere", "true") == (0, "")

@@ -263,7 +263,8 @@ def _follow(view: _View, decided: Decided, newly_refused: bool) -> placed.State:
     is_partial = view.gang.is_partial_over(view.capacity, view.now) or (following is not None and view.gang.placed > 0)
     if is_partial and (following is None or following["name"] in state["tried"]):
         target, pause = _pause(view, following or view.at, decided)
-        return placed.given_back(state, target, view.now, pause, idle)
+        if pause is not None:
+            return placed.given_back(state, target, view.now, pause, idle)
     if following is not None:
         return placed.decided(state, following, view.now, "asked next while waiting: " + decided.reason, idle)
     is_new = newly_refused and decided.group != here
@@ -283,14 +284,22 @@ def _next_to_ask(view: _View) -> Optional[Placement]:
     return None if following["name"] == view.state["at"] else following
 
 
-def _pause(view: _View, target: Placement, decided: Decided) -> Tuple[Placement, placed.Pause]:
-    """The group to ask after a pause without nodes, and the pause: on-demand nodes, if the last safe moment ends it."""
-    seconds, slack = placed.backoff(view.state, view.capacity), view.job.slack(view.elapsed, view.work) - view.tick
-    fallback = [each for each in view.capacity["placements"] if _market(each) == "on-demand"]
-    if 0 < slack < seconds and fallback and _market(view.at) == "spot":
-        seconds, target = slack, min(fallback, key=lambda each: each["rate"] or 0.0)
-    else:
-        seconds = max(view.capacity["partial"], min(seconds, slack))
+def _pause(view: _View, target: Placement, decided: Decided) -> Tuple[Placement, Optional[placed.Pause]]:
+    """The group to ask after a pause without nodes, and the pause: on-demand nodes, if the last safe moment ends it.
+
+    No pause goes past that moment, and none begins after it while the deadline can still be kept.
+    """
+    seconds, slack = placed.backoff(view.state, view.capacity), view.job.slack(view.elapsed, view.work)
+    left = slack - view.tick
+    if left <= 0:
+        if slack + view.job.overhead >= 0:
+            return target, None
+        seconds = view.capacity["partial"]
+    elif left < seconds:
+        seconds = left
+        fallback = [each for each in view.capacity["placements"] if _market(each) == "on-demand"]
+        if fallback and _market(target) == "spot":
+            target = min(fallback, key=lambda each: each["rate"] or 0.0)
     shortage = view.gang.shortage(view.capacity, view.sizes, view.now)
     return target, placed.Pause("%s %s (%s)" % (view.state["at"], shortage, decided.reason), seconds)
 

@@ -101,8 +101,41 @@ def test_no_pause_without_nodes_goes_past_the_last_safe_moment(tmp_path: Path, s
     assert run.ended is not None and run.ended <= DEADLINE, run.state["decisions"]
 
 
+@pytest.mark.parametrize("spare", [0.5, 1.0, 2.0, 4.0])
+def test_a_part_of_a_gang_of_on_demand_nodes_is_asked_for_again_before_the_last_safe_moment(
+    tmp_path: Path, spare: float
+) -> None:
+    """The on-demand group gives the missing node after the part was given back: in time, unless a pause misses it."""
+    deadline = WORK + 7 * MINUTE + spare * MINUTE  # a start takes 2 min at most, and the part waits for 5 min
+    times = {"deadline": f"{deadline:g}s", "market": "on-demand"}
+    run = PlacedRun(tmp_path, {FAR: SIZE - 1}, int(WORK), START, **{**CAPACITY, **times})
+    run.run_until(lambda: "until" in run.state["decisions"][-1], 5 * MINUTE + 30)
+    last = run.state["decisions"][-1]
+    assert "until" in last and last["reason"].startswith("far gave 3 of 4 nodes"), last
+    assert run.seconds + last["until"] - run.cluster.now <= deadline - WORK - 2 * MINUTE, "the last safe moment"
+    run.cluster.free[FAR] = SIZE
+    run.run_until(lambda: False, 2 * deadline)
+    assert run.ended is not None and run.ended <= deadline
+
+
+def test_a_part_of_a_gang_of_on_demand_nodes_is_kept_while_a_pause_would_miss_the_deadline(tmp_path: Path) -> None:
+    deadline = WORK + 7 * MINUTE
+    times = {"deadline": f"{deadline:g}s", "market": "on-demand"}
+    run = PlacedRun(tmp_path, {FAR: SIZE - 1}, int(WORK), START, **{**CAPACITY, **times})
+    run.run_for(5 * MINUTE + 40)
+    assert run.cluster.placed() and not any("until" in each for each in run.state["decisions"])
+    run.cluster.free[FAR] = SIZE
+    run.run_until(lambda: False, 2 * deadline)
+    assert run.ended is not None and run.ended <= deadline
+
+
 def test_a_part_of_a_gang_of_on_demand_nodes_is_given_back_even_past_the_last_safe_moment(tmp_path: Path) -> None:
     run = run_on(tmp_path, near=0, far=SIZE - 1)
+    run.run_for(DEADLINE - WORK)
+    earlier = [each for each in run.state["decisions"] if "until" in each]
+    # Before that moment it is asked again at the latest when it comes, and not the spot group that gave none.
+    assert all(each["until"] - run.cluster.now + run.seconds <= DEADLINE - WORK - 2 * MINUTE for each in earlier)
+    assert [each["group"] for each in earlier] == [FAR]
     run.run_until(lambda: run.cluster.suspended and "until" in run.state["decisions"][-1], 2 * DEADLINE)
     last = run.state["decisions"][-1]
     assert last["reason"].startswith("far gave 3 of 4 nodes") and 0 < last["idle"] <= 3 * (5 * MINUTE + 10)

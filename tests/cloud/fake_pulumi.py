@@ -4,7 +4,8 @@ Its state is files in the project folder, which a test may write:
 
 * `STACK.held`: the state of a stack, `STACK.applied`: the settings that `up` applied last
 * `outputs`: the outputs of every stack with resources
-* `COMMAND.failure`: the error of the next such command; `refusal`: why the program refuses an update
+* `COMMAND.failure`: the error of the next such command, of a resource as `TYPE (NAME): ERROR`;
+  `refusal`: why the program refuses an update
 * `steps`: the metadata of the steps that a preview announces, as in the engine's events
 * `commands`: a line for each command
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +73,7 @@ class FakePulumi(Pulumi):
         if failure.exists():
             message = failure.read_text()
             failure.unlink()
-            return EndedProcess(FAILED, f"error: {message}\n")
+            return EndedProcess(FAILED, _failure(message))
         if arguments[0] == "stack":
             return self._stack_result(stack, *arguments[1:])
         refusal = self.project / "refusal"
@@ -126,6 +128,25 @@ def _write_state(path: Path, resources: dict[str, str]) -> None:
         for kind, id in resources.items()
     ]
     path.write_text(json.dumps({"deployment": {"resources": listed}}))
+
+
+def _failure(message: str) -> str:
+    """An error as the real one prints it: that of a resource after the stack's own, and after its program's traceback.
+
+    See tests/engine/test_failures_in_engine.py.
+    """
+    resource = re.match(r"(\w+:[\w:/.-]+ \(\S+\)): ", message)
+    if resource is None:
+        return f"error: {message}\n"
+    text = message[resource.end() :]
+    kind, name = resource[1].split()
+    return (
+        f" +  {kind} {name.strip('()')} **creating failed** error: {text}\n"
+        " +  pulumi:pulumi:Stack spotmpi-lab creating (0s) error: update failed\n@ updating....\nDiagnostics:\n"
+        "  pulumi:pulumi:Stack (spotmpi-lab):\n    Traceback (most recent call last):\n" + "      frame\n" * 40 + "\n"
+        f"    error: update failed\n\n  {resource[1]}:\n    error: {text}\n\n"
+        "Resources:\n    + 11 created\n\nDuration: 12s\n"
+    )
 
 
 def _refusal(text: str) -> str:

@@ -4,15 +4,20 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.environments.down import down
+from spotmpi.environments.up import up
 from tests.engine.engine import Engine
+from tests.engine.engine_environment import EngineEnvironment
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP, VPC
 from tests.engine.providers.aws_services import FILE_SYSTEM
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.script import Script
-from tests.engine.stack_lifecycle import prepare
+from tests.engine.stack_lifecycle import ACCESS, prepare
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(600)]
 
@@ -122,3 +127,34 @@ def test_persistent_storage_outlives_its_environment_and_is_protected(engine: En
     engine.run("state", "unprotect", "--all", "--yes", "--stack", "p3-data").require_success()
     engine.destroy("p3-data").require_success()
     assert len(cloud.records) == 0
+
+
+def test_up_and_down_end_with_one_line_that_names_resource_reason_and_remedy(
+    engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quota that is used up at `up`, and at `down` something in the network that is in no state."""
+    monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.chdir(engine.project)
+    environment = EngineEnvironment(engine, cloud)
+    engine.configure("cpu", {"spotmpi:access": ACCESS})
+    head = "operation error EC2: {}, https response error StatusCode: 400, RequestID: 6bd3b1c6-0b1a, api error "
+
+    full = "VpcLimitExceeded: The maximum number of VPCs has been reached"
+    cloud.script.fail("create", VPC).message = f"creating EC2 VPC: {head.format('CreateVpc')}{full}."
+    with pytest.raises(SpotmpiError) as failed:
+        up("cpu", environment.dependencies)
+    assert str(failed.value) == (
+        f"`pulumi up --stack cpu` failed: aws:ec2:Vpc spotmpi-cpu: creating EC2 VPC: {full}: a quota of the account is "
+        "used up: delete what nobody needs, or request an increase in Service Quotas; then the same command continues"
+    )
+    assert any("RequestID: 6bd3b1c6-0b1a" in line for line in environment.output), "the details come before"
+
+    used = "DependencyViolation: resource sg-0a1b2c3d has a dependent object"
+    group = f"deleting Security Group (sg-0a1b2c3d): {head.format('DeleteSecurityGroup')}{used}"
+    cloud.script.fail("delete", FILE_SYSTEM).message = group
+    with pytest.raises(SpotmpiError) as failed:
+        down("cpu", environment.dependencies)
+    assert str(failed.value).startswith("`pulumi destroy --stack cpu` failed: aws:efs:FileSystem spotmpi-cpu: deleting")
+    assert "--filters Name=group-id,Values=sg-0a1b2c3d` in its region lists interfaces" in str(failed.value)
+    assert down("cpu", environment.dependencies) == () and len(cloud.records) == 0

@@ -10,15 +10,15 @@ from typing import Any
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.redaction import redacted
 
-_DENIED = {
+DENIED = {
     "AccessDenied",
     "AccessDeniedException",
     "UnauthorizedOperation",
     "AuthorizationError",
     "Client.Unauthorized",
 }
-_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
-_THROTTLED = {
+EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
+THROTTLED = {
     "Throttling",
     "ThrottledException",
     "ThrottlingException",
@@ -27,10 +27,10 @@ _THROTTLED = {
     "RequestThrottled",
     "SlowDown",
 }
-_UNKNOWN_KEY = {"AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "OptInRequired"}
-_SIGNATURE = {"SignatureDoesNotMatch", "InvalidSignatureException", "RequestTimeTooSkewed", "RequestExpired"}
+UNKNOWN_KEY = {"AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "OptInRequired"}
+SIGNATURE = {"SignatureDoesNotMatch", "InvalidSignatureException", "RequestTimeTooSkewed", "RequestExpired"}
 _MAX_SKEW = timedelta(minutes=4)  # AWS accepts 5 minutes; a smaller difference is not the cause
-_LOG_IN = "log in again (`aws sso login`, or new keys), then repeat the command"
+LOG_IN = "log in again (`aws sso login`, or new keys)"
 
 
 class CloudError(SpotmpiError):
@@ -64,11 +64,11 @@ def translate_error(error: Exception, action: str, region: str, now: datetime | 
 def _from_response(response: Mapping[str, Any], action: str, region: str, now: datetime) -> CloudError:
     code = str(response["Error"].get("Code", "Unknown"))
     message = redacted(str(response["Error"].get("Message", ""))).splitlines()
-    if code in _UNKNOWN_KEY | _SIGNATURE | _EXPIRED:
+    if code in UNKNOWN_KEY | SIGNATURE | EXPIRED:
         return _from_authentication(code, response, region, now)
-    if code in _DENIED:
+    if code in DENIED:
         return CallError(f"{action} in {region} is not permitted: allow it in your IAM policy", "not permitted", code)
-    if code in _THROTTLED:
+    if code in THROTTLED:
         return CallError(f"{action} in {region}: throttled by AWS; repeat the command in a minute", "throttled", code)
     if code == "MaxConfigLimitExceeded":
         reason = f"{action}: too many different requests in 24 hours; repeat with the same types and nodes as before"
@@ -85,11 +85,12 @@ def _from_authentication(code: str, response: Mapping[str, Any], region: str, no
         return CloudError(
             f"this machine's clock is {minutes} minutes {direction} AWS's: set it (`timedatectl`), then repeat"
         )
-    if code in _EXPIRED or code == "RequestExpired":
-        return CloudError(f"the AWS credentials have expired: {_LOG_IN}")
-    if code in _SIGNATURE:
+    if code in EXPIRED or code == "RequestExpired":
+        return CloudError(f"the AWS credentials have expired: {LOG_IN}, then repeat the command")
+    if code in SIGNATURE:
         return CloudError(
-            "the signature is invalid: the secret access key does not match the access key id; " + _LOG_IN
+            "the signature is invalid: the secret access key does not match the access key id; "
+            f"{LOG_IN}, then repeat the command"
         )
     return CloudError(
         f"AWS rejects these credentials in {region} ({code}): they are invalid, or the region is not enabled "
@@ -113,7 +114,7 @@ def _from_library(error: Exception, action: str, region: str) -> CloudError:
     if name in ("ProfileNotFound", "ConfigParseError"):
         return CloudError(f"{message}: set AWS_PROFILE to one of `aws configure list-profiles`")
     if "Token" in name or "SSO" in name:
-        return CloudError(f"the AWS login has expired ({message}): {_LOG_IN}")
+        return CloudError(f"the AWS login has expired ({message}): {LOG_IN}, then repeat the command")
     if name in ("NoRegionError", "InvalidRegionError"):
         return CloudError("no usable AWS region: pass --region or set AWS_REGION")
     if name in ("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError"):

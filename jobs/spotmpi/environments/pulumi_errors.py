@@ -1,0 +1,189 @@
+"""Why a command of Pulumi failed, in one line with the remedy; its output, which comes before, has all the details."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from spotmpi.aws import errors
+from spotmpi.aws.launch_failures import LAUNCH_FAILURES
+
+_LAST_LINES = 15  # of an output without diagnostics
+_LONGEST = 300  # characters of a provider's message
+_DUPLICATE_ENTRY = re.compile(r"EKS Access Entry \([^:()]+:(arn:[^()]+)\).*already in use on this cluster")
+# What Pulumi's S3 client says without a region, and of a bucket in another one (pulumi-aws#1170, mapt#392).
+_BUCKET_REGION = re.compile(r"Missing ?Region|BucketRegionError|PermanentRedirect")
+_REFUSAL = re.compile(r'before hook "[^"]*" failed: (.*)')  # how the Pulumi program refuses to replace running nodes
+_RESOURCE = re.compile(r"  (?P<resource>[\w.:/-]+ \([^()]+\)):")
+# The engine's own, which follow from an error of a resource.
+_NO_REASON = re.compile(r"(update|preview|destroy|refresh) failed|\d+ errors? occurred:?|error:?")
+# What AWS's provider writes around AWS's words.
+_AROUND = (
+    (re.compile(r"^\s*sdk-v2/provider2?\.go:\d+: sdk\.helper_schema: "), ""),
+    (re.compile(r": provider=aws@[\w.+-]+$"), ""),
+    (re.compile(r"operation error [\w ]+: \w+, (exceeded maximum number of attempts, \d+, )?"), ""),
+    (re.compile(r"https response error StatusCode: \d+, RequestID: [^,]*, (HostID: [^,]*, )?(api error )?"), ""),
+    (re.compile(r"\s*Encoded authorization failure message: \S+"), ""),
+    (re.compile(r"\s*status code: \d+, request id: \S+"), ""),
+    (re.compile(r"^(\w+ )?urn:pulumi:\S+: "), ""),
+    (re.compile(r"\b\d+ errors? occurred:\s*"), ""),
+    (re.compile(r"(^|\s)\* "), r"\1"),
+)
+_ACTION = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
+_IN_USE = re.compile(r"\b(?P<kind>vpc|subnet|sg)-[0-9a-f]+\b")
+_FILTERS = {"vpc": "vpc-id", "subnet": "subnet-id", "sg": "group-id"}
+_CREDENTIALS = re.compile(
+    r"([Ii]nvalid|[Nn]o valid|validate AWS|refresh cached) credential|has expired"  # pulumi-aws#2285, #3310
+)
+_QUOTA = re.compile(r"LimitExceeded|QuotaExceeded|[Yy]ou've reached your quota|maximum number of")
+_EXISTS = re.compile(r"AlreadyExists|\.Duplicate\b|DuplicateRecord|already exists|still in use|AlreadyOwnedByYou")
+_USED = re.compile(
+    r"DependencyViolation|DeleteConflict|\w+InUse\b|NotEmpty|has dependencies|is in use|has nodegroups attached"
+)
+_NETWORK = re.compile(r"no such host|connection (refused|reset)|i/o timeout|TLS handshake timeout|send request failed")
+_CAPACITY = ("InsufficientInstanceCapacity", "UnfulfillableCapacity", "Unsupported")
+
+
+def explain(stack: str, command: str, output: str) -> str:
+    """The error of `pulumi COMMAND` on a stack, by what it printed."""
+    text = _relevant(output)
+    if known := _from_pulumi(stack, text):
+        return known
+    if refusals := dict.fromkeys(_REFUSAL.findall(text)):
+        return f"{stack} was not changed: {'; '.join(refusals)}" if command == "preview" else "; ".join(refusals)
+    if entry := _DUPLICATE_ENTRY.search(text):
+        remedy = "remove it from `cluster.admins` and `cluster.users`, then repeat the command"
+        return f"{entry[1]} already has access to the cluster, as the identity that created it: {remedy}"
+    found = list(_errors(text))
+    settings = next((each for each in found if "settings to change" in each.text), None)
+    if settings is not None:
+        return f"{settings.text}; they are listed above"
+    if not found:
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        found = [_Error("", lines[-1].removeprefix("error:").strip() if lines else "no output")]
+    remedies = [(each, _remedy(each.text, stack)) for each in found]
+    error, remedy = next((each for each in remedies if each[1]), remedies[0])
+    more = f" (and {len(found) - 1} more errors, above)" if len(found) > 1 else ""
+    end = f": {remedy}; then the same command continues" if remedy else "; the same command continues"
+    return f"`pulumi {command} --stack {stack}` failed: {error}{more}{end}"
+
+
+def _relevant(output: str) -> str:
+    """The part of an output that says why: all errors, and the diagnostics, or the last lines without any."""
+    lines = output.splitlines()
+    begin = next((index for index, line in enumerate(lines) if line.startswith("Diagnostics:")), None)
+    if begin is None:
+        rest = lines[-_LAST_LINES:]
+    else:
+        lines, rest = lines[:begin], lines[begin + 1 :]
+    return "\n".join([*(line for line in lines if line.lstrip().startswith("error:") and line not in rest), *rest])
+
+
+def _from_pulumi(stack: str, output: str) -> str | None:
+    """What is wrong with the stack, its state or the project; None where Pulumi only reports others' errors."""
+    if "currently locked" in output:
+        return f"stack {stack} is locked by another update: if none is running, `pulumi cancel --yes --stack {stack}`"
+    if "incorrect passphrase" in output or "passphrase must be set" in output:
+        return f"the state of {stack} can't be decrypted: set PULUMI_CONFIG_PASSPHRASE to the one it was created with"
+    if "PULUMI_ACCESS_TOKEN" in output:
+        return "pulumi is not logged in: set PULUMI_BACKEND_URL, for example to s3://my-state, or `pulumi login`"
+    if _BUCKET_REGION.search(output):
+        return "Pulumi needs the region of the bucket: append it to PULUMI_BACKEND_URL, as in s3://my-state?region=us-east-1"
+    if "NoSuchBucket" in output:
+        return "the bucket of Pulumi's state does not exist: check PULUMI_BACKEND_URL, or let `spotmpi up` create it"
+    if "No module named" in output:
+        return "the project's .venv lacks what its Pulumi program imports: run `./scripts/setup` there, then repeat"
+    if "account ID not allowed" in output:
+        return f"the credentials are for another account than that of {stack}: assume a role there; nothing was changed"
+    if "pending operations" in output:
+        remedy = f"`pulumi refresh --clear-pending-creates --stack {stack}`, then repeat the command"
+        return f"an earlier update of {stack} was killed during an operation: {remedy}"
+    return None
+
+
+@dataclass(frozen=True)
+class _Error:
+    """An error of one resource, such as `aws:ec2:Vpc spotmpi-lab`, or of none; in one line."""
+
+    resource: str
+    text: str
+
+    def __str__(self) -> str:
+        text = self.text if len(self.text) <= _LONGEST else self.text[: _LONGEST - 3] + "..."
+        return f"{self.resource}: {text}" if self.resource else text
+
+
+def _errors(output: str) -> Iterator[_Error]:
+    """The errors in an output that give a reason, each once: their lines up to a blank one or to the next error."""
+    seen, resource, lines = set[str](), "", list[str]()
+    for line in [*output.splitlines(), ""]:
+        header, is_error = _RESOURCE.fullmatch(line), line.lstrip().startswith("error:")
+        if (header or is_error or not line.strip()) and lines:
+            text = _in_one_line(lines)
+            if not _NO_REASON.fullmatch(text) and text not in seen:
+                seen.add(text)
+                yield _Error(resource, text.removeprefix(f"{resource.partition(' ')[2]}: "))
+            lines = []
+        if header:
+            resource = header["resource"].replace("(", "").removesuffix(")")
+        elif is_error:
+            lines = [line.lstrip().removeprefix("error:")]
+        elif lines:
+            lines.append(line)
+
+
+def _in_one_line(lines: Iterable[str]) -> str:
+    text = " ".join(" ".join(lines).split())
+    for pattern, replacement in _AROUND:
+        text = pattern.sub(replacement, text)
+    return text.strip(" :.")
+
+
+def _remedy(text: str, stack: str) -> str:
+    """What to do about an error of AWS or of a cluster; empty where that is not known."""
+    if _has(text, *errors.EXPIRED, *errors.UNKNOWN_KEY, *errors.SIGNATURE) or _CREDENTIALS.search(text):
+        return f"the AWS credentials are missing, wrong or expired: {errors.LOG_IN}"
+    if _has(text, *errors.DENIED) or _ACTION.search(text):
+        return _allow(text)
+    if _has(text, *errors.THROTTLED) or "Rate exceeded" in text:
+        return "AWS throttles the account's calls: wait a minute"
+    if _has(text, *_CAPACITY):
+        return "choose another type or zone for it (`spotmpi zones` compares them), or wait for capacity"
+    if _has(text, "UnsupportedAvailabilityZoneException"):
+        return "EKS needs two zones with capacity for it: set `second_zone` to one of those that it names"
+    if launch := next((LAUNCH_FAILURES[code] for code in LAUNCH_FAILURES if _has(text, code)), None):
+        return f"{launch.message}: {launch.remedy}"
+    if _QUOTA.search(text):
+        return "a quota of the account is used up: delete what nobody needs, or request an increase in Service Quotas"
+    if _EXISTS.search(text):
+        owner = "it exists and is not in this stack's state, so another stack or a former environment has it"
+        return f"{owner}: `spotmpi doctor {stack}` lists leftovers; delete it, or rename the stack"
+    if _USED.search(text):
+        return f"something that is not in this stack's state uses it: {_find_user(text)}delete that"
+    if re.search(r"[Cc]luster (is )?unreachable", text):
+        return "check that your address is in `access` (https://checkip.amazonaws.com shows it), and the network"
+    return "check this machine's network, and the region" if _NETWORK.search(text) else ""
+
+
+def _allow(text: str) -> str:
+    """What to do about an action that is not permitted, by IAM or by a policy above it."""
+    action = _ACTION.search(text)
+    what = f"allow {action[1]}" if action else "allow it"
+    if "explicit deny" in text:
+        return f"{what}: a policy denies it, of the organization or a permissions boundary, which overrides others"
+    return f"{what} in your IAM policy; `spotmpi doctor --iam up` prints all that is needed"
+
+
+def _find_user(text: str) -> str:
+    """How to find what uses a part of the network."""
+    used = _IN_USE.search(text)
+    if used is None:
+        return ""
+    query = f"Name={_FILTERS[used['kind']]},Values={used[0]}"
+    command = f"aws ec2 describe-network-interfaces --filters {query}"
+    return f"`{command}` in its region lists interfaces with what made them; "
+
+
+def _has(text: str, *codes: str) -> bool:
+    return any(re.search(rf"(?<!\w){re.escape(code)}(?!\w)", text) for code in codes)

@@ -1,0 +1,208 @@
+"""What a user reads last when Pulumi or AWS refuses: one line with the reason and the remedy, for each ordinary error.
+
+AWS's words are as pulumi-aws prints them: of the issues that are named, else with the codes of the API references.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.environments.pulumi_errors import explain
+from tests.cloud.fake_environment import FakeEnvironment
+
+V2 = "https response error StatusCode: 400, RequestID: 6bd3b1c6-0b1a, "
+CONTINUES = "; then the same command continues"
+REFUSED = {
+    "quota of networks": (
+        f"aws:ec2:Vpc (spotmpi-lab): 1 error occurred:\n    \t* creating EC2 VPC: operation error EC2: CreateVpc, {V2}"
+        "api error VpcLimitExceeded: The maximum number of VPCs has been reached.",
+        "aws:ec2:Vpc spotmpi-lab: creating EC2 VPC: VpcLimitExceeded: The maximum number of VPCs has been reached",
+        "a quota of the account is used up: delete what nobody needs, or request an increase in Service Quotas",
+    ),
+    "quota of addresses": (
+        f"aws:ec2:Eip (spotmpi-lab-nat): sdk-v2/provider2.go:572: sdk.helper_schema: creating EC2 EIP: operation error "
+        f"EC2: AllocateAddress, {V2}api error AddressLimitExceeded: The maximum number of addresses has been reached.: "
+        "provider=aws@7.12.0",
+        "creating EC2 EIP: AddressLimitExceeded: The maximum number of addresses has been reached: a quota",
+        "request an increase in Service Quotas",
+    ),
+    # terraform-aws-eks#2149, terraform-provider-aws#39904
+    "quota of vCPUs": (
+        "aws:eks:NodeGroup (spotmpi-lab-system): waiting for EKS Node Group (spotmpi-lab:spotmpi-lab-system-1234567) "
+        "create"
+        ": unexpected state 'CREATE_FAILED', wanted target 'ACTIVE'. last error: 2 errors occurred:\n    \t* "
+        "eks-spotmpi-"
+        "lab-system-1234567-74c19ba3: AsgInstanceLaunchFailures: Could not launch On-Demand Instances. "
+        "VcpuLimitExceeded "
+        "- You have requested more vCPU capacity than your current vCPU limit of 0 allows.\n    \t* DUMMY_085e351a: "
+        "NodeCreationFailure: Instances failed to join the kubernetes cluster",
+        "aws:eks:NodeGroup spotmpi-lab-system: waiting for EKS Node Group",
+        "the account's on-demand quota is exhausted: request an increase in Service Quotas, service ec2",
+    ),
+    # aws/containers-roadmap#2204
+    "no capacity": (
+        "aws:eks:NodeGroup (spotmpi-lab-system): waiting for EKS Node Group (a:b) create: unexpected state "
+        "'CREATE_FAILED'"
+        ", wanted target 'ACTIVE'. last error: eks-b: AsgInstanceLaunchFailures: Could not launch On-Demand Instances. "
+        "InsufficientInstanceCapacity - We currently do not have sufficient t3.medium capacity in the Availability "
+        "Zone "
+        "you requested (us-east-1a).",
+        "InsufficientInstanceCapacity - We currently do not have sufficient t3.medium capacity",
+        "choose another type or zone for it (`spotmpi zones` compares them), or wait for capacity",
+    ),
+    # terraform-provider-aws#34234
+    "not permitted": (
+        f"aws:ec2:Vpc (spotmpi-lab): creating EC2 VPC: operation error EC2: CreateVpc, {V2}api error "
+        "UnauthorizedOperation:"
+        " You are not authorized to perform this operation. User: arn:aws:iam::123456789012:user/me is not authorized "
+        "to "
+        "perform: ec2:CreateVpc on resource: arn:aws:ec2:us-east-1:123456789012:vpc/* because no identity-based policy "
+        "allows the ec2:CreateVpc action. Encoded authorization failure message: " + "x" * 900,
+        "creating EC2 VPC: UnauthorizedOperation: You are not authorized to perform this operation. User:",
+        "allow ec2:CreateVpc in your IAM policy; `spotmpi doctor --iam up` prints all that is needed",
+    ),
+    "denied by the organization": (
+        f"aws:iam:Role (spotmpi-lab-nodes): creating IAM Role: operation error IAM: CreateRole, {V2}api error "
+        "AccessDenied: User: arn:aws:sts::123456789012:assumed-role/dev/me is not authorized to perform: "
+        "iam:CreateRole "
+        "with an explicit deny in a service control policy",
+        "AccessDenied",
+        "allow iam:CreateRole: a policy denies it, of the organization or a permissions boundary",
+    ),
+    # pulumi-aws#3310, #3866
+    "expired credentials": (
+        "pulumi:providers:aws (spotmpi-lab): pulumi:providers:aws resource 'spotmpi-lab' has a problem: Invalid "
+        "credentials"
+        " configured.\n    Please see https://www.pulumi.com/docs/intro/cloud-providers/aws/setup/ for more "
+        "information.\n"
+        "    Details: validating provider credentials: retrieving caller identity from STS: operation error STS: "
+        f"GetCallerIdentity, {V2}api error ExpiredToken: The security token included in the request is expired",
+        "pulumi:providers:aws spotmpi-lab",
+        "the AWS credentials are missing, wrong or expired: log in again (`aws sso login`, or new keys)",
+    ),
+    # pulumi#19452
+    "expired credentials of the state": (
+        "post-step event returned an error: failed to save snapshot: An IO error occurred while writing the new "
+        "snapshot "
+        'file: blob (key ".pulumi/stacks/lab.json") (code=Unknown): ExpiredToken: The provided token has expired.\n'
+        "\tstatus code: 400, request id: Y45095KT8PN4FZ82, host id: rHnkECvJ2pQYheEiF3AkKNW=",
+        "failed to save snapshot",
+        "the AWS credentials are missing, wrong or expired: log in again",
+    ),
+    "a key that may not be used": (
+        "getting stack configuration: get stack secrets manager: secrets (code=Unknown): AccessDeniedException: User: "
+        "arn:aws:iam::123456789012:user/me is not authorized to perform: kms:Decrypt on resource: "
+        "arn:aws:kms:us-east-1:"
+        "123456789012:key/1",
+        "get stack secrets manager",
+        "allow kms:Decrypt in your IAM policy",
+    ),
+    "a name that exists": (
+        f"aws:ecr:Repository (spotmpi-lab-chainermn): creating ECR Repository (spotmpi-lab/chainermn): operation "
+        "error ECR:"
+        f" CreateRepository, {V2}RepositoryAlreadyExistsException: The repository with name 'spotmpi-lab/chainermn' "
+        "already"
+        " exists in the registry with id '123456789012'",
+        "RepositoryAlreadyExistsException",
+        "another stack or a former environment has it: `spotmpi doctor lab` lists leftovers; delete it, or rename the "
+        "stack",
+    ),
+    "a cluster of that name": (
+        f"aws:eks:Cluster (spotmpi-lab-eksCluster): creating EKS Cluster (spotmpi-lab): operation error EKS: "
+        "CreateCluster,"
+        f" {V2}ResourceInUseException: Cluster already exists with name: spotmpi-lab",
+        "ResourceInUseException: Cluster already exists with name: spotmpi-lab",
+        "another stack or a former environment has it",
+    ),
+    "throttled": (
+        f"aws:ec2:Route (spotmpi-lab-public): creating Route: operation error EC2: CreateRoute, exceeded maximum "
+        "number of "
+        f"attempts, 25, {V2}api error RequestLimitExceeded: Request limit exceeded.",
+        "creating Route: RequestLimitExceeded",
+        "AWS throttles the account's calls: wait a minute",
+    ),
+    "no access to the cluster": (
+        "kubernetes:core/v1:Namespace (spotmpi-lab): configured Kubernetes cluster is unreachable: unable to load "
+        "schema "
+        'information from the API server: Get "https://1.eks.amazonaws.com/openapi/v2": dial tcp 1.2.3.4:443: i/o '
+        "timeout",
+        "configured Kubernetes cluster is unreachable",
+        "check that your address is in `access` (https://checkip.amazonaws.com shows it), and the network",
+    ),
+    "a zone without EKS": (
+        f"aws:eks:Cluster (spotmpi-lab-eksCluster): creating EKS Cluster (spotmpi-lab): operation error EKS: "
+        "CreateCluster,"
+        f" {V2}UnsupportedAvailabilityZoneException: Cannot create cluster 'spotmpi-lab' because EKS does not support "
+        "creating control plane instances in us-east-1e, the targeted availability zone. Retry cluster creation using "
+        "control plane subnets that span at least two of these availability zones: us-east-1a, us-east-1b",
+        "UnsupportedAvailabilityZoneException",
+        "set `second_zone` to one of those that it names",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_up_ends_with_one_line_that_has_reason_and_remedy(lab: FakeEnvironment, case: str) -> None:
+    failure, reason, remedy = REFUSED[case]
+    (lab.folder / "up.failure").write_text(failure)
+    with pytest.raises(SpotmpiError) as failed:
+        lab.up()
+    message = str(failed.value)
+    assert message.startswith("`pulumi up --stack lab` failed: ") and "update failed" not in message
+    assert reason in message and f"{remedy}" in message and message.endswith(CONTINUES), message
+    assert "\n" not in message and "RequestID" not in message and "Encoded" not in message and len(message) < 700
+    assert any(failure.splitlines()[-1][-60:].strip() in line for line in lab.output), "the details come before"
+
+
+# pulumi-zephyr/zephyr-app#9, pulumi-awsx#905
+@pytest.mark.parametrize(
+    ("failure", "query"),
+    [
+        (
+            "aws:ec2:Vpc (spotmpi-lab): deleting urn:pulumi:lab::spotmpi::aws:ec2/vpc:Vpc::spotmpi-lab: 1 error "
+            "occurred:\n"
+            "    \t* deleting EC2 VPC (vpc-0c13ea95e1fc1879d): DependencyViolation: The vpc 'vpc-0c13ea95e1fc1879d' "
+            "has "
+            "dependencies and cannot be deleted.\n    \tstatus code: 400, request id: 24a9f053-d232",
+            "--filters Name=vpc-id,Values=vpc-0c13ea95e1fc1879d`",
+        ),
+        (
+            f"aws:ec2:SecurityGroup (spotmpi-lab-nfs): deleting Security Group (sg-0123456789abcdef0): operation "
+            "error EC2: "
+            f"DeleteSecurityGroup, {V2}api error DependencyViolation: resource sg-0123456789abcdef0 has a dependent "
+            "object",
+            "--filters Name=group-id,Values=sg-0123456789abcdef0`",
+        ),
+        (
+            f"aws:iam:Role (spotmpi-lab-nodes): deleting IAM Role (spotmpi-lab-nodes-1234567): operation error IAM: "
+            f"DeleteRole, {V2}DeleteConflict: Cannot delete entity, must detach all policies first.",
+            "something that is not in this stack's state uses it: delete that",
+        ),
+    ],
+)
+def test_down_names_what_is_in_the_way_or_how_to_find_it(lab: FakeEnvironment, failure: str, query: str) -> None:
+    lab.up(images=False)
+    (lab.folder / "destroy.failure").write_text(failure)
+    with pytest.raises(SpotmpiError) as failed:
+        lab.down()
+    message = str(failed.value)
+    assert message.startswith("`pulumi destroy --stack lab` failed: aws:") and "deleting " in message
+    assert query in message and message.endswith(CONTINUES) and "\n" not in message, message
+
+
+def test_of_several_errors_the_one_with_a_remedy_is_told_and_the_others_are_counted() -> None:
+    output = (
+        "Diagnostics:\n  pulumi:pulumi:Stack (spotmpi-lab):\n    error: update failed\n\n"
+        "  aws:ec2:Subnet (spotmpi-lab-nodes):\n    error: something odd\n\n"
+        "  aws:ec2:Vpc (spotmpi-lab):\n    error: creating EC2 VPC: api error VpcLimitExceeded: full\n"
+        "    error: creating EC2 VPC: api error VpcLimitExceeded: full\n"
+    )
+    message = explain("lab", "up", output)
+    assert "aws:ec2:Vpc spotmpi-lab: creating EC2 VPC" in message and "(and 1 more errors, above)" in message
+    assert "something odd" in explain("lab", "up", output.replace("VpcLimitExceeded", "Odd"))
+
+
+def test_an_engine_that_ends_without_a_reason_shows_its_last_line() -> None:
+    assert explain("lab", "up", "one\ntwo\n") == "`pulumi up --stack lab` failed: two; the same command continues"
+    assert "failed: no output;" in explain("lab", "up", "")

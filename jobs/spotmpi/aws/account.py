@@ -14,6 +14,7 @@ from spotmpi.core.redaction import guard_logs, remember
 _IAM_PREFIXES = {"service-quotas": "servicequotas", "efs": "elasticfilesystem"}
 _MAX_ATTEMPTS = 6
 _SUFFIXES = {"aws-cn": "amazonaws.com.cn", "aws-eusc": "amazonaws.eu"}  # of hosts, by partition
+_FILTER_VALUES = 200  # that EC2 takes in all filters of one call: FilterLimitExceeded (gossm#47)
 _NEXT_TOKENS = ("NextToken", "nextToken", "NextPageToken")  # of answers that are not the last one
 
 
@@ -57,7 +58,13 @@ class Aws:
         return response
 
     def pages(self, service: str, region: str, method: str, key: str, **arguments: Any) -> list[Any]:
-        """The items under *key* of all pages of a call, or of one without pages; CallError or CloudError."""
+        """The items under *key* of all pages of a call, or of one without pages; CallError or CloudError.
+
+        A filter with more values than EC2 takes is asked for in parts, so one item may come with several of them.
+        """
+        return [item for each in _parts(arguments) for item in self._pages(service, region, method, key, each)]
+
+    def _pages(self, service: str, region: str, method: str, key: str, arguments: Mapping[str, Any]) -> list[Any]:
         client = self.client(service, region)
         if not client.can_paginate(method):
             return list(self._items(service, region, method, key, arguments))
@@ -100,6 +107,19 @@ class Aws:
         except (BotoCoreError, ClientError) as error:
             raise translate_error(error, "sts:GetCallerIdentity", region) from error
         return signed
+
+
+def _parts(arguments: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The arguments of a call, or of several where its longest filter has too many values for one."""
+    filters = [dict(each) for each in arguments.get("Filters", ()) if "Values" in each]
+    longest = max(filters, key=lambda each: len(each["Values"]), default=None)
+    if longest is None or sum(len(each["Values"]) for each in filters) <= _FILTER_VALUES:
+        yield dict(arguments)
+        return
+    size = _FILTER_VALUES - sum(len(each["Values"]) for each in filters if each is not longest)
+    for first in range(0, len(longest["Values"]), size):
+        part = {**longest, "Values": longest["Values"][first : first + size]}
+        yield {**arguments, "Filters": [part if each is longest else each for each in filters]}
 
 
 def _sts_host(session: Any, region: str) -> str:

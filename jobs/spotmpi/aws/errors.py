@@ -18,15 +18,13 @@ DENIED = {
     "Client.Unauthorized",
 }
 EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
+# As in botocore's retries/standard.py, but for codes that some services have for quotas, too.
 THROTTLED = {
-    "Throttling",
-    "ThrottledException",
-    "ThrottlingException",
-    "RequestLimitExceeded",
-    "TooManyRequestsException",
-    "RequestThrottled",
-    "SlowDown",
+    *("Throttling", "ThrottledException", "ThrottlingException", "RequestThrottled", "RequestThrottledException"),
+    *("RequestLimitExceeded", "TooManyRequestsException", "SlowDown", "EC2ThrottledException"),
+    *("BandwidthLimitExceeded", "PriorRequestNotComplete", "ProvisionedThroughputExceededException"),
 }
+_COST_EXPLORER = "ce:", "LimitExceededException"  # which it answers to too many calls (Cost Explorer API reference)
 UNKNOWN_KEY = {"AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "OptInRequired"}
 SIGNATURE = {"SignatureDoesNotMatch", "InvalidSignatureException", "RequestTimeTooSkewed", "RequestExpired"}
 _MAX_SKEW = timedelta(minutes=4)  # AWS accepts 5 minutes; a smaller difference is not the cause
@@ -68,7 +66,7 @@ def _from_response(response: Mapping[str, Any], action: str, region: str, now: d
         return _from_authentication(code, response, region, now)
     if code in DENIED:
         return CallError(f"{action} in {region} is not permitted: allow it in your IAM policy", "not permitted", code)
-    if code in THROTTLED:
+    if code in THROTTLED or (action[:3], code) == _COST_EXPLORER:
         return CallError(f"{action} in {region}: throttled by AWS; repeat the command in a minute", "throttled", code)
     if code == "MaxConfigLimitExceeded":
         reason = f"{action}: too many different requests in 24 hours; repeat with the same types and nodes as before"

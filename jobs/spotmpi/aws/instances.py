@@ -12,7 +12,6 @@ from spotmpi.core.names import CAPACITY_BLOCK
 SPOT, ON_DEMAND = "spot", "on-demand"
 _LIFECYCLES = (SPOT, CAPACITY_BLOCK)  # EC2 names none for on-demand instances
 NO_GROUP = "none"
-_FILTER_VALUES = 200  # the most values that EC2 accepts in one filter
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,10 @@ class InstanceType:
 
 @dataclass(frozen=True)
 class Instance:
-    """One instance; None where EC2 returns no value, `placement_group` "none" without one; `host` is its DNS name."""
+    """One instance; None where EC2 returns no value, `placement_group` "none" without one; `host` is its DNS name.
+
+    `launched` is in Unix seconds.
+    """
 
     id: str
     type: str | None
@@ -38,6 +40,7 @@ class Instance:
     market: str
     placement_group: str
     host: str | None
+    launched: float | None
 
 
 def instance_types(aws: Aws, region: str, names: Sequence[str]) -> dict[str, InstanceType]:
@@ -75,12 +78,11 @@ def offerings(aws: Aws, region: str, names: Sequence[str]) -> frozenset[tuple[st
 
 def instances(aws: Aws, region: str, ids: Sequence[str]) -> dict[str, Instance]:
     """The instances of *ids* that EC2 still describes, by id; CallError where the call is not permitted."""
-    result: dict[str, Instance] = {}
-    for first in range(0, len(ids), _FILTER_VALUES):
-        filters = [{"Name": "instance-id", "Values": list(ids[first : first + _FILTER_VALUES])}]
-        for reservation in aws.pages("ec2", region, "describe_instances", "Reservations", Filters=filters):
-            result |= {each["InstanceId"]: _instance(each) for each in reservation["Instances"]}
-    return result
+    if not ids:
+        return {}
+    filters = [{"Name": "instance-id", "Values": list(ids)}]
+    reservations = aws.pages("ec2", region, "describe_instances", "Reservations", Filters=filters)
+    return {each["InstanceId"]: _instance(each) for reservation in reservations for each in reservation["Instances"]}
 
 
 def instance_id(provider_id: str) -> str | None:
@@ -90,6 +92,7 @@ def instance_id(provider_id: str) -> str | None:
 
 def _instance(description: Mapping[str, Any]) -> Instance:
     placement, lifecycle = description.get("Placement", {}), description.get("InstanceLifecycle")
+    launched = description.get("LaunchTime")
     return Instance(
         id=description["InstanceId"],
         type=description.get("InstanceType"),
@@ -97,4 +100,5 @@ def _instance(description: Mapping[str, Any]) -> Instance:
         market=lifecycle if lifecycle in _LIFECYCLES else ON_DEMAND,
         placement_group=placement.get("GroupName") or NO_GROUP,
         host=description.get("PrivateDnsName"),
+        launched=launched.timestamp() if launched else None,
     )

@@ -12,7 +12,7 @@ from spotmpi.aws.account import Aws
 from spotmpi.aws.billing import Lifetime
 from spotmpi.aws.instances import instances
 from spotmpi.aws.prices import node_extras
-from spotmpi.core.environment import Environment
+from spotmpi.core.environment import Environment, NodeGroup
 
 GROUP_TAG = "k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group"
 CLUSTER_TAG = "eks:cluster-name"
@@ -53,9 +53,18 @@ def _scaling_groups(aws: Aws, region: str, cluster: str) -> tuple[ScalingGroup, 
 
 
 def lifetimes(aws: Aws, environment: Environment, groups: Sequence[ScalingGroup]) -> tuple[Lifetime, ...]:
-    """The lifetimes of the node groups' machines, by start; AWS keeps scaling activities for six weeks."""
+    """The lifetimes of the node groups' machines, by start; AWS keeps scaling activities for six weeks.
+
+    Of a machine that runs for longer EC2 tells since when.
+    """
     machines = [each for group in groups if group.group for each in _lifetimes(aws, environment, group)]
-    known = instances(aws, environment.region, [each.machine for each in machines])
+    launched = {each.machine for each in machines}
+    older = {id: group for group in groups if group.group for id in group.instances if id not in launched}
+    known = instances(aws, environment.region, sorted({*launched, *older}))
+    for id, group in older.items():
+        if id in known and (began := known[id].launched) is not None:
+            node_group = environment.group(group.group or "")
+            machines.append(_lifetime(id, node_group, known[id].zone or node_group.zone, (began, began, None)))
     named = (replace(each, name=known[each.machine].host if each.machine in known else None) for each in machines)
     return tuple(sorted(named, key=lambda each: (each.began, each.machine)))
 
@@ -92,21 +101,30 @@ def _lifetimes(aws: Aws, environment: Environment, group: ScalingGroup) -> list[
             continue
         zone = json.loads(each.get("Details") or "{}").get("Availability Zone", node_group.zone)
         began, end = each["StartTime"].timestamp(), ends.get(machine)
-        result.append(
-            Lifetime(
-                machine=machine,
-                name=None,
-                group=node_group.name,
-                kind=(node_group.type, zone, node_group.market),
-                began=began,
-                ready=each["EndTime"].timestamp() if each.get("EndTime") else began,
-                # The drain before the end takes minutes, which are billed; without an EndTime it still lasts.
-                ended=end["EndTime"].timestamp() if end and end.get("EndTime") else None,
-                reclaimed=bool(end and _RECLAIMED.search(end.get("Cause", ""))),
-                extras=node_extras(node_group),
-            )
-        )
+        ready = each["EndTime"].timestamp() if each.get("EndTime") else began
+        # The drain before the end takes minutes, which are billed; without an EndTime it still lasts.
+        ended = end["EndTime"].timestamp() if end and end.get("EndTime") else None
+        reclaimed = bool(end and _RECLAIMED.search(end.get("Cause", "")))
+        result.append(_lifetime(machine, node_group, zone, (began, ready, ended), reclaimed))
     return result
+
+
+def _lifetime(
+    machine: str, group: NodeGroup, zone: str, times: tuple[float, float, float | None], reclaimed: bool = False
+) -> Lifetime:
+    """The lifetime of a machine of *group* whose host is not known yet; *times* are its begin, its service, its end."""
+    began, ready, ended = times
+    return Lifetime(
+        machine=machine,
+        name=None,
+        group=group.name,
+        kind=(group.type, zone, group.market),
+        began=began,
+        ready=ready,
+        ended=ended,
+        reclaimed=reclaimed,
+        extras=node_extras(group),
+    )
 
 
 def _instance_of(activity: Mapping[str, Any], verb: str) -> str | None:

@@ -19,6 +19,7 @@ PRIVATE = {
 }
 _ENCRYPTED = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]}
 _REGION_HEADER = "x-amz-bucket-region"
+_NO_ANSWER = ("SlowDown", "500", "503")  # HEAD has no body with a code
 _NO_BLOCK = "NoSuchPublicAccessBlockConfiguration"
 
 
@@ -74,7 +75,9 @@ def region_of(aws: Aws, region: str, bucket: str) -> str:
     try:
         response = aws.call("s3", region, "head_bucket", Bucket=bucket)
     except CallError as error:
-        return error.headers.get(_REGION_HEADER, region)
+        if (found := error.headers.get(_REGION_HEADER)) is None and error.code in _NO_ANSWER:
+            raise  # of a wrong region every address would be refused
+        return found or region
     return str(response.get("BucketRegion") or region)
 
 

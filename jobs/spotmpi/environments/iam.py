@@ -72,8 +72,7 @@ PUSH: Sequence[str] = (
 )
 _LOGIN = "ecr:GetAuthorizationToken"
 _REPOSITORIES = "arn:aws:ecr:*:*:repository/spotmpi-*/*"
-# Pulumi's state in a bucket: to read it, and to create the bucket and write to it.
-_READ_STATE = ("s3:GetObject", "s3:ListBucket")
+# Pulumi's state in a bucket: to create the bucket, and to write to it.
 _CREATE_STATE = (
     *("s3:CreateBucket", "s3:GetBucketPublicAccessBlock", "s3:GetBucketVersioning", "s3:PutBucketPublicAccessBlock"),
     *("s3:PutBucketVersioning", "s3:PutEncryptionConfiguration"),
@@ -243,11 +242,12 @@ def policy(name: str, bucket: str | None = None) -> Document:
 
 
 def _state(bucket: str, change: bool) -> list[Document]:
+    """The bucket's name may be long, and a policy may not: each statement names it once."""
     arn = f"arn:aws:s3:::{bucket}"
-    statements = [_allow("State", _READ_STATE, [arn, f"{arn}/*"])]
+    objects, whole = ["s3:GetObject"], ["s3:ListBucket"]
     if change:
-        statements += [_allow("StateBucket", _CREATE_STATE, arn), _allow("ChangeState", _WRITE_STATE, f"{arn}/*")]
-    return statements
+        objects, whole = [*objects, *_WRITE_STATE], [*whole, *_CREATE_STATE]
+    return [_allow("State", objects, f"{arn}/*"), _allow("StateBucket", whole, arn)]
 
 
 def _build_statements(read: Sequence[str] = _READ) -> list[Document]:

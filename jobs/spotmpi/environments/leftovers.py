@@ -11,6 +11,8 @@ from spotmpi.environments.resource_inventory import INTERFACES, ResourceInventor
 from spotmpi.environments.resource_kinds import CNI_INSTANCE, RESOURCE_KINDS, networks_of
 from spotmpi.environments.tagged_resources import existing_tagged_resources
 
+# Attached, or gone, since it was listed.
+_INTERFACE_IN_USE = ("InvalidNetworkInterfaceID.NotFound", "InvalidParameterValue", "InvalidNetworkInterface.InUse")
 _GROUP_IN_USE, _NO_SUCH_GROUP = "DependencyViolation", "InvalidGroup.NotFound"
 
 
@@ -59,9 +61,10 @@ def delete_unused_interfaces(aws: Aws, inventory: ResourceInventory) -> list[str
         try:
             aws.call("ec2", inventory.region, "delete_network_interface", NetworkInterfaceId=id)
         except CallError as error:
-            if error.code != "InvalidNetworkInterfaceID.NotFound":
+            if error.code not in _INTERFACE_IN_USE:
                 raise
-        deleted.append(id)
+        else:
+            deleted.append(id)
     return deleted
 
 

@@ -87,6 +87,11 @@ class Ec2(Ec2Market):
         return {"NetworkInterfaces": interfaces}
 
     def delete_network_interface(self, region: str, request: Request) -> Any:
+        _, status, _ = self.interfaces.get(request["NetworkInterfaceId"], ("", "gone", {}))
+        if status == "gone":
+            raise Refusal("InvalidNetworkInterfaceID.NotFound")
+        if status == "in-use":
+            raise Refusal("InvalidParameterValue", "Network interface is currently in use.")
         del self.interfaces[request["NetworkInterfaceId"]]
 
     def describe_security_groups(self, region: str, request: Request) -> Any:

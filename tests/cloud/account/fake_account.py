@@ -18,6 +18,8 @@ from tests.cloud.account.management import AutoScaling, CloudFormation, Logs, St
 from tests.cloud.account.market import Pricing, ServiceQuotas
 from tests.cloud.account.storage import S3, Ecr, Efs, Kms
 
+FILTER_VALUES = 200  # that EC2 takes
+
 
 class FakeAccount(Aws):
     """An account with services that a test fills, and `answers` by operation that a test scripts instead.
@@ -62,6 +64,11 @@ class FakeAccount(Aws):
         where, refusal = self.refusals.get(operation, (region, None))
         if refusal and where in (None, region):
             raise refusal
+        if service == "ec2" and sum(len(each["Values"]) for each in request.get("Filters", ())) > FILTER_VALUES:
+            raise Refusal(
+                "FilterLimitExceeded",
+                f"The maximum number of filter values specified on a single call is {FILTER_VALUES}",  # gossm#47
+            )
         handler = self.handler(service, operation)
         assert handler is not None, f"{service} does not answer {operation}"
         self.before_answer()

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 from botocore.awsrequest import AWSResponse
+from botocore.exceptions import ClientError
+from botocore.retries.standard import ThrottledRetryableChecker
 from moto import mock_aws
 
 from spotmpi.aws import zones
 from spotmpi.aws.account import open_account
-from spotmpi.aws.errors import CallError
+from spotmpi.aws.errors import CallError, translate_error
 from spotmpi.environments.zones.comparison import compare_zones
+from tests.cloud.account.answers import Refusal
 from tests.cloud.account.fake_account import FakeAccount
 
 THROTTLED = (
@@ -80,3 +83,14 @@ def test_throttled_calls_are_repeated_with_growing_pauses(
         with pytest.raises(CallError, match="throttled by AWS; repeat the command in a minute"):
             zones.regions(account)
         assert tries == 6 and len(pauses) == 5
+
+
+def test_a_throttled_call_says_so_whatever_the_service_calls_it(account: FakeAccount) -> None:
+    """Those that botocore repeats as throttled; Cost Explorer has a name for it that others have for quotas."""
+    named = set(ThrottledRetryableChecker._THROTTLED_ERROR_CODES) - {"TransactionInProgressException"}
+    for code in sorted(named - {"LimitExceededException"}):
+        message = str(translate_error(ClientError(Refusal(code).parsed, "x"), "ec2:DescribeVpcs", "us-east-1"))
+        assert message.endswith("throttled by AWS; repeat the command in a minute"), message
+    refusal = ClientError(Refusal("LimitExceededException", "You made too many calls").parsed, "x")
+    assert "throttled by AWS" in str(translate_error(refusal, "ce:GetCostAndUsage", "us-east-1"))
+    assert "failed with LimitExceededException" in str(translate_error(refusal, "logs:CreateLogGroup", "us-east-1"))

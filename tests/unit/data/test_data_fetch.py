@@ -241,6 +241,16 @@ def test_a_signed_address_is_one_that_the_region_of_the_bucket_accepts(
     assert download.name == "ein Bild.tar"
 
 
+@pytest.mark.parametrize("code", ["503", "SlowDown"])
+def test_a_bucket_whose_region_s3_is_too_busy_to_tell_is_not_taken_for_one_of_the_own_region(code: str) -> None:
+    account = FakeAccount("us-east-1")
+    account.s3.buckets["sets"] = {"region": "eu-west-1"}
+    account.s3.objects["sets"] = {"a": b"x"}
+    account.refuse("HeadBucket", code)
+    with pytest.raises(SpotmpiError, match="s3:HeadBucket in us-east-1"):
+        downloads_of("s3://sets/a", account)
+
+
 def test_s3_refuses_what_is_signed_for_another_region_by_version_2_or_by_another_key() -> None:
     """The double is as strict as S3."""
     account = FakeAccount("us-east-1")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from spotmpi.environments.down import down
+from spotmpi.environments.leftovers import delete_unused_interfaces
+from spotmpi.environments.resource_inventory import read_inventory
 from spotmpi.environments.resource_kinds import RESOURCE_KINDS
+from tests.cloud.account.answers import ACCOUNT
 from tests.cloud.account.ec2 import machine
 from tests.cloud.cluster.objects import of_kind
 from tests.cloud.fake_environment import CNI, FakeEnvironment
@@ -123,3 +126,33 @@ def test_of_tagged_resources_only_those_that_their_service_has_are_leftovers(liv
         ("tagged", "nodegroup/spotmpi-lab/g4dn/0123"),
         ("tagged", "key/key-2"),
     ]
+
+
+def test_more_interfaces_and_volumes_than_one_call_may_name_are_found(lab: FakeEnvironment) -> None:
+    """The recorded ones that outlived their network: those of some hundred nodes."""
+    lab.up(images=False)
+    recorded = {f"eni-{number:04}": ("vpc-1", "in-use", CNI) for number in range(450)}
+    lab.account.ec2.interfaces = dict(recorded)
+    volumes = [f"vol-{number:04}" for number in range(250)]
+    disks = {id: {"driver": "ebs.csi.aws.com", "volumeHandle": id} for id in volumes}
+    lab.cluster.put(*(of_kind("PersistentVolume", f"pvc-{id}", None, spec={"csi": disk}) for id, disk in disks.items()))
+    lab.account.ec2.volumes = {id: {} for id in volumes}
+
+    found = lab.down()
+
+    assert sorted(id for what, id in found if what == "network interfaces") == sorted(recorded)
+    assert sorted(id for what, id in found if what == "volumes") == volumes
+
+
+def test_an_interface_that_is_attached_after_it_was_listed_is_left_alone(live: FakeEnvironment) -> None:
+    live.account.ec2.interfaces = {f"eni-{number}": ("vpc-1", "available", CNI) for number in range(3)}
+    live.account.ec2.networks["vpc-1"] = OURS
+    inventory = read_inventory("spotmpi-lab", "us-east-1", ACCOUNT)
+
+    def attach() -> None:
+        if live.account.requests[-1][0] == "DeleteNetworkInterface":
+            live.account.ec2.interfaces["eni-1"] = ("vpc-1", "in-use", CNI)
+
+    live.account.before_answer = attach
+    assert delete_unused_interfaces(live.account, inventory) == ["eni-0", "eni-2"]
+    assert set(live.account.ec2.interfaces) == {"eni-1"}

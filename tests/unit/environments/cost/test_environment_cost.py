@@ -86,6 +86,20 @@ def test_only_an_interruption_by_ec2_counts_as_reclaimed(account: FakeAccount, c
     assert (one.machine, one.reclaimed, one.ended) == (example.ONE, reclaimed, T0 + 4 * HOUR)
 
 
+def test_a_machine_that_runs_for_longer_than_aws_keeps_activities_costs_something(account: FakeAccount) -> None:
+    """Six weeks (Amazon EC2 Auto Scaling API Reference, DescribeScalingActivities): kept by `min`, or by a long run."""
+    example.script(account)
+    old = "i-00000000000000001"
+    account.autoscaling.groups["eks-gpus"]["Instances"] = [{"InstanceId": each} for each in (old, example.ONE)]
+    known = {"InstanceId": old, "LaunchTime": example.at(-1500), "PrivateDnsName": "ip-10-0-0-9.ec2.internal"}
+    account.script("DescribeInstances", Reservations=[{"Instances": [known]}])
+    first, *others = lifetimes(account, LAB, scaling_groups(account, LAB))
+    began = T0 - 1500 * HOUR
+    assert first == Lifetime(old, "ip-10-0-0-9.ec2.internal", "gpus", example.KIND, began, began, None)
+    assert [each.machine for each in others] == [example.ONE, example.TWO]
+    assert make_bill([first], [], CURVES, T0, T0 + HOUR).dollars == pytest.approx(0.40)
+
+
 @pytest.mark.parametrize("termination", [{"EndTime": None, "StatusCode": "MidTerminatingLifecycleAction"}, FAILED])
 def test_a_machine_is_billed_until_its_termination_ends(account: FakeAccount, termination: dict[str, Any]) -> None:
     """The node is drained before the instance ends; a termination that failed ends nothing."""

@@ -35,6 +35,8 @@ _PODS_PER_NODE = 5
 _SYSTEM_PODS = 8
 # What IAM and EFS accept in tags: https://docs.aws.amazon.com/IAM/latest/APIReference/API_Tag.html
 _TAG = re.compile(r"[\w .:/=+\-@]*")
+# Of regions outside of the partition `aws`, by botocore's partitions.json; eusc-* matches no pattern of ours.
+_OTHER_PARTITIONS = ("cn-", "us-gov-", "us-iso", "eu-iso")
 RESERVED_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "jobset-system", "kueue-system")
 _GPU_AMI = "P3 and newer, G4dn and newer"
 
@@ -75,8 +77,8 @@ def _kind(settings: Settings) -> Iterator[Problem]:
 
 
 def _zones(settings: Settings) -> Iterator[Problem]:
-    if settings.region.startswith(("cn-", "us-gov-")):
-        yield Problem("aws:region", settings.region, "use another region: ARNs of China and GovCloud differ")
+    if settings.region.startswith(_OTHER_PARTITIONS):
+        yield Problem("aws:region", settings.region, "use another region: ARNs of China, GovCloud and the like differ")
     zones = {f"zones.{index}": zone for index, zone in enumerate(settings.zones)}
     for key, zone in (*zones.items(), ("second_zone", settings.other_zone)):
         if zone[:-1] != settings.region or not zone[-1:].isalpha():
@@ -147,6 +149,9 @@ def _cluster(settings: Settings) -> Iterator[Problem]:
     for index, image in enumerate(settings.images):
         if image in settings.images[:index]:
             yield Problem(f"spotmpi:images.{index}", image, "listed twice, remove one")
+        if not names.is_label(image):
+            remedy = "use lower-case letters, digits and single hyphens: ECR takes no other names"
+            yield Problem(f"spotmpi:images.{index}", image, remedy)
     for addon in sorted(settings.cluster.addon_versions.keys() - set(names.ADDONS)):
         version = settings.cluster.addon_versions[addon]
         remedy = f"remove it: the environment has the add-ons {', '.join(names.ADDONS)}"
@@ -175,7 +180,8 @@ def _tags(settings: Settings) -> Iterator[Problem]:
     for key, value in settings.tags.items():
         if (other := spellings.setdefault(key.lower(), key)) != key:
             yield Problem(f"spotmpi:tags.{key}", value, f"remove it or {other}: to IAM these are the same key")
-        if key.startswith(("aws:", f"{settings.project}:")) or not 1 <= len(key) <= 128:
+        # AWS reserves its prefix in any mix of cases, and to IAM our own keys are those of other cases.
+        if key.lower().startswith(("aws:", f"{settings.project}:")) or not 1 <= len(key) <= 128:
             yield Problem(
                 f"spotmpi:tags.{key}",
                 value,
@@ -183,6 +189,8 @@ def _tags(settings: Settings) -> Iterator[Problem]:
             )
         if not (_TAG.fullmatch(key) and _TAG.fullmatch(value)):
             yield Problem(f"spotmpi:tags.{key}", value, "use letters, digits, spaces and _ . : / = + - @ only")
+        if value.lower().startswith("aws:"):
+            yield Problem(f"spotmpi:tags.{key}", value, "use a value without aws: at its beginning, which AWS reserves")
         if len(value) > 256:
             yield Problem(
                 f"spotmpi:tags.{key}",
@@ -415,7 +423,10 @@ def _queues(settings: Settings) -> Iterator[Problem]:
     if queueing.teams and not queueing.enabled:
         yield Problem("spotmpi:queueing.enabled", False, "set it to true, or remove the teams")
     assigned, available = sum(team.gpus for team in queueing.teams), _units(settings)
-    if assigned > available:
+    if queueing.enabled and settings.groups and not settings.queued_groups:
+        remedy = "set it to false, or add a group on spot or on demand: queues share no nodes of Capacity Blocks"
+        yield Problem("spotmpi:queueing.enabled", True, remedy)
+    elif assigned > available:
         remedy = f"assign at most {available} in total, the most that can run, or Kueue admits jobs that never fit"
         yield Problem("spotmpi:queueing.teams", assigned, remedy)
     team_names = [team.name for team in queueing.teams]

@@ -41,7 +41,9 @@ class Aws(Provider):
         tags = inputs.get("tags") or {}
         failures = [f"tags: {len(tags)}, and AWS takes 50"] if len(tags) > 50 else []
         for key, value in tags.items():
-            if key.startswith("aws:") or len(key) > 128 or len(str(value)) > 256:
+            # Amazon EKS User Guide, Tag restrictions: in any mix of cases, and in values too.
+            reserved = any(text.lower().startswith("aws:") for text in (key, str(value)))
+            if reserved or len(key) > 128 or len(str(value)) > 256:
                 failures.append(f"tags.{key}: reserved, or longer than 128 (key) or 256 (value) characters")
             if not re.fullmatch(r"[\w\s.:/=+\-@]*", f"{key}{value}"):  # the pattern of IAM's API reference
                 failures.append(f"tags.{key}: {value!r} has characters that IAM and EFS refuse")

@@ -447,6 +447,31 @@ def test_a_user_who_may_not_read_events_still_sees_pod_conditions(cluster: FakeC
     assert "no GPU" in str(look(cluster, jobset())[0].reason)
 
 
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_the_newest_event_explains_a_wait_whatever_the_order_in_which_they_are_listed(
+    cluster: FakeCluster, is_followed: bool
+) -> None:
+    """Lists are in the order of names, which tell when an event was first; the scheduler repeats one in a series."""
+    creating = pod(0, "Pending")
+    about = {"kind": "Pod", "name": creating["metadata"]["name"]}
+    repeated = event(about, "FailedMount", "timed out", name="a.1", age=500)
+    repeated |= {"lastTimestamp": None, "eventTime": stamp(500), "series": {"count": 9, "lastObservedTime": stamp(5)}}
+    once = event(about, "FailedAttachVolume", "gone again", name="a.2", age=60)
+    cluster.put(creating, repeated, once)
+    if is_followed:
+        (waiting,) = follow(cluster, jobset(), enough=1)
+    else:
+        (waiting,) = look(cluster, jobset())
+    assert "FailedMount: timed out" in str(waiting.reason)
+
+
+def test_a_busy_api_server_is_not_taken_for_one_that_forbids_to_read_events(cluster: FakeCluster) -> None:
+    cluster.put(unscheduled_pod(0, "no GPU"))
+    cluster.refuse("list", "events", 500, "the server is busy")
+    (waiting,) = look(cluster, jobset())
+    assert "no GPU" in str(waiting.reason) and "not permitted" not in str(waiting.reason)
+
+
 def test_events_of_while_the_api_was_out_of_reach_explain_a_wait(cluster: FakeCluster) -> None:
     quota = event({"name": f"{RUN}-node-0"}, "FailedCreate", "exceeded quota")
 

@@ -22,7 +22,7 @@ from spotmpi.core import names
 from spotmpi.plan import manifests
 from spotmpi.runs.reader import RunState
 from tests.cloud.cluster.fake_cluster import FakeCluster
-from tests.cloud.cluster.objects import RUN, a_pod, event, jobset, of_kind
+from tests.cloud.cluster.objects import RUN, a_pod, event, jobset
 from tests.cloud.cluster.store import Object
 from tests.unit.backends.kubernetes.following import look
 
@@ -114,7 +114,7 @@ def test_what_a_run_waits_for_is_told_of_each_job() -> None:
     seen = Observations(pods={"a": own_pod(0)})
     about = {"kind": "Job", "name": names.job_name(RUN, 1)}
     text = f'pods "{names.job_name(RUN, 1)}-0-x7k2p" is forbidden: exceeded quota'
-    seen.add_event(of_kind("Event", "e", involvedObject=about, reason="FailedCreate", message=text))
+    seen.add_event(event(about, "FailedCreate", text))
     reason = waiting_reason(seen, RUN, 2)
     assert reason == f'1/2 nodes: FailedCreate: pods "{names.job_name(RUN, 1)}-*" is forbidden: exceeded quota'
     seen.pods.clear()

@@ -34,7 +34,7 @@ from spotmpi.spec.validate import validate
 from tests.cloud.cluster import objects
 from tests.cloud.cluster.answers import Request
 from tests.cloud.cluster.fake_cluster import FakeCluster
-from tests.cloud.cluster.objects import RUN, condition, log_line, of_kind, terminated_pod, unscheduled_pod
+from tests.cloud.cluster.objects import RUN, condition, event, log_line, of_kind, terminated_pod, unscheduled_pod
 from tests.cloud.cluster.store import Object
 from tests.unit.backends.kubernetes.following import follow, look
 
@@ -199,12 +199,12 @@ def test_what_a_queue_holds_back_has_its_reason() -> None:
     seen = Observations()
     message = "couldn't assign flavors: insufficient unused quota for cpu"
     for name in (f"{RUN}-worker-0-abcde", f"job-{RUN}-worker-1f2e3", f"jobset-{RUN}-de992"):
-        seen.add_event({"reason": "Pending", "involvedObject": {"name": name}, "message": message + " in " + name[:6]})
+        seen.add_event(event({"name": name}, "Pending", message + " in " + name[:6]))
     assert waiting_reason(seen, RUN, 1, has_workers=True) == f"Pending: {message} in jobset"
     assert workers_waiting_reason(seen, RUN, WORKER, 3) == f"3 workers: Pending: {message} in job-di"
     seen.pods["worker"] = worker(0)
     assert workers_waiting_reason(seen, RUN, WORKER, 3) is None
-    seen.add_event({"reason": "FailedCreate", "involvedObject": {"name": f"{RUN}-worker"}, "message": "quota"})
+    seen.add_event(event({"name": f"{RUN}-worker"}, "FailedCreate", "quota"))
     assert workers_waiting_reason(seen, RUN, WORKER, 3) == "2/3 workers: FailedCreate: quota"
     assert workers_waiting_reason(seen, RUN, WORKER, 1) is None
 

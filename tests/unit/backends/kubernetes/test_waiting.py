@@ -31,7 +31,8 @@ def container(name: str, reason: str, message: str | None = None) -> dict[str, A
 
 
 def event(name: str, reason: str, note: str, key: str = "involvedObject") -> dict[str, Any]:
-    return {key: {"name": name}, "reason": reason, "note" if key == "regarding" else "message": note}
+    values = {key: {"name": name}, "reason": reason, "note" if key == "regarding" else "message": note}
+    return {**values, "metadata": {"creationTimestamp": "2026-11-20T08:00:00Z"}}
 
 
 def reason_of(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = (), nodes: int = 4) -> str | None:

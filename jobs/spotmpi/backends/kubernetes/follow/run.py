@@ -7,6 +7,7 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Any
 
 import httpx2
@@ -267,15 +268,19 @@ class ClusterFollower:
             async for change, event in self._client.watch(api.EVENT):
                 for each in event["items"] if change == api.RESYNC else [event]:
                     self._add_event(each)
-        except ApiError:
-            self._seen.events_forbidden = True  # The pods' own conditions remain.
+        except ApiError as error:
+            self._without_events(error)
 
     async def _read_events(self) -> None:
         try:
             for event in await self._client.list(api.EVENT):
                 self._add_event(event)
-        except ApiError:
-            self._seen.events_forbidden = True
+        except ApiError as error:
+            self._without_events(error)
+
+    def _without_events(self, error: ApiError) -> None:
+        """Note that events can't be read: the pods' own conditions remain. A busy server is no lack of a right."""
+        self._seen.events_forbidden = error.status.code == HTTPStatus.FORBIDDEN
 
     def _add_event(self, event: Object) -> None:
         # The name of Kueue's workload contains that of its JobSet.

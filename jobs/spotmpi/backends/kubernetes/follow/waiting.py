@@ -45,6 +45,7 @@ _EVENT_REASONS = {
     "NodeNotReady",
     "Pending",  # of a Kueue workload without quota
 }
+_PULLING = "Pulling"
 _SCALE_UP_REASONS = {
     "NotTriggerScaleUp",  # of the cluster autoscaler, as is the next
     "TriggeredScaleUp",
@@ -91,19 +92,34 @@ class Observations:
     node_problems: dict[str, str] = field(default_factory=dict)  # by node, the newest message about it
     machine_problem: str | None = None  # why the cloud or the autoscaler brings no machine
     events_forbidden: bool = False
+    _times: dict[tuple[bool, str], float] = field(default_factory=dict)  # of the newest scale-up or message, by object
 
     def add_event(self, event: Object) -> None:
-        """Note an event of the cluster if it explains why something waits."""
+        """Note an event of the cluster if it explains why something waits.
+
+        Lists and new watches have them in the order of their names, which tell when each was first.
+        """
         regarding = event.get("regarding") or event.get("involvedObject") or {}
         name, message = str(regarding.get("name")), event.get("note") or event.get("message") or ""
-        if event.get("reason") in _SCALE_UP_REASONS or message.startswith(_KARPENTER_FAILURE):
+        is_scale_up = event.get("reason") in _SCALE_UP_REASONS or message.startswith(_KARPENTER_FAILURE)
+        if is_scale_up and self._is_newest(event, True, name):
             self.scale_ups[name] = message
-        if event.get("reason") == "Pulling":  # large images take minutes
+        if event.get("reason") not in (*_EVENT_REASONS, _PULLING) or not self._is_newest(event, False, name):
+            return
+        if event["reason"] == _PULLING:  # large images take minutes
             self.messages[name] = message[:1].lower() + message[1:]
-        elif event.get("reason") in _EVENT_REASONS:
+        else:
             # A Job's pods have another name at each try.
             message = re.sub(rf"\b{re.escape(name)}-\d+-[a-z0-9]{{5}}\b", f"{name}-*", message)
             self.messages[name] = f"{event['reason']}: {message}"
+
+    def _is_newest(self, event: Object, is_scale_up: bool, name: str) -> bool:
+        """Whether no later event of the kind about an object is known; remembers its time if so."""
+        time = _event_time(event)
+        if time < self._times.get((is_scale_up, name), 0.0):
+            return False
+        self._times[is_scale_up, name] = time
+        return True
 
     def set_node_events(self, events: Iterable[Object], since: float) -> None:
         """Note the problem of each node, from all events about nodes that are newer than *since*."""
@@ -215,8 +231,9 @@ def _node_problems(pods: Iterable[Object], seen: Observations) -> list[str]:
 
 
 def _event_time(event: Object) -> float:
-    """When an event happened last, Unix seconds."""
-    return unix_time(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
+    """When an event happened last, Unix seconds; the scheduler's have a series in place of a last time."""
+    last = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return unix_time(last or event["metadata"]["creationTimestamp"])
 
 
 def _permission_note(seen: Observations) -> str:

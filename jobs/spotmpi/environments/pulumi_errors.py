@@ -84,6 +84,9 @@ def _from_pulumi(stack: str, output: str) -> str | None:
     """What is wrong with the stack, its state or the project; None where Pulumi only reports others' errors."""
     if "currently locked" in output:
         return f"stack {stack} is locked by another update: if none is running, `pulumi cancel --yes --stack {stack}`"
+    if "passphrase must be set" in output and "new stack" in output:
+        remedy = "choose one and set PULUMI_CONFIG_PASSPHRASE, or name a KMS key as `secretsprovider` in its file"
+        return f"the state of {stack} needs a passphrase for its secrets, or a key: {remedy}"
     if "incorrect passphrase" in output or "passphrase must be set" in output:
         return f"the state of {stack} can't be decrypted: set PULUMI_CONFIG_PASSPHRASE to the one it was created with"
     if "PULUMI_ACCESS_TOKEN" in output:
@@ -92,6 +95,8 @@ def _from_pulumi(stack: str, output: str) -> str | None:
         return "Pulumi needs the region of the bucket: append it to PULUMI_BACKEND_URL, as in s3://my-state?region=us-east-1"
     if "NoSuchBucket" in output:
         return "the bucket of Pulumi's state does not exist: check PULUMI_BACKEND_URL, or let `spotmpi up` create it"
+    if "resource plugin" in output and re.search(r"download|not found|no resource plugin", output):
+        return "Pulumi lacks a plugin and could not install it: check this machine's network, then repeat the command"
     if "No module named" in output:
         return "the project's .venv lacks what its Pulumi program imports: run `./scripts/setup` there, then repeat"
     if "account ID not allowed" in output:
@@ -148,6 +153,8 @@ def _remedy(text: str, stack: str) -> str:
         return _allow(text)
     if _has(text, *errors.THROTTLED) or "Rate exceeded" in text:
         return "AWS throttles the account's calls: wait a minute"
+    if re.search(r"KMSInvalidStateException|is pending (deletion|import)|is disabled|Key '[^']*' does not exist", text):
+        return "the KMS key can't be used: cancel its deletion (`aws kms cancel-key-deletion`), or enable it"
     if _has(text, *_CAPACITY):
         return "choose another type or zone for it (`spotmpi zones` compares them), or wait for capacity"
     if _has(text, "UnsupportedAvailabilityZoneException"):

@@ -91,7 +91,7 @@ class Ec2(Ec2Market):
         if status == "gone":
             raise Refusal("InvalidNetworkInterfaceID.NotFound")
         if status == "in-use":
-            raise Refusal("InvalidParameterValue", "Network interface is currently in use.")
+            raise Refusal("InvalidParameterValue", "Network interface is currently in use.")  # cloud-nuke#431
         del self.interfaces[request["NetworkInterfaceId"]]
 
     def describe_security_groups(self, region: str, request: Request) -> Any:

@@ -98,6 +98,12 @@ REFUSED = {
         "get stack secrets manager",
         "allow kms:Decrypt in your IAM policy",
     ),
+    "a key that is to be deleted": (
+        "getting stack configuration: get stack secrets manager: secrets (code=FailedPrecondition): "
+        "KMSInvalidStateException: arn:aws:kms:us-east-1:123456789012:key/1 is pending deletion.",
+        "is pending deletion",
+        "the KMS key can't be used: cancel its deletion (`aws kms cancel-key-deletion`), or enable it",
+    ),
     "a name that exists": (
         f"aws:ecr:Repository (spotmpi-lab-chainermn): creating ECR Repository (spotmpi-lab/chainermn): operation "
         "error ECR:"

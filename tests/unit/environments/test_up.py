@@ -225,6 +225,14 @@ def test_a_failed_smoke_run_is_reported_and_repeated_by_the_next_up(lab: FakeEnv
     ("failure", "message"),
     [
         ("the stack is currently locked by 1 lock(s)", "`pulumi cancel --yes --stack lab`"),
+        (
+            "could not create secrets manager for new stack: passphrase must be set with PULUMI_CONFIG_PASSPHRASE",
+            "choose one and set PULUMI_CONFIG_PASSPHRASE, or name a KMS key as `secretsprovider` in its file",
+        ),
+        (
+            "Could not automatically download and install resource plugin 'pulumi-resource-aws' at version v7.12.0",
+            "Pulumi lacks a plugin and could not install it: check this machine's network",
+        ),
         ("incorrect passphrase", "set PULUMI_CONFIG_PASSPHRASE to the one it was created with"),
         ("PULUMI_ACCESS_TOKEN must be set", "set PULUMI_BACKEND_URL, for example to s3://my-state"),
         ("the stack has pending operations", "`pulumi refresh --clear-pending-creates --stack lab`"),

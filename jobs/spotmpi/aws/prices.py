@@ -23,7 +23,8 @@ ENVIRONMENT_SOURCE = (
     "system nodes and GPU nodes: the Price List API and the spot price now. Storage, logs and traffic come on top"
 )
 SYSTEM_TYPE = "t3.medium"  # as in infra/settings.py
-_SYSTEM_PRICE = 0.0416  # of us-east-1, used where the Price List API is not permitted
+LIST_REGION = "us-east-1"  # of the list prices here
+_SYSTEM_PRICE = 0.0416  # used where the Price List API is not permitted
 _CONTROL_PLANE = 0.10
 _NAT_GATEWAY = 0.045
 _ADDRESS = 0.005

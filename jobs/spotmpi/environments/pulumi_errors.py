@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spotmpi.aws import errors
@@ -138,7 +138,11 @@ def _errors(output: str) -> Iterator[_Error]:
             lines.append(line)
 
 
-def _in_one_line(lines: Iterable[str]) -> str:
+def _in_one_line(lines: Sequence[str]) -> str:
+    """The lines of an error as one, of a traceback only the exception."""
+    begin = next((index for index, line in enumerate(lines) if line.strip().startswith("Traceback (")), None)
+    if begin is not None:
+        lines = [*lines[:begin], lines[-1]]
     text = " ".join(" ".join(lines).split())
     for pattern, replacement in _AROUND:
         text = pattern.sub(replacement, text)

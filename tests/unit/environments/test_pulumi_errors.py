@@ -212,3 +212,16 @@ def test_of_several_errors_the_one_with_a_remedy_is_told_and_the_others_are_coun
 def test_an_engine_that_ends_without_a_reason_shows_its_last_line() -> None:
     assert explain("lab", "up", "one\ntwo\n") == "`pulumi up --stack lab` failed: two; the same command continues"
     assert "failed: no output;" in explain("lab", "up", "")
+
+
+def test_of_an_exception_in_the_program_the_last_line_is_told() -> None:
+    frames = "".join(f'      File "/project/{number}.py", line 1, in build\n        call()\n' for number in range(20))
+    output = (
+        "Diagnostics:\n  pulumi:pulumi:Stack (spotmpi-lab):\n    error: Program failed with an unhandled exception:\n"
+        f"    Traceback (most recent call last):\n{frames}    ValueError: boom\n\nResources:\n    2 unchanged\n"
+    )
+    assert explain("lab", "preview", output) == (
+        "`pulumi preview --stack lab` failed: pulumi:pulumi:Stack spotmpi-lab: Program failed with an unhandled "
+        "exception: "
+        "ValueError: boom; the same command continues"
+    )

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from spotmpi.aws import quotas
 from spotmpi.aws.concurrent_calls import CallFailure
-from spotmpi.aws.prices import Design, environment_price
+from spotmpi.aws.prices import LIST_REGION, Design, EnvironmentPrice, environment_price
 from spotmpi.aws.zones import Zone, eks_supports, has_one_zone_storage, second_zones
 from spotmpi.environments.zones.market_data import MarketData, RegionData
 
@@ -83,9 +83,12 @@ def _row(data: RegionData, zone: Zone, machine: str, nodes: int, design: Design)
     scores = cells.value_of("score", data.scores[machine])
     system = data.on_demand[design.system_type]
     throughput = design.throughput(kind.gpus, kind.local_disks) if kind else design.throughput(0, False)
-    cost = environment_price(nodes, price, None if isinstance(system, CallFailure) else system, design, throughput)
-    if cost.idle is None and isinstance(system, CallFailure):
-        cells.gaps["idle"] = system.reason
+    known = None if isinstance(system, CallFailure) else system
+    cost = environment_price(nodes, price, known, design, throughput)
+    if known is None and data.region != LIST_REGION:
+        cost = EnvironmentPrice(None, None)
+    if cost.idle is None:
+        cells.gaps["idle"] = system.reason if isinstance(system, CallFailure) else "no list price"
     return Row(
         type=machine,
         region=data.region,

@@ -22,7 +22,7 @@ from spotmpi.environments.stack_file import read_stack
 from spotmpi.environments.zones.comparison import compare_zones, request_quota
 from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.account.market import NOW, quota_request
-from tests.unit.environments.zones.comparing import compare
+from tests.unit.environments.zones.comparing import BOTH, compare
 
 
 def test_pending_requests_are_part_of_the_comparison_and_decided_ones_not(account: FakeAccount) -> None:
@@ -111,6 +111,14 @@ def test_the_price_of_other_system_nodes_is_unknown_where_it_can_not_be_asked_fo
     first = compare_zones(["g5.xlarge"], 8, (), account, NOW, design).rows[0]
     assert first.idle is first.busy is None and first.gaps["idle"] == "not permitted"
     assert compare(account).rows[0].idle == pytest.approx(0.1 + 2 * (0.0416 + 0.005 + 30 * 0.08 / 730))
+
+
+def test_the_price_of_system_nodes_in_one_region_is_not_that_of_another(account: FakeAccount) -> None:
+    account.refuse("GetProducts", "AccessDeniedException")
+    rows = {row.region: row for row in compare(account, regions=BOTH).rows}
+    assert rows["us-east-1"].idle is not None
+    assert rows["us-west-2"].idle is rows["us-west-2"].busy is None
+    assert rows["us-west-2"].gaps["idle"] == "not permitted"
 
 
 @pytest.mark.parametrize("stack", ["lab", "g5", "p3", "cpu"])

@@ -263,8 +263,7 @@ def _follow(view: _View, decided: Decided, newly_refused: bool) -> placed.State:
     is_partial = view.gang.is_partial_over(view.capacity, view.now) or (following is not None and view.gang.placed > 0)
     if is_partial and (following is None or following["name"] in state["tried"]):
         target, pause = _pause(view, following or view.at, decided)
-        if pause is not None:
-            return placed.given_back(state, target, view.now, pause, idle)
+        return state if pause is None else placed.given_back(state, target, view.now, pause, idle)
     if following is not None:
         return placed.decided(state, following, view.now, "asked next while waiting: " + decided.reason, idle)
     is_new = newly_refused and decided.group != here
@@ -287,7 +286,7 @@ def _next_to_ask(view: _View) -> Optional[Placement]:
 def _pause(view: _View, target: Placement, decided: Decided) -> Tuple[Placement, Optional[placed.Pause]]:
     """The group to ask after a pause without nodes, and the pause: on-demand nodes, if the last safe moment ends it.
 
-    No pause goes past that moment, and none begins after it while the deadline can still be kept.
+    No pause goes past that moment, and none begins after it while the deadline can still be kept: nodes are kept then.
     """
     seconds, slack = placed.backoff(view.state, view.capacity), view.job.slack(view.elapsed, view.work)
     left = slack - view.tick

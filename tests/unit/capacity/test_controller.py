@@ -129,6 +129,14 @@ def test_a_part_of_a_gang_of_on_demand_nodes_is_kept_while_a_pause_would_miss_th
     assert run.ended is not None and run.ended <= deadline
 
 
+def test_a_part_of_a_gang_is_not_given_back_then_for_a_spot_group_that_gave_none(tmp_path: Path) -> None:
+    run = PlacedRun(tmp_path, {NEAR: 0, FAR: SIZE - 1}, int(WORK), START, **{**CAPACITY, "deadline": "28m"})
+    run.run_until(lambda: run.state["at"] == FAR, 5 * MINUTE)
+    assert run.state["tried"] == [NEAR] and run.seconds == pytest.approx(4.5 * MINUTE, abs=30)
+    run.run_for(3 * MINUTE + 15)
+    assert run.state["tried"] == [NEAR, FAR] and len(run.cluster.placed()) == SIZE - 1, run.groups
+
+
 def test_a_part_of_a_gang_of_on_demand_nodes_is_given_back_even_past_the_last_safe_moment(tmp_path: Path) -> None:
     run = run_on(tmp_path, near=0, far=SIZE - 1)
     run.run_for(DEADLINE - WORK)

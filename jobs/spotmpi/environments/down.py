@@ -23,6 +23,7 @@ from spotmpi.environments.leftovers import (
     find_leftovers,
 )
 from spotmpi.environments.resource_inventory import (
+    NETWORKS,
     ResourceInventory,
     delete_inventory,
     ebs_volumes,
@@ -114,7 +115,11 @@ class _Down:
         location.require_account_of_state(aws, region, self._stack.stack, state)
         if self._stack.keep and self._delete_data:
             data = f"{self._stack.stack}-data"
-            location.require_account_of_state(aws, region, data, pulumi.state(data))
+            stored = pulumi.state(data)
+            location.require_account_of_state(aws, region, data, stored)
+            if any(kind == NETWORKS for kind, _ in resources_in_state(stored or {})):
+                what = f"stack {data} is an environment, not the storage of {self._stack.stack}"
+                raise SpotmpiError(f"{what}: nothing was changed; leave --delete-data out")
 
     def _record_volumes(self) -> None:
         assert self._environment is not None

@@ -11,7 +11,7 @@ from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 from spotmpi.environments.stack_file import stack_of
 
-_NAME = re.compile(r"[a-z]([a-z0-9-]{0,14}[a-z0-9])?")  # as the program asks for it
+_NAME = re.compile(r"(?=.{1,16}$)[a-z][a-z0-9]*(-[a-z0-9]+)*")  # as the program asks for it, infra/checks.py
 _DEFAULT_STACK = "lab"  # the ready stack that a name of one's own starts from
 _WORKFLOWS = ".github/workflows"
 _SCRIPTS = ("ci-preview", "ci-up", "ci-destroy", "instance-types")
@@ -48,7 +48,9 @@ def write(environment: str, folder: Path) -> list[Path]:
     """
     stack = stack_of(environment)
     if not _NAME.fullmatch(stack):
-        raise input_error("--environment", environment, "use at most 16 lower-case letters, digits and hyphens")
+        raise input_error("--environment", environment, "use at most 16 lower-case letters, digits and single hyphens")
+    if stack.endswith("-data"):
+        raise input_error("--environment", environment, "use another ending: a stack NAME-data is the storage of NAME")
     stacks = list(_stacks(stack))
     files = stacks if (folder / "Pulumi.yaml").is_file() else [*_program(), *_workflows(stack, stacks), *stacks]
     problems = [

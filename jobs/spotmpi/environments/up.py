@@ -100,6 +100,7 @@ class _Up:
             raise input_error("STACK", self._stack.stack, remedy)
         steps = [("doctor: account, tools, quota", self._prepare)]
         if self._stack.keep:
+            self._require_data_stack()
             steps.append(("persistent storage", self._build_storage))
         steps.append(("network, cluster, node groups", self._build_environment))
         steps.append(("resource inventory", self._record_inventory))
@@ -112,6 +113,13 @@ class _Up:
         if self._options.images and self._options.smoke_run:
             steps.append(("smoke run", self._smoke_run))
         return steps
+
+    def _require_data_stack(self) -> None:
+        """Raise where the stack of the storage's name is something else, such as an environment."""
+        data = read_stack(f"{self._stack.stack}-data")
+        if data.kind != "data":
+            remedy = f"its storage is to be in stack {data.stack}, which has `kind: {data.kind}`: rename one of the two"
+            raise input_error("spotmpi:storage.keep", True, remedy)
 
     def _prepare(self) -> None:
         self._run_doctor()

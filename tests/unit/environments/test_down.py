@@ -48,6 +48,21 @@ def test_down_with_credentials_of_another_account_touches_nothing(live: FakeEnvi
     assert live.account.autoscaling.groups["eks-g4dn"]["MaxSize"] == 2
 
 
+def test_an_environment_that_is_named_like_the_storage_of_another_is_neither_built_nor_deleted_as_that(
+    lab: FakeEnvironment,
+) -> None:
+    lab.write_stack("", "lab-data")
+    network = {"type": "aws:ec2/vpc:Vpc", "id": "vpc-2"}
+    (lab.folder / "lab-data.held").write_text(json.dumps({"deployment": {"resources": [network]}}))
+    lab.write_stack("  spotmpi:storage: {keep: true}\n")
+    lab.forget()
+    with pytest.raises(InputError, match="its storage is to be in stack lab-data, which has `kind: compute`"):
+        lab.up(images=False)
+    with pytest.raises(SpotmpiError, match="stack lab-data is an environment, not the storage of lab: nothing"):
+        lab.down(delete_data="spotmpi-lab")
+    assert lab.pulumi_commands() == []
+
+
 @pytest.mark.parametrize("part", ["incomplete", "data"])
 def test_down_forgets_no_stack_of_another_account_that_has_no_outputs(live: FakeEnvironment, part: str) -> None:
     """With other credentials Pulumi would find nothing to delete, and remove all from its state."""

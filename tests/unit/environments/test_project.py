@@ -66,7 +66,12 @@ def test_nothing_that_exists_is_overwritten(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".gitignore", "infra", "names.py"]
 
 
-@pytest.mark.parametrize("name", ["", "Lab", "../lab", "a" * 17, "lab.yaml"])
+def test_a_name_that_is_of_the_storage_of_another_stack_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="use another ending: a stack NAME-data is the storage of NAME"):
+        project.write("team-data", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "Lab", "../lab", "a" * 17, "lab.yaml", "my--lab", "lab-"])
 def test_a_name_that_no_stack_can_have_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at most 16 lower-case letters"):
         project.write(name, tmp_path)

@@ -17,8 +17,15 @@ TIMEOUT = 900.0  # seconds for machines to terminate
 
 
 def open_groups(aws: Aws, environment: Environment, until: datetime | None) -> None:
-    """Restore the sizes of closed groups; with *until*, AWS closes all groups at that time."""
-    for group in _groups(aws, environment):
+    """Restore the sizes of closed groups; with *until*, AWS closes all groups at that time.
+
+    SpotmpiError where AWS does not show a group, as it may do for a moment: it would stay open after that time.
+    """
+    groups = _groups(aws, environment)
+    if missing := {group.name for group in environment.node_groups} - {group.group for group in groups}:
+        what = f"AWS shows no Auto Scaling group of {', '.join(sorted(missing))} in {environment.cluster}"
+        raise SpotmpiError(f"{what}: repeat the command; if it stays so, `pulumi up` sets the tags of the groups")
+    for group in groups:
         # The schedule first: an interruption must not leave a group open without one.
         _schedule_close(aws, environment, group, until)
         if group.max == 0:

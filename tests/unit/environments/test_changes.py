@@ -13,7 +13,7 @@ from spotmpi.environments.changes import find_losses, read_steps
 from spotmpi.environments.up import NotConfirmed
 from spotmpi.environments.upgrade import UpgradeOptions, upgrade
 from spotmpi.runs.reader import RunState
-from tests.cloud.fake_environment import FakeEnvironment
+from tests.cloud.fake_environment import GROUP_TAGS, FakeEnvironment
 from tests.cloud.upgrade_scenario import UpgradeScenario
 from tests.command_line import CommandLine
 
@@ -101,7 +101,7 @@ def test_without_an_event_log_nothing_is_updated(tmp_path: Path) -> None:
 @pytest.fixture
 def built(live: FakeEnvironment) -> FakeEnvironment:
     """A built environment with three running nodes of g4dn."""
-    live.account.autoscaling.add("eks-g4dn", {"eks:cluster-name": "spotmpi-lab"}, most=4, nodes=3)
+    live.account.autoscaling.add("eks-g4dn", GROUP_TAGS, most=4, nodes=3)
     return live
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.aws.scaling import GROUP_TAG
 from spotmpi.cli import environment_commands
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.environments.checks.check import Finding
@@ -54,6 +55,7 @@ def test_the_smoke_run_waits_for_no_capacity_block(lab: FakeEnvironment, alone: 
     block = {**group, "name": "block", "gpus": 0, "max": 1, "market": "capacity-block", "reservation": "cr-00000001"}
     groups = [block] if alone else [block, {**group, "max": 2}]
     (lab.folder / "outputs").write_text(json.dumps({**OUTPUTS, "node_groups": groups}))
+    lab.account.autoscaling.add("eks-block", {**GROUP_TAGS, GROUP_TAG: "block"}, most=1)
     lab.up()
     if alone:
         assert lab.output[-1] == "all node groups are in Capacity Blocks, so nothing is run before these start"
@@ -201,6 +203,15 @@ def test_aws_closes_groups_when_an_environment_expires_and_the_next_up_opens_the
     lab.up(images=False)
     assert lab.account.autoscaling.groups["eks-g4dn"]["MaxSize"] == 2
     assert lab.account.autoscaling.scheduled_actions == {}
+
+
+def test_a_group_that_aws_does_not_show_is_not_taken_for_one_that_will_be_closed(lab: FakeEnvironment) -> None:
+    hidden = lab.account.autoscaling.groups.pop("eks-g4dn")
+    with pytest.raises(SpotmpiError, match="AWS shows no Auto Scaling group of g4dn in spotmpi-lab: repeat"):
+        lab.up(images=False, expires=timedelta(hours=8))
+    lab.account.autoscaling.groups["eks-g4dn"] = hidden
+    lab.up(images=False, expires=timedelta(hours=8))
+    assert list(lab.account.autoscaling.scheduled_actions) == ["eks-g4dn"]
 
 
 def test_the_sizes_of_all_parts_of_a_closed_group_are_restored(lab: FakeEnvironment) -> None:

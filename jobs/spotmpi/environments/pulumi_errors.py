@@ -10,7 +10,7 @@ from spotmpi.aws import errors
 from spotmpi.aws.launch_failures import LAUNCH_FAILURES
 
 _LAST_LINES = 15  # of an output without diagnostics
-_LONGEST = 300  # characters of a provider's message
+_LONGEST, _LONGEST_KNOWN = 300, 200  # characters of a provider's message, and of one whose remedy is known
 _DUPLICATE_ENTRY = re.compile(r"EKS Access Entry \([^:()]+:(arn:[^()]+)\).*already in use on this cluster")
 # What Pulumi's S3 client says without a region, and of a bucket in another one (pulumi-aws#1170, mapt#392).
 _BUCKET_REGION = re.compile(r"Missing ?Region|BucketRegionError|PermanentRedirect")
@@ -29,6 +29,10 @@ _AROUND = (
     (re.compile(r"^(\w+ )?urn:pulumi:\S+: "), ""),
     (re.compile(r"\b\d+ errors? occurred:\s*"), ""),
     (re.compile(r"(^|\s)\* "), r"\1"),
+    (re.compile(r"^waiting for .*? last error: "), ""),
+    (re.compile(r"^[\w:]+ resource '[^']*' has a problem: "), ""),
+    (re.compile(r"\s*Please see https?://\S+( for more information[^.]*\.)?( Details:)?"), ""),
+    (re.compile(r"\s*(because no identity-based policy allows the \S+ action|host id: \S+)"), ""),
 )
 _ACTION = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
 _IN_USE = re.compile(r"\b(?P<kind>vpc|subnet|sg)-[0-9a-f]+\b")
@@ -39,7 +43,7 @@ _CREDENTIALS = re.compile(
 _QUOTA = re.compile(r"LimitExceeded|QuotaExceeded|[Yy]ou've reached your quota|maximum number of")
 _EXISTS = re.compile(r"AlreadyExists|\.Duplicate\b|DuplicateRecord|already exists|still in use|AlreadyOwnedByYou")
 _USED = re.compile(
-    r"DependencyViolation|DeleteConflict|\w+InUse\b|NotEmpty|has dependencies|is in use|has nodegroups attached"
+    r"DependencyViolation|DeleteConflict|\w+InUse(Exception)?\b|NotEmpty|has dependencies|is in use|has nodegroups"
 )
 _NETWORK = re.compile(r"no such host|connection (refused|reset)|i/o timeout|TLS handshake timeout|send request failed")
 _CAPACITY = ("InsufficientInstanceCapacity", "UnfulfillableCapacity", "Unsupported")
@@ -66,7 +70,8 @@ def explain(stack: str, command: str, output: str) -> str:
     error, remedy = next((each for each in remedies if each[1]), remedies[0])
     more = f" (and {len(found) - 1} more errors, above)" if len(found) > 1 else ""
     end = f": {remedy}; then the same command continues" if remedy else "; the same command continues"
-    return f"`pulumi {command} --stack {stack}` failed: {error}{more}{end}"
+    reason = error.shown(_LONGEST_KNOWN if remedy else _LONGEST)
+    return f"`pulumi {command} --stack {stack}` failed: {reason}{more}{end}"
 
 
 def _relevant(output: str) -> str:
@@ -114,8 +119,9 @@ class _Error:
     resource: str
     text: str
 
-    def __str__(self) -> str:
-        text = self.text if len(self.text) <= _LONGEST else self.text[: _LONGEST - 3] + "..."
+    def shown(self, longest: int) -> str:
+        """It in at most so many characters, behind its resource."""
+        text = self.text if len(self.text) <= longest else self.text[: longest - 3] + "..."
         return f"{self.resource}: {text}" if self.resource else text
 
 
@@ -162,7 +168,7 @@ def _remedy(text: str, stack: str) -> str:
     if _has(text, *_CAPACITY):
         return "choose another type or zone for it (`spotmpi zones` compares them), or wait for capacity"
     if _has(text, "UnsupportedAvailabilityZoneException"):
-        return "EKS needs two zones with capacity for it: set `second_zone` to one of those that it names"
+        return "EKS needs two zones with capacity for it: set `second_zone` to one of those that are named above"
     if launch := next((LAUNCH_FAILURES[code] for code in LAUNCH_FAILURES if _has(text, code)), None):
         return f"{launch.message}: {launch.remedy}"
     if _QUOTA.search(text):
@@ -170,6 +176,8 @@ def _remedy(text: str, stack: str) -> str:
     if _EXISTS.search(text):
         owner = "it exists and is not in this stack's state, so another stack or a former environment has it"
         return f"{owner}: `spotmpi doctor {stack}` lists leftovers; delete it, or rename the stack"
+    if re.search(r"\b(in progress|ConcurrentModification\w*|OperationAborted)\b", text):
+        return "AWS is still at work on an earlier change of it: wait a few minutes"
     if _USED.search(text):
         return f"something that is not in this stack's state uses it: {_find_user(text)}delete that"
     if re.search(r"[Cc]luster (is )?unreachable", text):

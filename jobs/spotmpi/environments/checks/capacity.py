@@ -106,7 +106,10 @@ def quota(subject: Subject) -> Iterator[Finding]:
         limits = {code: quotas.limit(subject.aws, subject.region, code) for code in codes.values() if code}
         for group, code in codes.items():
             if code:
-                finding = _quota(subject, group, known[group.type or ""].vcpus, code, limits[code], used.get(code, 0))
+                # The system nodes run whatever else does, and most share their quota with on-demand groups.
+                others = [each for each in codes if each.name == SYSTEM != group.name and codes[each] == code]
+                taken = sum(known[each.type or ""].vcpus * (each.max or 0) for each in others) + used.get(code, 0)
+                finding = _quota(subject, group, known[group.type or ""].vcpus, code, limits[code], taken)
                 zones = len(group.zones or stack.zones)
                 shared = f" in a zone; its {zones} zones share the quota" * (zones > 1 and group.name != SYSTEM)
                 yield replace(finding, message=finding.message + shared)

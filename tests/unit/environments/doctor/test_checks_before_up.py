@@ -262,6 +262,15 @@ def test_the_quota_of_on_demand_nodes_is_checked_too(
     assert ("request-service-quota-increase" in finding.command) == (level != "ok")
 
 
+def test_on_demand_groups_have_what_the_system_nodes_leave_of_their_quota(account: FakeAccount) -> None:
+    write_stack(STACK.replace("type: g5.xlarge", "type: t3.xlarge, market: on-demand"))
+    account.quotas.values["L-1216C47A"] = 32.0
+    finding = finding_of(account, "quota of gpus")
+    assert (finding.level, "leaves 28 vCPUs: 7 of 8 x t3.xlarge" in finding.message) == ("warning", True)
+    assert "--desired-value 36 " in finding.command
+    assert finding_of(account, "quota of system").level == "ok"
+
+
 def test_nodes_that_the_environment_runs_already_are_part_of_what_it_needs(account: FakeAccount) -> None:
     """Else `up` and `doctor` would refuse an environment whose nodes are all in use."""
     account.quotas.values |= {"L-3819A6DF": 32.0, "L-1216C47A": 4.0}

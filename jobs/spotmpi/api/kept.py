@@ -76,11 +76,11 @@ def keep_requested(state: RunState, on: TargetLike = None, echo: Echo = lambda t
     echo(f"the {WORDS[wanted.kind]} is kept as {kept}: {kept.path}")
 
 
-def results_of(state: RunState) -> DataSet:
-    """The data set of a prediction that has ended; SpotmpiError where it is not kept."""
+def results_of(state: RunState) -> DataSet | None:
+    """The data set of a prediction that has ended; None where it is not kept."""
     wanted = _read(RunPaths(Path(state.folder)))
     if wanted.kept is None:
-        raise SpotmpiError(f"the results of {state.id} are not kept: `spotmpi status {state.id}` tries again")
+        return None
     store = Store(wanted.store)
     return DataSet(store.find(wanted.kept, DATASET), store)
 

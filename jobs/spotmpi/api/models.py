@@ -123,6 +123,10 @@ def _require_intact(paths: RunPaths, checkpoint: str, described: Sequence[File],
         raise SpotmpiError(f"the newest checkpoint of run {paths.id} is damaged, {checkpoint}: {remedy}")
 
 
+class NotPredicted(SpotmpiError):
+    """A prediction did not succeed, or its results are not kept: the messages of its run have said why."""
+
+
 def is_image(name: str) -> bool:
     """Whether a text names a model in a registry, as ``ghcr.io/team/digits:3``, and not one of the store."""
     return "/" in name
@@ -174,7 +178,7 @@ def predict(
 
     Raises:
         InputError: there is no such model or data set, or all problems of the spec.
-        SpotmpiError: the run did not succeed, or its results could not be kept.
+        NotPredicted: the run did not succeed, or its results could not be kept.
     """
     from spotmpi.api import kept  # what only starts runs
     from spotmpi.api.pipelines import pipeline
@@ -185,8 +189,11 @@ def predict(
     started = pipeline(data, prepare, predict=function, **options)
     state = started.run(source, [f'init="{reference}"', f'keep="{name}"'], on)
     if state.state != "succeeded":
-        raise SpotmpiError(f"the prediction {state.id} {state.state}: {state.reason or 'no reason is recorded'}")
-    return kept.results_of(state)
+        raise NotPredicted(f"the prediction {state.id} {state.state}: {state.reason or 'no reason is recorded'}")
+    found = kept.results_of(state)
+    if found is None:
+        raise NotPredicted(f"the results of {state.id} are not kept: `spotmpi status {state.id}` tries again")
+    return found
 
 
 def _name_of(data: str | Path | DataSet) -> str:

@@ -8,7 +8,8 @@ import re
 import shutil
 import sys
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional
+from types import TracebackType
+from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional, Type
 
 from spotmpi.agent import checkpoint_files as files
 from spotmpi.agent import protocol
@@ -214,19 +215,43 @@ def _print(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+class Unloadable(ValueError):
+    """The files of a model are missing, damaged or no checkpoint, which another attempt of a run cannot change."""
+
+
 def read(folder: Optional[str] = None) -> Any:
     """The state in the folder of a checkpoint or of a model that was kept, as it was saved.
 
     By default that of the model that the spec names with `init`; None where it names none.
 
     Raises:
-        ValueError: its files are missing or damaged, or no checkpoint.
+        ValueError: its files are missing or damaged, or no checkpoint. In a run that nobody handles it, this ends the
+            run, without another attempt.
+        OSError: the storage does not answer.
     """
     folder = folder or os.environ.get(protocol.ENV_INIT)
     if not folder:
         return None
     try:
         return decode(files.read_state(folder, files.read_manifest(folder)))
-    except (files.Damaged, OSError, KeyError, IndexError) as problem:
+    except (files.Damaged, PermissionError, LookupError, ValueError, TypeError, AttributeError) as problem:
         remedy = "`spotmpi models verify` says whether the model is damaged; keep it again, or name another one"
-        raise ValueError("the model in %s cannot be loaded: %s; %s" % (folder, problem, remedy)) from problem
+        error = Unloadable("the model in %s cannot be loaded: %s; %s" % (folder, problem, remedy))
+        _end_run_with(error)
+        raise error from problem
+
+
+def _end_run_with(problem: Unloadable) -> None:
+    """Let *problem* end the run for good if nobody handles it."""
+    if protocol.ENV_RUN not in os.environ:
+        return
+    show = sys.excepthook
+
+    def end(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+        show(kind, error, trace)
+        if error is problem:
+            print(protocol.encode(protocol.FATAL, reason=str(error)), flush=True)
+            sys.stderr.flush()
+            os._exit(protocol.NOT_RETRYABLE)  # without waiting for other ranks in a collective
+
+    sys.excepthook = end

@@ -111,7 +111,10 @@ def predict(
     from spotmpi.api import models as api
 
     open_store(None)
-    found = api.predict(model, data, function, on=where.target, **options.values)
+    try:
+        found = api.predict(model, data, function, on=where.target, **options.values)
+    except api.NotPredicted as error:  # which is on the terminal already
+        raise typer.Exit(error.exit_code) from error
     print(json.dumps(summary(found.manifest, found.store)) if as_json else f"{found}  {found.path}")
 
 

@@ -8,15 +8,19 @@ Both functions get the `Stream`; one that trains continues from its checkpoint w
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import itertools
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from spotmpi.agent import protocol
+from spotmpi.checkpoint.store import Unloadable
 from spotmpi.streams.delivery import Delivery
-from spotmpi.streams.errors import StreamError
+from spotmpi.streams.errors import SourceError, StreamError, StreamLost
 from spotmpi.streams.order import DROP, FORMATS, KEEP, PARQUET, PREDICT, TRAIN, read_settings
 from spotmpi.streams.sinks import FunctionSink, ResultFiles, Sink
 from spotmpi.streams.sources import function
@@ -24,6 +28,7 @@ from spotmpi.streams.stream import Stream, stream
 from spotmpi.streams.topic_sink import Identity, TopicSink
 from spotmpi.streams.topics import is_topic
 
+_OF_GPU = re.compile("accelerator|cuda|cudnn|cublas|nccl|hip error|out ?of ?memory", re.IGNORECASE)
 TOPICS = "topics.json"  # in the folder of the stream: the topics to which results were written
 
 
@@ -38,7 +43,10 @@ def predict(name: str, batches: Stream, folder: Path) -> None:
     delivery = Delivery(batches, name, sink)
     count = 0
     try:
-        for count, result in enumerate(function(name)(batches), 1):
+        with loading_model(name, batches):
+            results = enumerate(function(name)(batches), 1)
+            first = next(results, None)
+        for count, result in itertools.chain([first] if first else [], results):
             if count != batches.count:
                 break
             delivery.add(batches.number, result)
@@ -47,6 +55,30 @@ def predict(name: str, batches: Stream, folder: Path) -> None:
         delivery.finish()
     finally:
         delivery.cancel()
+
+
+@contextlib.contextmanager
+def loading_model(name: str, batches: Stream) -> Iterator[None]:
+    """The function *name*, until it takes its first batch, loads the model that the spec names with `init`.
+
+    Raises:
+        StreamError: it cannot. Storage, memory and GPUs may fail for a while, so their errors stay as they are.
+    """
+    model = os.environ.get(protocol.ENV_INIT)
+    try:
+        yield
+    except (StreamError, SourceError, StreamLost, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if model is None or batches.used or _OF_GPU.search(f"{type(error).__name__} {error}"):
+            raise
+        if isinstance(error, Unloadable):
+            raise StreamError(str(error)) from error
+        remedy = "correct the function, or name a model that it can load"
+        cause = f"{type(error).__name__}: {error}"
+        raise StreamError(
+            f"{name} failed before it took a batch, where it loads the model in {model}: {cause}; {remedy}"
+        ) from error
 
 
 def open_sink(batches: Stream, folder: Path) -> Sink:
@@ -66,7 +98,8 @@ def train(name: str, batches: Stream) -> None:
     Raises:
         StreamError: it took none.
     """
-    result = function(name)(batches)
+    with loading_model(name, batches):
+        result = function(name)(batches)
     if isinstance(result, Iterator | AsyncIterator):
         remedy = f"give it as predict={name.partition(':')[2]}"
         raise StreamError(f"{name} has returned a generator, which computes nothing by itself: {remedy}")

@@ -149,12 +149,24 @@ def test_a_model_that_no_longer_loads_is_one_line_with_the_remedy(spec: Path) ->
     file = Path(found.path) / "state.safetensors"
     file.chmod(0o644)
     file.write_bytes(file.read_bytes()[:-1])
-    state = spotmpi.run(spec, ["init=models:small"])
-    assert state.state == "failed"
-    text = invoke("logs", state.id).stdout.splitlines()[-1]
-    assert text.startswith(f"ValueError: the model in {found.path} cannot be loaded: state.safetensors has ")
-    assert "; `spotmpi models verify` says whether the model is damaged" in text
+    state = spotmpi.run(spec, ["init=models:small", "limits.failures=3"])
+    assert (state.state, state.attempt) == ("failed", 1), "another attempt would read the same files"
+    assert state.reason and state.reason.startswith(
+        f"the model in {found.path} cannot be loaded: state.safetensors has "
+    )
+    assert "; `spotmpi models verify` says whether the model is damaged" in state.reason
+    assert state.reason in invoke("logs", state.id).stdout.splitlines()[-1]
     assert invoke("models", "verify").returncode == 1
+
+
+def test_a_program_may_do_without_a_model_that_no_longer_loads(spec: Path, tmp_path: Path) -> None:
+    spotmpi.run(spec)
+    Path(spotmpi.models.find("small").path, "state.safetensors").unlink()
+    (tmp_path / "train.py").write_text(
+        "import spotmpi\ntry:\n    spotmpi.checkpoint.read()\nexcept ValueError:\n    print('from the start')\n"
+    )
+    state = spotmpi.run(spec, ["init=models:small"])
+    assert state.state == "succeeded", state.reason
 
 
 def test_a_model_behind_a_url_is_no_folder(spec: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

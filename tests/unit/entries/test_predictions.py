@@ -270,13 +270,44 @@ def test_what_cannot_be_predicted_is_one_line(
     options = ("--data", data, "--with", function, "--batch", "2", "--spec", str(tmp_path / "once.toml"))
     output = invoke("models", "predict", model, *options)
     assert output.returncode == code and text in output.stderr.splitlines()[-1], output.stderr
+    assert output.stderr.count(text) == 1
     assert [each.name for each in Store().list("datasets")] == ["numbers"]
+
+
+@pytest.mark.parametrize("function", ["predict", "without_key"])
+def test_a_model_that_does_not_load_ends_the_prediction_at_its_first_attempt_with_one_line(
+    numbers: DataSet, function: str, modules: Modules
+) -> None:
+    place = Path(spotmpi.models.find("double").path)
+    if function == "predict":
+        state = place / "state.safetensors"
+        state.chmod(0o644)
+        state.write_bytes(b"x" * state.stat().st_size)
+        text = f"the model in {place} cannot be loaded: state.safetensors does not match its checksum"
+    else:
+        modules.write(flow=FLOW.replace('read()["w"]', 'read()["weights"]').replace("def predict", "def without_key"))
+        text = (
+            f"flow:without_key failed before it took a batch, where it loads the model in {place}: KeyError: 'weights'"
+        )
+    output = invoke(*PREDICT[:-1], f"flow:{function}", "--batch", "2")
+    assert output.returncode == 1 and len([line for line in output.stderr.splitlines() if text in line]) == 1
+    (run,) = (each for each in spotmpi.list_runs() if each.state == "failed")
+    assert run.attempt == 1
 
 
 def test_results_that_a_function_writes_elsewhere_cannot_be_kept(numbers: DataSet) -> None:
     output = invoke(*PREDICT, "--batch", "2", "--write", "flow:write")
     assert output.returncode == 2
     assert "keep = 'double-numbers': the results are written elsewhere: use stream.write = " in output.stderr
+
+
+def test_a_prediction_whose_results_cannot_be_kept_says_so_once(numbers: DataSet) -> None:
+    (Path(Store().storage.url) / "datasets" / "scores").write_text("a file where the versions would be")
+    output = invoke(*PREDICT, "--batch", "2", "--keep", "scores")
+    said = [line for line in output.stderr.splitlines() if "kept" in line]
+    assert output.returncode == 1 and len(said) == 1 and "` tries again" in said[0], output.stderr
+    with pytest.raises(SpotmpiError, match=r"are not kept: `spotmpi status .*` tries again"):
+        spotmpi.models.predict("double", numbers, "flow:predict", keep="scores", batch=2)
 
 
 def test_results_that_cannot_be_kept_are_one_line_without_the_command_for_models(numbers: DataSet) -> None:

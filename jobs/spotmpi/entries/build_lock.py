@@ -2,7 +2,8 @@
 
 In a folder it is a lock of a file, which ends with its process. A storage behind a URL has none: there it is a claim
 that its owner renews, and that others take over once it was not renewed for a while. The one of them removes it that
-creates a file named after its content: else a slower one would remove the claim of a faster one.
+creates a marker, a file named after its content: else a slower one would remove the claim of a faster one. Markers are
+removed with the claim of the build that follows; whoever creates one later finds that the claim has another content.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def only_builder(
         renewer.join()
         with contextlib.suppress(SpotmpiError):
             if _is_ours(storage, claim, owner):
-                storage.remove(claim)
+                _remove(storage, claim)
 
 
 def collect(storage: Storage, name: str, parts: str, just_written: str) -> bool:
@@ -68,7 +69,7 @@ def collect(storage: Storage, name: str, parts: str, just_written: str) -> bool:
         renewed, now = storage.modified(claim), storage.modified(just_written)
         if renewed is not None and (now is None or now - renewed < EXPIRY):
             return False
-        storage.remove(claim)
+        _remove(storage, claim)
         storage.remove(parts)
         return True
     path = storage.folder / parent / f".lock-{entry}"
@@ -105,8 +106,10 @@ def _take(
         if current != seen:
             seen, since, lost = current, clock(), 0
         elif current and clock() - since > EXPIRY:  # its owner was lost, or whoever would have removed it
-            if storage.write(f"{claim}.{hashlib.sha256(current).hexdigest()[:16]}-{lost}", b"", exclusive=True):
-                storage.remove(claim)
+            marker = f"{claim}.{hashlib.sha256(current).hexdigest()[:16]}-{lost}"
+            if storage.write(marker, b"", exclusive=True):
+                is_same = storage.read(claim) == current  # it is not if this process was stopped before the marker
+                storage.remove(claim if is_same else marker)
                 continue
             since, lost = clock(), lost + 1
         if not told:
@@ -123,6 +126,14 @@ def _renew(storage: Storage, claim: str, owner: str, ended: threading.Event) -> 
             if not _is_ours(storage, claim, owner):
                 return  # this machine has slept, and another one has taken over
             storage.write(claim, _text(owner, number))
+
+
+def _remove(storage: Storage, claim: str) -> None:
+    """Remove a claim, and then the markers of those that took over one before it."""
+    storage.remove(claim)
+    parent, _, name = claim.rpartition("/")
+    for marker in storage.names(parent, start=f"{name}."):
+        storage.remove(f"{parent}/{marker}")
 
 
 def _is_ours(storage: Storage, claim: str, owner: str) -> bool:

@@ -73,8 +73,11 @@ class Storage:
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
-    def names(self, name: str = "") -> list[str]:
-        """The names of what is in a folder, sorted, without hidden ones; empty where there is no such folder."""
+    def names(self, name: str = "", start: str = "") -> list[str]:
+        """The names that begin with *start* of what is in a folder, sorted; empty where there is no such folder.
+
+        Hidden ones are left out unless *start* is hidden.
+        """
         with errors(f"{self.place(name)} cannot be listed"):
             try:
                 if self.folder:
@@ -84,7 +87,8 @@ class Storage:
                     found = [entry.rstrip("/").rpartition("/")[2] for entry in entries]
             except (FileNotFoundError, NotADirectoryError):
                 return []
-        return sorted(each for each in found if not each.startswith("."))
+        hidden = "." if not start.startswith(".") else "\0"
+        return sorted(each for each in found if each.startswith(start) and not each.startswith(hidden))
 
     def files(self, name: str) -> list[str]:
         """The paths of all files below a folder, relative to it, sorted."""

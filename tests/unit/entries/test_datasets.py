@@ -572,7 +572,7 @@ def test_a_claim_behind_a_url_is_waited_for_and_taken_over_once_it_is_not_renewe
     with build_lock.only_builder(storage, "sets/a", said.append, sleep, lambda: now[0]):
         assert 30 + build_lock.EXPIRY <= now[0] < 35 + build_lock.EXPIRY
         assert b"owner" in (storage.read("sets/.claim-a.json") or b"")
-    assert storage.read("sets/.claim-a.json") is None
+    assert storage.files("sets") == [], "neither the claim nor the marker of its takeover"
     assert said == ["waiting for another process that builds it: sets/.claim-a.json"]
 
 
@@ -621,6 +621,39 @@ def test_who_would_have_taken_over_may_be_lost_too() -> None:
 
     with build_lock.only_builder(storage, "sets/a", lambda line: None, pause, lambda: now[0]):
         assert 2 * build_lock.EXPIRY <= now[0] < 2 * build_lock.EXPIRY + 5
+    assert storage.files("sets") == []
+
+
+def test_who_was_stopped_before_its_takeover_takes_the_claim_of_no_later_builder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has seen the claim of a lost process; when it goes on, another has taken that over, and a third builds."""
+    storage, now, building, write = Storage(f"memory://{uuid.uuid4().hex}"), [0.0], list[str](), Storage.write
+    storage.write("sets/.claim-a.json", b"of a lost process")
+
+    def others_first(self: Storage, name: str, content: bytes, exclusive: bool = False) -> bool:
+        if name.partition(".json.")[2] and not building:
+            building.append("the second one")
+            with build_lock.only_builder(storage, "sets/a", lambda line: None, pause, lambda: now[0]):
+                pass
+            third.enter_context(build_lock.only_builder(storage, "sets/a", lambda line: None))
+            building.append("the third one")
+        return write(self, name, content, exclusive)
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] > 2.5 * build_lock.EXPIRY:
+            raise Waits
+
+    monkeypatch.setattr(Storage, "write", others_first)
+    with contextlib.ExitStack() as third:
+        with (
+            pytest.raises(Waits),
+            build_lock.only_builder(storage, "sets/a", lambda line: None, pause, lambda: now[0]),
+        ):
+            raise AssertionError("two build at the same time")
+        assert building == ["the second one", "the third one"] and len(storage.files("sets")) == 1
+    assert storage.files("sets") == []
 
 
 def test_a_builder_that_slept_takes_the_claim_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

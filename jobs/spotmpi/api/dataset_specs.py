@@ -76,7 +76,7 @@ def _require_readable(spec: JobSpec, dataset: Dataset, on: TargetLike) -> None:
     if "://" in url and _for_stream(spec):
         return
     if not target.has_pods:
-        if "://" in url:
+        if "://" in url and not target.is_local:  # to which it is copied
             remedy = (
                 f"would be behind a URL, which ranks cannot read as a folder, in {url}: add a [stream] without a source"
             )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
 import tomllib
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +19,8 @@ from spotmpi.core import hints, names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Echo
-from spotmpi.entries.manifest import FILES, MODEL, File, Manifest, check_name, describe
-from spotmpi.entries.store import Store, folder, is_reference
+from spotmpi.entries.manifest import MODEL, File, Manifest, check_name, describe
+from spotmpi.entries.store import Store, is_reference
 from spotmpi.entries.versions import Promotion
 from spotmpi.runs.reader import RunState
 
@@ -272,21 +270,7 @@ def pull(
         raise input_error(
             "folder", names.shown(target), f"exists and is not {model}: remove it, or name another folder"
         )
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
-    try:
-        for file in model.manifest.files:
-            place = temporary / file.path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            model.store.storage.copy(f"{folder(model.manifest.reference)}/{FILES}/{file.path}", place)
-            if describe(place, file.path) != file:
-                raise SpotmpiError(
-                    f"{model} is damaged, {file.path}: `spotmpi models verify {model}` shows all that is"
-                )
-        temporary.rename(target)
-    except OSError as error:
-        raise SpotmpiError(f"{model} cannot be copied to {names.shown(target)}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    model.store.copy(model.manifest, target)
     return target
 
 

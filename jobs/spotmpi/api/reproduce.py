@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from spotmpi.agent import checkpoint_files
 from spotmpi.agent.files import exists, is_file, is_folder
 from spotmpi.agent.store import files, size_and_digest
-from spotmpi.api import lineage, models, runs, volume_entries
+from spotmpi.api import lineage, run_entries, runs
 from spotmpi.api.dataset_specs import pool_values
 from spotmpi.api.datasets import DataSet, build_dataset, planned_key
 from spotmpi.backends import targets
@@ -35,7 +35,6 @@ from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import from_values, load_spec
 from spotmpi.streams.dataset import Dataset, lookup
 from spotmpi.streams.errors import StreamError
-from spotmpi.streams.storage import local_path
 
 _RESULTS = "stream/results"  # of a prediction, in the run folder
 
@@ -77,13 +76,11 @@ def reproduce(
             maker.make(*found)
             return Reproduction(tuple(maker.made), maker.files, tuple(maker.different))
         target = _made_by_run(found[0]) if found else _files_of(place, store)
-        spec = maker.spec = volume_entries.in_store(_with_code(target.spec, modules), opened)
+        spec = maker.spec = run_entries.in_store(_with_code(target.spec, modules), opened)
         _require_same_code(target, spec)
         for manifest, where in _data_of(target, opened, echo):
             maker.make(manifest, where)
-        spec = volume_entries.with_places(spec, _places_again(spec, maker.known, on))
-        if targets.target_of(on).is_local:
-            spec = _with_model_here(spec, opened, Path(own.storage.url, "model"))
+        spec = run_entries.with_places(spec, _places_again(spec, maker.known, on))
         again, files, different = _run_again(target, spec, on, echo)
     return Reproduction((*maker.made, again), maker.files + files, (*maker.different, *different))
 
@@ -302,22 +299,13 @@ def _taken(manifest: Manifest) -> str:
 def _places_again(spec: JobSpec, known: Mapping[str, DataSet], on: TargetLike) -> dict[str, str]:
     """Where the data sets of *spec* lie that were made again, by key; pods read copies of those in a folder."""
     target, found = targets.target_of(on), dict[str, str]()
-    for key, place in volume_entries.places(spec).items():
+    for key, place in run_entries.places(spec).items():
         reference = reference_in(place)
         again = known.get(reference.key) if reference else None
         reaches = target.is_local or target.is_slurm or (key == "stream.source" and again and "://" in again.path)
         if again is not None and reaches:
             found[key] = again.path
     return found
-
-
-def _with_model_here(spec: JobSpec, store: Store, folder: Path) -> JobSpec:
-    """*spec* of a run on this machine; a model behind a URL, which ranks cannot read, is copied to *folder*."""
-    reference = reference_in(spec.init or "")
-    if reference is None or "://" not in str(spec.init):
-        return spec
-    place = local_path(str(spec.init)) or models.pull(str(reference).partition(":")[2], folder, store.storage.url)
-    return spec.model_copy(update={"init": str(place)})
 
 
 def _with_code(spec: JobSpec, folder: Path) -> JobSpec:

@@ -100,7 +100,7 @@ def run(
         def start(on_event: Callable[[Event], None], echo: Echo) -> RunState:
             return _submit(*_plan_new(backend, spec, echo, detach), detach, on_event, echo)
 
-        if spec.dataset is None:
+        if _is_supplied(spec):
             return _show(start, detach, on_event, echo)
     return run(_supplied(spec, on, build=True), (), on, detach, on_event, echo)  # which may take long: without an agent
 
@@ -270,7 +270,7 @@ def _backend_for(spec: JobSpec, on: TargetLike) -> Backend:
 def prepare(source: Source, overrides: Iterable[str], on: TargetLike, echo: Echo) -> tuple[Backend, JobSpec, Plan]:
     """The backend, the valid spec and the plan of a new run; InputError with all problems at once."""
     backend, spec = _validate(source, overrides, on)
-    if spec.dataset:
+    while not _is_supplied(spec):
         backend, spec = _validate(_supplied(spec, on, build=False), (), on)
     return _plan_new(backend, spec, echo)
 
@@ -305,7 +305,17 @@ def _validate(
         from spotmpi.api.dataset_specs import to_check
 
         checked = to_check(spec)
+    absent: Mapping[str, Path] = {}
+    if targets.target_of(on).is_local and (spec.data or spec.init):
+        from spotmpi.api import run_entries
+
+        spec, checked = map(run_entries.copied, (spec, checked))
+        absent = run_entries.absent(spec)
     capabilities = backend.inspect(checked)
+    capabilities = capabilities._replace(
+        data_is_folder=capabilities.data_is_folder or "data" in absent,
+        init_is_folder=capabilities.init_is_folder or "init" in absent,
+    )
     if capabilities.persistent is not None:
         from spotmpi.api.volume_entries import on_volume
 
@@ -314,11 +324,33 @@ def _validate(
     return backend, spec
 
 
-def _supplied(spec: JobSpec, on: TargetLike, build: bool) -> JobSpec:
-    """*spec* with the place of its data set, which is built first with *build*."""
-    from spotmpi.api.dataset_specs import supplied
+def _is_supplied(spec: JobSpec) -> bool:
+    """Whether what a run reads is there: its data set is built, and entries behind a URL are copied to this machine."""
+    if spec.dataset or not (spec.data or spec.init):
+        return spec.dataset is None
+    from spotmpi.api import run_entries
 
-    return supplied(spec, on, build)
+    return not run_entries.absent(spec)
+
+
+def _supplied(spec: JobSpec, on: TargetLike, build: bool) -> JobSpec:
+    """*spec* with the place of its data set, and copies of what is behind a URL; with *build* these are made.
+
+    Raises:
+        SpotmpiError: it fails, or there is something to make without *build*.
+    """
+    from spotmpi.api import run_entries
+    from spotmpi.api.dataset_specs import supplied
+    from spotmpi.pools.progress import print_message
+
+    spec = supplied(spec, on, build)
+    absent = run_entries.absent(spec)
+    if absent and not build:
+        key, place = next(iter(absent.items()))
+        remedy = "`spotmpi run` copies it"
+        raise SpotmpiError(f"{key} is behind a URL and not in {place} yet, which the plan needs: {remedy}")
+    run_entries.fetch(spec, print_message)
+    return spec
 
 
 def _continued_spec(backend: Backend, paths: names.RunPaths, overrides: Iterable[str]) -> JobSpec:
@@ -327,6 +359,8 @@ def _continued_spec(backend: Backend, paths: names.RunPaths, overrides: Iterable
     from spotmpi.spec.validate import require_valid
 
     spec = ownership.load_for_resume(paths, overrides)
+    if not _is_supplied(spec):  # the cache was cleared
+        spec = _supplied(spec, None, build=True)
     require_valid(spec, backend.inspect(spec))
     return spec
 

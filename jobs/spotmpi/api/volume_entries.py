@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from spotmpi.agent import pod_context
+from spotmpi.api.run_entries import places, with_places
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.backends.kubernetes.volume_access import volume_access
@@ -23,16 +24,6 @@ from spotmpi.plan import manifests
 from spotmpi.spec.job import JobSpec
 
 STORE = "store"  # the folder on the run volume
-
-
-def places(spec: JobSpec) -> dict[str, str]:
-    """What a run reads that may be an entry: `data`, `init` and the source of its stream, by key."""
-    found = {
-        "data": spec.data.path if spec.data else None,
-        "init": spec.init,
-        "stream.source": spec.stream.source if spec.stream else None,
-    }
-    return {key: place for key, place in found.items() if place and f"/{FILES}" in place}
 
 
 def on_volume(spec: JobSpec, persistent: tuple[str, ...] | None) -> JobSpec:
@@ -64,22 +55,6 @@ def on_volume(spec: JobSpec, persistent: tuple[str, ...] | None) -> JobSpec:
             raise input_error(key, str(reference), f"is in a store {where}: {remedy}")
         changes[key] = f"{STORE}/{folder(reference)}/{FILES}"
     return with_places(spec, changes)
-
-
-def in_store(spec: JobSpec, store: Store) -> JobSpec:
-    """The recorded *spec* of a run, which reads from *store* what it has read there, in a copy, or where it was."""
-    found = {key: reference_in(place) for key, place in places(spec).items()}
-    return with_places(spec, {key: store.place(each) for key, each in found.items() if each and store.get(each)})
-
-
-def with_places(spec: JobSpec, changes: Mapping[str, str]) -> JobSpec:
-    """*spec* that reads other places, by the keys of `places`."""
-    values: dict[str, Any] = {key: place for key, place in changes.items() if key == "init"}
-    if "data" in changes and spec.data:
-        values["data"] = spec.data.model_copy(update={"path": changes["data"]})
-    if "stream.source" in changes and spec.stream:
-        values["stream"] = spec.stream.model_copy(update={"source": changes["stream.source"]})
-    return spec.model_copy(update=values) if values else spec
 
 
 def send(spec: JobSpec, plan: Mapping[str, Any], echo: Echo) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import shutil
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 
-from spotmpi.agent.files import exists
+from spotmpi.agent.files import exists, is_file
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.entries import manifest as form
@@ -212,6 +216,42 @@ class Store:
         lines += [f"{manifest}: {path} is no file of it" for path in more]
         lines += [f"{manifest}: its parent {each} is missing" for each in manifest.parents if self.get(each) is None]
         return lines
+
+    def copy(self, manifest: Manifest, target: Path, below: str = "") -> None:
+        """Copy an entry to a new folder of this machine, complete or not at all, with its files as in the manifest.
+
+        They lie *below* it, and then the manifest beside; where another process has done so meanwhile, that stays.
+
+        Raises:
+            SpotmpiError: a file is damaged or missing, or cannot be written.
+        """
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+
+        def copy(file: File) -> None:
+            place = temporary / below / file.path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            self.storage.copy(f"{folder(manifest.reference)}/{FILES}/{file.path}", place)
+            if form.describe(place, file.path) != msgspec.structs.replace(file, rows=None, part=None):
+                command = f"`{COMMANDS[manifest.kind]} verify {manifest.title}`"
+                raise SpotmpiError(f"{manifest.title} is damaged, {file.path}: {command} shows all that is")
+
+        try:
+            temporary.mkdir(parents=True)
+            free = shutil.disk_usage(temporary).free
+            if free < manifest.bytes:
+                raise OSError(errno.ENOSPC, f"it has {manifest.bytes} bytes, and {free} are free there")
+            with ThreadPoolExecutor(_THREADS) as threads:
+                list(threads.map(copy, manifest.files))
+            if below:
+                (temporary / MANIFEST).write_text(form.write(manifest))
+            if not below or not is_file(target / MANIFEST):
+                temporary.rename(target)
+        except OSError as error:
+            if not below or not is_file(target / MANIFEST):
+                reason = error.strerror or error
+                raise SpotmpiError(f"{manifest.title} cannot be copied to {names.shown(target)}: {reason}") from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
     def children(self, manifest: Manifest) -> Sequence[Manifest]:
         """The entries that were made from this one."""

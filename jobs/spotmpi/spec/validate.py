@@ -274,7 +274,7 @@ def _preload(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Proble
 
 
 def _data(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
-    """Folders that ranks cannot read; of an entry behind a URL pods get a copy on the run volume."""
+    """Folders that ranks cannot read. Of an entry behind a URL pods and this machine get copies."""
     data, model = spec.data.path if spec.data else None, "check the path, or name a model: models:NAME"
     pulled = "`spotmpi models pull` copies it to a folder"
     for key, place, is_folder, remedy, remedy_of_url in (

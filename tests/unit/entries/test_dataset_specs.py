@@ -218,7 +218,7 @@ def test_its_workers_on_a_cluster_have_the_image_the_variables_and_the_mounts_of
     ("old", "new", "on", "url", "message"),
     [
         (f'volume = "{VOLUME.claim}"', "", "kubernetes", "", "copied to the run volume.*: set kubernetes.volume"),
-        ("", "", "local", "memory://x", "would be behind a URL, .* memory://x.*: add a .stream. without a source"),
+        ("", "", "slurm", "memory://x", "would be behind a URL, .* memory://x.*: add a .stream. without a source"),
         ("@spotmpi.dataset(", "@spotmpi.dataset(store='other', ", "kubernetes", "", "SPOTMPI_STORE=.*/other"),
     ],
 )

@@ -82,17 +82,21 @@ def test_an_unknown_data_set_is_an_error_of_one_line(versions: list[DataSet], ke
         read_spec({"command": ["true"], key: text if key == "data" else {"source": text, **STREAM}})
 
 
-def test_data_behind_a_url_is_no_folder(
+def test_data_behind_a_url_is_copied_to_this_machine_and_a_stream_reads_it_there(
     tmp_path: Path, versions: list[DataSet], pool: InProcess, monkeypatch: pytest.MonkeyPatch, modules: Modules
 ) -> None:
-    monkeypatch.setenv("SPOTMPI_STORE", "memory://sets-of-runs")
+    monkeypatch.setenv("SPOTMPI_STORE", f"memory://{tmp_path}/sets-of-runs")
     found = modules.load().numbers.options(pool=pool)(tmp_path / "raw.csv")
-    with pytest.raises(
-        InputError, match=r"is behind a URL, which ranks cannot read as a folder: use it as stream\.source"
-    ):
-        spotmpi.plan_run({"command": ["true"], "data": "datasets:numbers"})
+    state = spotmpi.run({"command": ["sh", "-c", "ls $SPOTMPI_DATA"], "launcher": "none", "data": "datasets:numbers"})
+    lines = [event.values["text"] for event in spotmpi.logs(state.id) if event.kind == "line"]
+    assert (state.state, lines) == ("succeeded", ["raw.parquet"])
+    assert [node.name for node in spotmpi.trace(state.folder).walk() if node.what == "data set"] == [
+        str(found.manifest)
+    ]
     spec = read_spec({"command": ["true"], "stream": {"source": "datasets:numbers", **STREAM}})
     assert spec.stream and spec.stream.source == found.path
+    with pytest.raises(InputError, match=r"is behind a URL, which ranks cannot read as a folder: use it as st"):
+        spotmpi.run({"command": ["true"], "data": "datasets:numbers"}, on="slurm")
 
 
 def test_a_place_is_an_entry_only_where_its_key_is_whole() -> None:

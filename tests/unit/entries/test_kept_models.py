@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import spotmpi
+from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.entries.store import Store
 from tests.command_line import invoke
@@ -169,8 +170,58 @@ def test_a_program_may_do_without_a_model_that_no_longer_loads(spec: Path, tmp_p
     assert state.state == "succeeded", state.reason
 
 
-def test_a_model_behind_a_url_is_no_folder(spec: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SPOTMPI_STORE", f"memory://{tmp_path}")
+def test_a_model_behind_a_url_is_copied_once_to_this_machine_and_compared(
+    spec: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPOTMPI_STORE", f"memory://{tmp_path}/a store")
+    monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path / "cache"))
     spotmpi.run(spec)
-    with pytest.raises(spotmpi.InputError, match=r"is behind a URL, .*: `spotmpi models pull` copies it to a folder"):
+    first = spotmpi.models.find("small")
+    with pytest.raises(
+        SpotmpiError, match=r"^init is behind a URL and not in .* yet, which .*: `spotmpi run` copies it"
+    ):
+        spotmpi.plan_run(spec, ["init=models:small"])
+    state = spotmpi.run(spec, ["init=models:small"])
+    line = "copying to this machine: small:1, 2 files, 0.0 MB"
+    assert state.state == "succeeded" and capfd.readouterr().err.count(line) == 1
+    second = spotmpi.models.find("small")
+    assert second.manifest.parents == (first.manifest.reference,)
+    tree = spotmpi.trace(f"models:{second}")
+    assert [node.name for node in tree.walk() if node.what == "model"] == [
+        str(each.manifest) for each in (second, first)
+    ]
+    assert spotmpi.run(spec, ["init=models:small:1"]).state == "succeeded" and line not in capfd.readouterr().err
+    shutil.rmtree(tmp_path / "cache" / "stores")
+    spotmpi.run(spec, ["init=models:small:1", 'command=["false"]'])
+    (run,) = [each.id for each in spotmpi.list_runs() if each.state == "failed"]
+    shutil.rmtree(tmp_path / "cache" / "stores")
+    assert spotmpi.resume(run, [f'command=["{sys.executable}", "train.py", "0"]']).state == "succeeded"
+    assert spotmpi.models.find("small").manifest.parents == (first.manifest.reference,)
+
+
+def test_a_model_behind_a_url_that_is_damaged_or_too_large_is_one_line_and_no_copy(
+    spec: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPOTMPI_STORE", f"memory://{tmp_path}/store")
+    monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path / "cache"))
+    spotmpi.run(spec)
+    storage, found = Store().storage, spotmpi.models.find("small").manifest
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 7, 3))
+        with pytest.raises(
+            SpotmpiError, match=r"^small:1 cannot be copied to .*: it has \d+ bytes, and 3 are free there"
+        ):
+            spotmpi.run(spec, ["init=models:small"])
+    storage.write(f"models/small/{found.key}/files/state.safetensors", b"x" * 90)
+    with pytest.raises(SpotmpiError, match=r"^small:1 is damaged, state.safetensors: `spotmpi models verify small:1`"):
         spotmpi.run(spec, ["init=models:small"])
+    assert [path for path in (tmp_path / "cache" / "stores").rglob("*") if path.is_file()] == []
+    storage.remove(f"models/small/{found.key}")
+    assert len(spotmpi.list_runs()) == 1
+
+
+def test_a_model_in_a_file_system_behind_a_url_is_read_there(spec: Path, tmp_path: Path) -> None:
+    spotmpi.run(spec)
+    place = spotmpi.models.find("small").path
+    assert spotmpi.run(spec, [f'init="file://{place}"']).state == "succeeded"
+    assert not (tmp_path / "cache" / "stores").exists()

@@ -1,0 +1,89 @@
+"""The data sets and the model that a run reads as folders: which these are, and copies on this machine.
+
+A store behind a URL has no folders. A copy has the same files with the same manifest in a store in the cache folder,
+one for each URL, so that records lead to the entry from there as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from spotmpi.agent.files import is_file
+from spotmpi.core import names
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.progress import Echo
+from spotmpi.entries.manifest import FILES, MANIFEST
+from spotmpi.entries.store import Store, folder, reference_in
+from spotmpi.spec.job import JobSpec
+from spotmpi.streams.storage import local_path
+
+_FOLDERS = ("data", "init")  # keys of what ranks read as a folder
+
+
+def places(spec: JobSpec) -> dict[str, str]:
+    """What a run reads that may be an entry: `data`, `init` and the source of its stream, by key."""
+    found = {
+        "data": spec.data.path if spec.data else None,
+        "init": spec.init,
+        "stream.source": spec.stream.source if spec.stream else None,
+    }
+    return {key: place for key, place in found.items() if place and f"/{FILES}" in place}
+
+
+def in_store(spec: JobSpec, store: Store) -> JobSpec:
+    """The recorded *spec* of a run, which reads from *store* what it has read there, in a copy, or where it was."""
+    found = {key: reference_in(place) for key, place in places(spec).items()}
+    return with_places(spec, {key: store.place(each) for key, each in found.items() if each and store.get(each)})
+
+
+def with_places(spec: JobSpec, changes: Mapping[str, str]) -> JobSpec:
+    """*spec* that reads other places, by the keys of `places`."""
+    values: dict[str, Any] = {key: place for key, place in changes.items() if key == "init"}
+    if "data" in changes and spec.data:
+        values["data"] = spec.data.model_copy(update={"path": changes["data"]})
+    if "stream.source" in changes and spec.stream:
+        values["stream"] = spec.stream.model_copy(update={"source": changes["stream.source"]})
+    return spec.model_copy(update=values) if values else spec
+
+
+def copied(spec: JobSpec) -> JobSpec:
+    """*spec* of a run on this machine, which reads copies of the entries that are behind a URL."""
+    changes = {}
+    for key in _FOLDERS:
+        place = places(spec).get(key, "")
+        reference = reference_in(place)
+        if reference is not None and "://" in place:
+            store = place.partition(f"/{folder(reference)}")[0]
+            copies = str(_copies() / quote(store, safe=""))
+            changes[key] = local_path(place) or f"{copies}/{folder(reference)}/{FILES}"
+    return with_places(spec, changes)
+
+
+def absent(spec: JobSpec) -> dict[str, Path]:
+    """The copies that *spec* reads and that are not complete, by key: the folder of the entry."""
+    read = {key: Path(place) for key, place in places(spec).items() if key in _FOLDERS}
+    copies = {key: place.parent for key, place in read.items() if _copies() in place.parents}
+    return {key: place for key, place in copies.items() if not is_file(place / MANIFEST)}
+
+
+def fetch(spec: JobSpec, echo: Echo) -> None:
+    """Copy the entries that `absent` has, as their manifests have them.
+
+    Raises:
+        SpotmpiError: one is not in its store any more or damaged, or the disk is too small.
+    """
+    for place in {*absent(spec).values()}:
+        store = Store(unquote(place.relative_to(_copies()).parts[0]))
+        reference = reference_in(str(place / FILES))
+        manifest = store.get(reference) if reference else None
+        if manifest is None:
+            raise SpotmpiError(f"{place} has to be copied from {store.storage.url}, which does not have it any more")
+        echo(f"copying to this machine: {manifest.title}, {len(manifest.files)} files, {manifest.bytes / 1e6:,.1f} MB")
+        store.copy(manifest, place, FILES)
+
+
+def _copies() -> Path:
+    return names.cache_folder().absolute() / "stores"

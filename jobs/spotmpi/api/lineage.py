@@ -19,6 +19,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.entries.manifest import SHORT, WORDS, File, Input, Manifest, RawFile, Reference
 from spotmpi.entries.store import Store, folder, is_reference, reference_in
 from spotmpi.runs import reader
+from spotmpi.runs.fingerprint import is_interpreter
 
 FILE, RUN, CODE, IMAGE, INPUT, RAW = "file", "run", "code", "image", "input", "raw file"
 LOCATIONS = "locations"  # the fact of an input that has the paths or URLs of all of its files
@@ -211,9 +212,10 @@ def run_node(paths: RunPaths, store: Store) -> Node:
 
 def _parents_of_run(paths: RunPaths, work: dict[str, Any], store: Store) -> Iterator[Node]:
     code = work.get("code") or {}
-    if code.get("files"):
-        facts = {"commit": code.get("commit"), "changes": code.get("diff"), "files": code["files"]}
-        yield Node(CODE, ", ".join(code["files"]), _known(facts))
+    files = {name: digest for name, digest in (code.get("files") or {}).items() if not is_interpreter(name)}
+    if files:
+        facts = {"commit": code.get("commit"), "changes": code.get("diff"), "files": files}
+        yield Node(CODE, ", ".join(files), _known(facts))
     image = work.get("image")
     yield Node(IMAGE, image["name"] if image else "none", _known({"lock": image and image["lock"]}))
     for text in work.get("entries") or ():

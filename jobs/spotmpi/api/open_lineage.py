@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import urllib.request
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,14 @@ def events(tree: Node) -> list[dict[str, Any]]:
     """The events of all that a tree has, the oldest first, each once."""
     found: dict[str, list[dict[str, Any]]] = {}
     for node in reversed([*tree.walk()]):
-        if "key" in node.facts or (node.what == RUN and node.parents):
+        run = next((each for each in node.parents if _is_recorded(each)), None)
+        if (
+            "key" in node.facts and run
+        ):  # an output of that run, which was made also from what was named when it was kept
+            for event in found[_run_id(run)]:
+                _extend(event["inputs"], [each for parent in node.parents for each in _inputs(parent)])
+                _extend(event["outputs"], [_dataset(node)])
+        elif "key" in node.facts or _is_recorded(node):
             made = _events(node)
             found.setdefault(made[0]["run"]["runId"], made)
     if tree.what == FILE and tree.parents[0].what == RUN:  # a file that no entry has
@@ -58,6 +65,15 @@ def send(tree: Node, target: str) -> int:
     return len(made)
 
 
+def _extend(datasets: list[dict[str, Any]], more: Iterable[dict[str, Any]]) -> None:
+    datasets += [each for each in more if each not in datasets]
+
+
+def _is_recorded(node: Node) -> bool:
+    """Whether a node is a run whose record tells what it was made from."""
+    return node.what == RUN and bool(node.parents)
+
+
 def _events(node: Node) -> list[dict[str, Any]]:
     code = next((each.name for each in node.parents if each.what == CODE), node.name)
     job = {"namespace": _NAMESPACE, "name": node.facts.get("command") or code}
@@ -70,7 +86,7 @@ def _events(node: Node) -> list[dict[str, Any]]:
             "eventTime": time,
             "run": {"runId": _run_id(node)},
             "job": job,
-            "inputs": inputs,
+            "inputs": list(inputs),
             "outputs": list(outputs),
             "producer": _PRODUCER,
             "schemaURL": _SCHEMA,

@@ -76,7 +76,9 @@ def reproduce(
             maker.make(*found)
             return Reproduction(tuple(maker.made), maker.files, tuple(maker.different))
         target = _made_by_run(found[0]) if found else _files_of(place, store)
-        spec = maker.spec = run_entries.in_store(_with_code(target.spec, modules), opened)
+        spec = maker.spec = run_entries.in_store(
+            _with_code(target.spec, modules, targets.target_of(on).is_local), opened
+        )
         _require_same_code(target, spec)
         for manifest, where in _data_of(target, opened, echo):
             maker.make(manifest, where)
@@ -308,13 +310,19 @@ def _places_again(spec: JobSpec, known: Mapping[str, DataSet], on: TargetLike) -
     return found
 
 
-def _with_code(spec: JobSpec, folder: Path) -> JobSpec:
-    """*spec* with the code in *folder* in place of what is not on this machine where it was."""
+def _with_code(spec: JobSpec, folder: Path, is_here: bool) -> JobSpec:
+    """*spec* with the code in *folder* in place of what is not on this machine where it was.
+
+    A run that *is_here* gets the interpreter of this process in place of one that is gone.
+    """
     here = [
         path if exists(path) or not exists(folder / path.name) else folder / path.name for path in map(Path, spec.files)
     ]
     code = str(folder) if spec.code and not exists(Path(spec.code)) else spec.code
-    return spec.model_copy(update={"files": [*map(str, here)], "code": code})
+    command = list(spec.command or [])
+    if is_here and command and fingerprint.is_interpreter(command[0]) and "/" in command[0] and not exists(command[0]):
+        command[0] = sys.executable
+    return spec.model_copy(update={"files": [*map(str, here)], "code": code, "command": command or None})
 
 
 def _require_same_code(target: _Target, spec: JobSpec) -> None:
@@ -337,7 +345,8 @@ def _require_same_code(target: _Target, spec: JobSpec) -> None:
 
 
 def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    return sorted(name for name in {*new, *old} if new.get(name) != old.get(name))
+    names = (name for name in {*new, *old} if not fingerprint.is_interpreter(name))
+    return sorted(name for name in names if new.get(name) != old.get(name))
 
 
 def _changes(kept: Mapping[str, bytes], spec: JobSpec) -> list[str]:

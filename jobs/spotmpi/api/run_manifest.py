@@ -14,7 +14,7 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.entries.manifest import FORMAT, Code, File, Input, Manifest, RawFile, Reference, digest_of
 from spotmpi.entries.store import Store, reference_in
-from spotmpi.runs import reader
+from spotmpi.runs import fingerprint, reader
 from spotmpi.runs.reader import RunState
 from spotmpi.runs.recorded_plan import json_object
 
@@ -37,7 +37,8 @@ def run_manifest(
     key = digest_of([FORMAT, content, state.id, sorted([each.kind, each.name, each.key] for each in parents)])
     code = work.get("code") or {}
     image = {**(work.get("image") or {}), **({"digest": state.container} if state.container else {})}
-    hashes = {str(path): str(each) for path, each in (code.get("files") or {}).items()}
+    files_of_code = (code.get("files") or {}).items()
+    hashes = {str(path): str(each) for path, each in files_of_code if not fingerprint.is_interpreter(path)}
     return Manifest(
         kind=kind,
         name=name,

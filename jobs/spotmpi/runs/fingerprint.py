@@ -174,11 +174,16 @@ def code_of(spec: JobSpec, local: bool) -> dict[str, Any]:
         words = (*(spec.command or []), *spec.args) if local else ()
         scripts = [path for path in map(Path, words) if _is_code(path)]
         files = {str(path): hash_files([path]) for path in scripts}
-        own = [*further, *(path for path in scripts if not path.name.startswith("python"))]  # no interpreter's checkout
+        own = [*further, *(path for path in scripts if not is_interpreter(path))]  # no interpreter's checkout
         folder = next((path.resolve().parent for path in own), None)
     for path in further:
         files[path.name] = hash_tree(path.parent, sorted(code_folder.sources(None, [path])))
     return {"files": files, **(checkout(folder) if folder else _NO_CHECKOUT)}
+
+
+def is_interpreter(path: str | Path) -> bool:
+    """Whether a command names Python by *path*, which is another one in each environment that has the same packages."""
+    return re.fullmatch(r"python[\d.]*", Path(path).name) is not None
 
 
 def _program_files(spec: JobSpec) -> Iterable[Path]:

@@ -195,7 +195,8 @@ def state(paths: RunPaths, writer_alive: bool | None = None) -> RunState:
             values["total_iterations"] = metric["total_iterations"]
         if metric.get("iteration") is not None:
             values["iteration"] = metric["iteration"]
-            is_checkpoint = metric.get("kind") == protocol.CHECKPOINT  # whose path and seconds say nothing of the model
+            # Of a checkpoint path and seconds say nothing of the model.
+            is_checkpoint = metric.get("kind") in (protocol.CHECKPOINT, protocol.RESUMED)
             scalars = {
                 key: value
                 for key, value in metric.items()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import spotmpi
+from spotmpi.api import open_lineage
 from spotmpi.api.datasets import DataSet
 from spotmpi.api.lineage import Node
 from spotmpi.core import names
@@ -102,6 +103,43 @@ def test_a_prediction_is_a_data_set_and_leads_back_to_model_run_data_set_and_raw
     require(spotmpi.trace(str(place / "results-00000001.jsonl")))
     for name, kind in (("numbers", "data"), ("double", "models")):
         assert f"is a parent of {kept}" in invoke(kind, "rm", name).stderr
+
+
+def test_events_of_openlineage_connect_a_prediction_with_model_and_data(numbers: DataSet, tmp_path: Path) -> None:
+    """A catalogue joins jobs by data sets alone: what a run has made is an output of that run."""
+    values = {"command": [sys.executable, "train.py"], "launcher": "none", "keep": "double", "init": "models:double"}
+    spotmpi.run({**values, "data": "datasets:numbers"})
+    found = spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
+    events = [each for each in open_lineage.events(spotmpi.trace(found.path)) if each["eventType"] == "COMPLETE"]
+
+    def names_in(key: str) -> list[list[str]]:
+        return [
+            [f"{each['name']} {each['facets']['version']['datasetVersion'][:9]}" for each in event[key]]
+            for event in events
+        ]
+
+    first, second = (spotmpi.models.find(f"double:{number}").manifest for number in (1, 2))
+    data, models = f"datasets:numbers {numbers.key[:9]}", [f"models:double {each.key[:9]}" for each in (first, second)]
+    read = {made: {*read} for (made,), read in zip(names_in("outputs"), names_in("inputs"), strict=True)}
+    assert read[f"datasets:double-numbers {found.key[:9]}"] == {data, models[1]}
+    assert read[models[1]] == {data, models[0]} and read[models[0]] == set()
+    assert len(events) == 4
+
+
+def test_another_environment_with_the_same_packages_makes_the_same_prediction(
+    numbers: DataSet, modules: Modules, pool: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = spotmpi.models.predict("double", numbers, "flow:predict", batch=4)
+    (tmp_path / "environment").symlink_to(sys.prefix)
+    with monkeypatch.context() as other:
+        other.setattr(sys, "executable", str(tmp_path / "environment/bin" / Path(sys.executable).name))
+        again = spotmpi.models.predict("double", numbers, "flow:predict", keep="again", batch=4)
+    assert again.key == found.key
+    (tmp_path / "environment").unlink()
+    assert find(spotmpi.trace(again.path), "code")[0] == "flow.py"
+    assert spotmpi.reproduce("datasets:again", modules.folder, pool=pool).different == ()
+    shutil.rmtree(tmp_path / "runs")
+    assert spotmpi.reproduce("datasets:again", modules.folder, pool=pool).different == ()
 
 
 def test_each_rank_loads_the_model_once_and_the_same_results_are_one_version(numbers: DataSet) -> None:

@@ -157,6 +157,16 @@ def test_a_state_has_the_last_iteration_however_many_ranks_report_in_a_line(tmp_
     assert (state.iteration, state.scalars["loss"]) == (300, 1 / 300)
 
 
+def test_where_a_checkpoint_lies_is_no_scalar_of_the_model(tmp_path: Path) -> None:
+    run_record = new_record(tmp_path)
+    run_record.metric(1, COORDINATOR, protocol.METRIC, {"iteration": 2, "loss": 0.5})
+    for kind in (protocol.RESUMED, protocol.CHECKPOINT):
+        run_record.metric(1, COORDINATOR, kind, {"iteration": 2, "path": "/runs/x/checkpoints/2", "seconds": 1.0})
+    run_record.close()
+    scalars = reader.state(names.RunPaths(tmp_path)).scalars
+    assert scalars["loss"] == 0.5 and not {"path", "seconds"} & {*scalars}
+
+
 def test_a_torn_record_of_an_attempt_hides_no_other(tmp_path: Path) -> None:
     for number, text in (1, '{"attempt": 1}'), (2, '{"att'), (3, "[]"), (10, '{"attempt": 10}'):
         (tmp_path / "attempts" / str(number)).mkdir(parents=True)

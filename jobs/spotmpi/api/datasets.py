@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import json
 import time
 from collections import Counter
@@ -26,6 +27,7 @@ from spotmpi.entries.inputs import Resolved
 from spotmpi.entries.manifest import DATASET, FORMAT, MANIFEST, Code, File, Manifest, Reference, check_name, digest_of
 from spotmpi.entries.store import Store, folder
 from spotmpi.images.environment import known_images, lock_hash
+from spotmpi.pools.errors import PoolLost
 from spotmpi.pools.progress import print_message
 from spotmpi.programs.pool.call import CallAborted
 from spotmpi.runs import fingerprint, recorded_plan
@@ -175,16 +177,12 @@ def _build(request: _Request, store: Store) -> Manifest:
     """Build the parts that the store does not have, and create the entry."""
     kept = _kept_parts(request, store)
     missing = [task for task in request.tasks if task.key not in kept]
-    echo, run, cost = print_message, None, None
-    parts = f"{len(missing)} of {len(request.tasks)} parts"
+    run, cost = None, None
     if missing:
         _require_reachable(request, store)
-    echo(f"building {request.reference}: {parts}")
+    print_message(f"building {request.reference}: {len(missing)} of {len(request.tasks)} parts")
     if missing:
-        with _pool(request, store, len(missing)) as pool:
-            built = _map(pool, part_files.build, missing)
-            _require_same(request, store, built, pool)
-            run, cost = pool.id or None, pool.summary().cost
+        built, run, cost = _build_parts(request, store, missing)
         for task in missing:
             kept[task.key] = [
                 (_file(record, task.key), f"{_own(store, task)}/{record[0]}") for record in built[task.key]
@@ -196,6 +194,33 @@ def _build(request: _Request, store: Store) -> Manifest:
     store.storage.remove(f"{DATASET}/{request.reference.name}/{PARTS}/{request.reference.key}")
     _collect(found, store)
     return found
+
+
+def _build_parts(
+    request: _Request, store: Store, missing: Sequence[Task]
+) -> tuple[dict[str, list[part_files.Record]], str | None, float | None]:
+    """The files of parts by their keys, the pool that has built the last of them, and what all pools have cost.
+
+    A pool that loses its scheduler is replaced by another one, unless it is that of the user.
+    """
+    built: dict[str, list[part_files.Record]] = {}
+    cost: float | None = None
+    for lost in itertools.count(1):
+        try:
+            with _pool(request, store, len(missing)) as pool:
+                try:
+                    _map(pool, part_files.build, missing, built)
+                    _require_same(request, store, built, pool)
+                finally:
+                    spent = pool.summary().cost
+                    cost = cost if spent is None else (cost or 0.0) + spent
+            return built, pool.id or None, cost
+        except PoolLost as error:
+            cause = f"{str(error).partition(';')[0]} ({_complete(missing)})"
+            if request.dataset.settings.pool is not None or lost == _MAX_LOSSES:
+                raise SpotmpiError(f"{request.reference} is not built: {cause}; call it again") from error
+            print_message(f"{cause}: another one builds the others")
+    raise AssertionError
 
 
 def _collect(built: Manifest, store: Store) -> None:
@@ -274,19 +299,22 @@ def _pool(request: _Request, store: Store, count: int) -> Iterator[Any]:
         yield pool
 
 
-def _map(pool: Any, function: Any, tasks: Sequence[Task]) -> dict[str, list[part_files.Record]]:
-    """The files of each part by its key; SpotmpiError that names the part whose call failed.
+def _map(pool: Any, function: Any, tasks: Sequence[Task], results: dict[str, list[part_files.Record]]) -> None:
+    """Add to *results* the files of each part by its key that it does not have.
 
     A call that a pool gives up, since it lost its worker again and again, is sent again after the others.
+
+    Raises:
+        SpotmpiError: a call failed, with the name of its part.
+        PoolLost: the pool is gone.
     """
-    results: dict[str, list[part_files.Record]] = {}
-    left, losses = list(tasks), Counter[str]()
+    left, losses = [task for task in tasks if task.key not in results], Counter[str]()
     while left:
         try:
             for task, records in zip(left, pool.map(function, left), strict=True):
                 results[task.key] = [tuple(record) for record in records]
             left = []
-        except SpotmpiError:
+        except (SpotmpiError, PoolLost):
             raise
         except Exception as error:
             failed, *others = [task for task in left if task.key not in results] or left[-1:]
@@ -296,12 +324,14 @@ def _map(pool: Any, function: Any, tasks: Sequence[Task]) -> dict[str, list[part
                 continue
             reason = str(error).partition("\n")[0] or type(error).__name__
             kind = "" if type(error).__module__.startswith("spotmpi.") else f"{type(error).__name__}: "
-            kept = sum(part_files.complete(task) is not None for task in tasks)
-            complete = f"{kept} of {len(tasks)} parts are kept"
             raise SpotmpiError(
-                f"{failed.dataset.name} failed for {failed.stem}: {kind}{reason} ({complete})"
+                f"{failed.dataset.name} failed for {failed.stem}: {kind}{reason} ({_complete(tasks)})"
             ) from error
-    return results
+
+
+def _complete(tasks: Sequence[Task]) -> str:
+    kept = sum(part_files.complete(task) is not None for task in tasks)
+    return f"{kept} of {len(tasks)} parts are kept"
 
 
 def _require_same(request: _Request, store: Store, built: dict[str, list[part_files.Record]], pool: Any) -> None:
@@ -309,7 +339,8 @@ def _require_same(request: _Request, store: Store, built: dict[str, list[part_fi
     share = request.dataset.settings.check
     tasks = sorted((task for task in request.tasks if task.key in built), key=lambda task: task.key)
     chosen = tasks[: -int(-share * len(tasks) // 1)] if share > 0 else []
-    again = _map(pool, part_files.rebuild, chosen)
+    again: dict[str, list[part_files.Record]] = {}
+    _map(pool, part_files.rebuild, chosen, again)
     for task in chosen:
         if again[task.key] != built[task.key]:
             store.storage.remove(f"{DATASET}/{request.reference.name}/{PARTS}/{request.reference.key}")

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from spotmpi.api import datasets
 from spotmpi.api.datasets import DataSet
 from spotmpi.api.lineage import trace
 from spotmpi.core.errors import InputError, SpotmpiError
@@ -26,6 +27,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.entries import build_lock
 from spotmpi.entries.storage import Storage
 from spotmpi.entries.store import Store
+from spotmpi.pools.errors import PoolLost
 from spotmpi.programs.pool.call import CallAborted
 from spotmpi.streams import part_files
 from spotmpi.streams.dataset import Dataset
@@ -352,6 +354,44 @@ def test_a_call_that_the_pool_gives_up_is_sent_again_after_the_others_and_not_fo
     losses["b"] = 99
     with pytest.raises(SpotmpiError, match=r"ratings failed for b: a call of build ended .* 3 times \(2 of 3 parts"):
         ratings(raw, cut=0.1)
+
+
+@pytest.mark.parametrize("losses", [2, 3])
+def test_a_pool_that_loses_its_scheduler_is_replaced_and_its_parts_are_kept_and_checked(
+    raw: Path,
+    modules: Modules,
+    monkeypatch: pytest.MonkeyPatch,
+    losses: int,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    opened: list[InProcess] = []
+
+    @contextlib.contextmanager
+    def own(*arguments: Any) -> Iterator[InProcess]:
+        opened.append(InProcess())
+        whole = opened[-1].map
+
+        def losing(function: Callable[..., Any], tasks: Any) -> Any:
+            if len(opened) <= losses:
+                yield from whole(function, tasks[:1])
+                raise PoolLost("the pool is lost: node 0: it was reclaimed; spotmpi.pool('x') joins the next attempt")
+            yield from whole(function, tasks)
+
+        opened[-1].map = losing  # type: ignore[method-assign]
+        yield opened[-1]
+
+    monkeypatch.setattr(datasets, "_pool", own)
+    ratings = modules.load().ratings.options(check=1.0)
+    if losses == 3:
+        with pytest.raises(SpotmpiError, match=r"reclaimed \(3 of 3 parts are kept\); call it again$"):
+            ratings(raw)
+        return
+    found = ratings(raw)
+    assert (found.rows, found.manifest.cost) == (3, 0.75), "the price of three pools"
+    assert [pool.built for pool in opened] == [["a"], ["b"], ["c"]]
+    assert [stem for name, stem in opened[-1].calls if name == "rebuild"] and len(opened[-1].calls) == 4
+    line = "the pool is lost: node 0: it was reclaimed (1 of 3 parts are kept): another one builds the others"
+    assert line in capfd.readouterr().err
 
 
 def test_parts_of_a_build_that_broke_off_are_kept(

@@ -385,8 +385,9 @@ def _token(dataset: Dataset, name: str, value: Any) -> str:
 
 
 def _plain(value: Any) -> bool:
-    """Whether JSON gives a value back as it is."""
+    """Whether JSON gives a value back as it is: not a number of numpy, which has another key than one of Python."""
     try:
-        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
-    except (TypeError, ValueError):
+        again = json.loads(json.dumps(value, allow_nan=False))
+        return bool(again == value) and code_identity.token(again, "") == code_identity.token(value, "")
+    except (TypeError, ValueError, InputError):
         return False

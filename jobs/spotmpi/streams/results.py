@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +12,8 @@ from typing import Any, NamedTuple
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import FILES, FORMATS, PARQUET
 from spotmpi.streams.topics import is_topic
+
+_LONGEST = 255  # bytes of a file name
 
 
 class Message(NamedTuple):
@@ -57,8 +61,16 @@ def _files(contents: Any) -> dict[str, bytes]:
     if not isinstance(contents, dict):
         raise StreamError(f'write = "files" needs a dictionary of bytes or text by name, not {type(contents).__name__}')
     for name in contents:
-        if Path(name).name != name:
-            raise StreamError(f"a result named {name!r} is not a plain file name")
+        if (
+            not isinstance(name, str)
+            or not name
+            or Path(name).name != name
+            or "\0" in name
+            or len(os.fsencode(name)) > _LONGEST
+        ):
+            raise StreamError(f"a result named {name!r:.100} is not a plain file name of at most {_LONGEST} bytes")
+        if name.startswith((".", "_")):
+            raise StreamError(f"a result named {name!r} would be hidden: let its name begin with neither . nor _")
     return {name: _bytes(content, "surrogateescape") for name, content in contents.items()}
 
 
@@ -107,15 +119,40 @@ def _rows(results: Any) -> list[Any]:
 
 
 def _json(row: Any) -> str:
-    return json.dumps(row, default=_plain)
+    try:
+        return json.dumps(row, default=_plain, allow_nan=False)
+    except ValueError as error:
+        if "float" not in str(error):
+            raise
+    return json.dumps(_finite(row), default=_plain, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """*value* with null in place of NaN, which JSON does not know; readers of tables make NaN of it."""
+    if isinstance(value, float):
+        if math.isinf(value):
+            raise StreamError('JSON has no infinite numbers: replace them, or use write = "parquet"')
+        return None if math.isnan(value) else value
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return value if value is None or isinstance(value, (str, int)) else _finite(_plain(value))
 
 
 def _plain(value: Any) -> Any:
     """A number or array of numpy, a tensor or a time, as JSON knows it."""
-    if getattr(getattr(value, "dtype", None), "kind", "") == "M":  # whose nanoseconds would be a number
-        value = value.astype(str)
-    for method in ("tolist", "isoformat"):
-        if hasattr(value, method):
-            return getattr(value, method)()
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    if kind == "M":  # whose nanoseconds would be a number
+        return _times(value.astype(str).tolist())
+    if kind != "m" and hasattr(value, "tolist"):  # of spans, too
+        return value.tolist()
+    if hasattr(value, "isoformat"):
+        return _times(value.isoformat())
     remedy = 'yield numbers, text, times, and lists and dictionaries of them, or use write = "parquet"'
     raise StreamError(f"JSON cannot hold a {type(value).__name__}: {remedy}")
+
+
+def _times(texts: Any) -> Any:
+    """Times as text; null where there is none."""
+    return [*map(_times, texts)] if isinstance(texts, list) else None if texts == "NaT" else texts

@@ -61,6 +61,9 @@ def rows_between(raw: Source, low: float, high: float, by: str | None, seed: int
 
 
 def _place(value: object, seed: int) -> float:
+    """The place of a value; a whole number has the same one in a file of fractions, as in CSV, and in another."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     text = hashlib.sha256(f"{seed} {value}".encode("utf-8", "surrogateescape")).hexdigest()
     return float(int(text[:_DIGITS], 16)) / 16.0**_DIGITS
 

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 import spotmpi
@@ -291,6 +292,18 @@ def test_changed_code_and_raw_files_stop_a_reproduction_with_the_remedy(
     ):
         (tmp_path / "raw/b.csv").write_text("x\n1\n")
         reproduce(sets[1].path, tmp_path / "raw", pool=pool)
+
+
+def test_a_number_of_numpy_is_no_argument_that_a_manifest_holds(
+    tmp_path: Path, modules: Modules, pool: InProcess
+) -> None:
+    modules.write(
+        sets="import spotmpi\n\n@spotmpi.dataset\ndef cut(raw: spotmpi.Source, at):\n    return {'x': raw['x']}\n"
+    )
+    (tmp_path / "raw.csv").write_text("x\n1\n")
+    found = modules.load().cut.options(pool=pool)(tmp_path / "raw.csv", at=numpy.float64(0.5))
+    with pytest.raises(SpotmpiError, match=r"has arguments that its manifest does not hold \(at\): call its function"):
+        reproduce(found.path, modules.folder, pool=pool)
 
 
 def test_a_prediction_leads_to_its_run_and_data_and_is_made_again(

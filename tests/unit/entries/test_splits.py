@@ -36,6 +36,18 @@ def test_a_split_by_a_column_keeps_the_rows_of_a_value_together(ratings: Path, p
     assert {each.rows for each in found.values()} == {20 * len(each) for each in users.values()}
 
 
+def test_a_value_is_in_one_set_though_it_is_a_fraction_in_some_files(
+    tmp_path: Path, modules: Modules, pool: InProcess
+) -> None:
+    """The types of CSV are those of each file: where one user has the id 2.5, the others are fractions as well."""
+    users = range(300)
+    (tmp_path / "0.csv").write_text("user\n" + "".join(f"{user}\n" for user in users))
+    (tmp_path / "1.csv").write_text("user\n2.5\n" + "".join(f"{user}\n" for user in users))
+    found = spotmpi.split(str(tmp_path / "*.csv"), {"train": 0.5, "test": 0.5}, by="user", name="users", pool=pool)
+    sets = [{*each.table.column("user").to_pylist()} for each in found.values()]
+    assert not sets[0] & sets[1] and len(sets[0] | sets[1]) == 301
+
+
 def test_a_split_by_seed_has_its_shares_and_each_row_once(ratings: Path, pool: InProcess) -> None:
     found = spotmpi.split(ratings, {"train": 0.7, "valid": 0.1, "test": 0.2}, name="ratings", pool=pool)
     rows = [row for each in found.values() for row in each.table.column("row").to_pylist()]

@@ -12,10 +12,11 @@ import pyarrow.parquet
 import pytest
 
 from spotmpi.streams.errors import StreamError
-from spotmpi.streams.order import Settings, read_settings
+from spotmpi.streams.order import Settings, Slice, read_settings
 from spotmpi.streams.rank import every_row, predict, train
 from spotmpi.streams.results import encode
 from spotmpi.streams.sinks import ResultFiles
+from spotmpi.streams.sources import parts_of, read
 from tests.unit.streams.flow import PREFIX
 
 
@@ -132,3 +133,41 @@ def test_json_has_times_as_text_and_names_what_it_cannot_hold(tmp_path: Path) ->
     assert row == {"at": "2020-01-01T00:00:00.000000001", "day": "2020-01-01", "date": "2020-01-02"}
     with pytest.raises(StreamError, match=r'JSON cannot hold a bytes: .* write = "parquet"'):
         write(files, "jsonl", [{"image": b"png"}], 1)
+
+
+def test_json_has_null_for_what_is_no_number_or_no_time_as_its_readers_expect(tmp_path: Path) -> None:
+    """NaN is not JSON: the readers of Kafka, JavaScript and Go refuse it. A NaT as text would make times text."""
+    files, nan = ResultFiles(tmp_path, "jsonl"), float("nan")
+    times = np.array(["2020-01-01T00:00:01", "NaT"], "M8[s]")
+    columns = {
+        "y": np.array([0.5, nan], np.float32),
+        "all": [{"a": [nan, np.float64(nan)]}, {"a": (1, nan)}],
+        "at": times,
+    }
+    write(files, "jsonl", columns, 0)
+
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    text = (tmp_path / "results-00000000.jsonl").read_text()
+    assert [json.loads(line, parse_constant=refuse) for line in text.splitlines()] == [
+        {"y": 0.5, "all": {"a": [None, None]}, "at": "2020-01-01T00:00:01"},
+        {"y": None, "all": {"a": [1, None]}, "at": None},
+    ]
+    (part,) = parts_of(Settings(str(tmp_path)))
+    read_back = read(Settings(str(tmp_path)), [Slice(part, 0, 2)])
+    assert np.isnan(read_back["y"][1]) and np.isnat(read_back["at"][1])
+    for values, message in (
+        ({"y": np.array([np.inf])}, 'JSON has no infinite numbers: replace them, or use write = "parquet"'),
+        ({"y": np.array([5], "m8[ns]")}, "JSON cannot hold a timedelta64"),
+    ):
+        with pytest.raises(StreamError, match=message):
+            write(files, "jsonl", values, 1)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "x" * 256, "a\0b", ".hidden", "_SUCCESS", 3])
+def test_a_file_of_a_result_has_a_name_that_is_a_file_and_not_hidden(tmp_path: Path, name: Any) -> None:
+    """Hidden files would be missing in the data set of the results, and in the next stage."""
+    with pytest.raises(StreamError, match=r"batch 0: a result named .* (is not a plain file name|would be hidden)"):
+        write(ResultFiles(tmp_path, "files"), "files", {name: b"1"}, 0)
+    assert [*tmp_path.iterdir()] == []

@@ -254,9 +254,9 @@ def _kept_parts(request: _Request, store: Store) -> _Kept:
                 found[file.part].append((file, f"{place}/{file.path}"))
         kept.update(found)
     for part, task in wanted.items():
-        text = store.storage.read(f"{_own(store, task)}.json") if part not in kept else None
-        if text is not None:
-            kept[part] = [(_file(each, part), f"{_own(store, task)}/{each[0]}") for each in json.loads(text)]
+        records = part_files.complete(task) if part not in kept else None
+        if records is not None:
+            kept[part] = [(_file(each, part), f"{_own(store, task)}/{each[0]}") for each in records]
     return kept
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -50,11 +51,14 @@ def build(task: Task) -> list[Record]:
 
 
 def complete(task: Task) -> list[Record] | None:
-    """The files of a part that a call has built whose worker was lost afterwards."""
+    """The files of a part that a call has built whose worker was lost afterwards, or the whole build.
+
+    A list that is empty counts as missing: that is what a machine that lost its power has of those that it wrote last.
+    """
     system, folder = file_system(task.folder)
     try:
         return [tuple(record) for record in json.loads(system.cat_file(f"{folder}/{task.key}.json"))]
-    except OSError:
+    except (OSError, ValueError):
         return None
 
 
@@ -197,6 +201,8 @@ def _publish(task: Task, temporary: str, records: list[Record]) -> None:
         for path, *_ in records:
             source, target = Path(temporary, path), Path(local, task.key, path)
             target.parent.mkdir(parents=True, exist_ok=True)
+            with source.open("rb") as file:
+                os.fsync(file.fileno())  # before the list, and the manifest of the whole
             source.chmod(0o444)
             source.replace(target)
         write_atomically(Path(local, f"{task.key}.json"), text)

@@ -450,6 +450,34 @@ def test_builders_at_the_same_time_do_the_work_once(raw: Path, modules: Modules,
     assert sorted(pool.built) == ["a", "b", "c"]
 
 
+def test_a_machine_that_lost_its_power_in_a_build_continues_it(
+    raw: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what was written last there are empty files, unless it was flushed to the disk, as parts are."""
+    ratings, whole, flushed = modules.load().ratings.options(pool=pool), pool.map, list[str]()
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    def broken(function: Callable[..., Any], tasks: list[Any]) -> Any:
+        yield from whole(function, tasks[:2])
+        raise ConnectionError("the machine lost its power")
+
+    monkeypatch.setattr(os, "fsync", noted)
+    pool.map = broken  # type: ignore[assignment, method-assign]
+    with pytest.raises(SpotmpiError, match="lost its power"):
+        ratings(raw)
+    assert flushed == ["a.parquet", "b.parquet"]
+    first, *_ = sorted(Path(Store().storage.url, "datasets/ratings/.parts").glob("*/*.json"))
+    first.write_text("")
+    pool.map = whole  # type: ignore[method-assign]
+    pool.calls.clear()
+    found = ratings(raw)
+    assert len(pool.built) == 2 and found.rows == 3 and Store().problems(found.manifest) == []
+
+
 def test_a_full_disk_is_one_line_and_the_next_call_continues(
     raw: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

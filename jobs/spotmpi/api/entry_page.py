@@ -98,7 +98,7 @@ def _items(node: Node, depth: int, seen: set[str]) -> Iterator[Item]:
     """A node and all that it was made from; what was made of the same twice is explained once."""
     notes = [lineage.fact(name, value) for name, value in node.facts.items() if name in _NOTED]
     known = f"{node.what} {' '.join(map(lineage.shortened, node.name.split(' ')))}"
-    again = node.parents and known in seen
+    again = lineage.REPEATED in node.facts or (node.parents and known in seen)
     kind = lineage.INPUT if node.what in (lineage.RAW, lineage.FILE) else node.what
     yield Item(known, "see above" if again else ", ".join(notes), depth, _KINDS.index(kind))
     seen.add(known)

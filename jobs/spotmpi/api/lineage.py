@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,10 @@ FILE, RUN, CODE, IMAGE, INPUT, RAW = "file", "run", "code", "image", "input", "r
 LOCATIONS = "locations"  # the fact of an input that has the paths or URLs of all of its files
 _MAX_RAW = 20  # raw files of an input that a tree has, where no single one is meant
 
-_below: ContextVar[frozenset[str]] = ContextVar("_below", default=frozenset())  # keys of entries on the way to a node
+_Place = tuple[str, Reference, str]  # an entry in a store, with the file of it that is meant
+REPEATED = "repeated"  # the fact of an entry that stands in the tree already, there with what it was made from
+_seen: ContextVar[set[_Place] | None] = ContextVar("_seen", default=None)
+_below: ContextVar[frozenset[Reference]] = ContextVar("_below", default=frozenset())  # entries on the way to a node
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,11 @@ def trace(place: str, store: str | None = None) -> Node:
         InputError: no manifest and no record of a run tells.
         SpotmpiError: a manifest was edited or damaged.
     """
+    with _each_once():
+        return _trace(place, store)
+
+
+def _trace(place: str, store: str | None) -> Node:
     if is_reference(place):
         opened = Store(store)
         return entry_node(opened.find(place), opened)
@@ -104,6 +113,30 @@ def _file_node(path: str, name: str, manifest: Manifest, store: Store) -> Node:
 
 def entry_node(manifest: Manifest, store: Store, file: File | None = None) -> Node:
     """An entry with all that it was made from; for one *file* only with what that part depends on."""
+    with _each_once() as seen:
+        place = (store.storage.url, manifest.reference, file.path if file else "")
+        if place in seen and manifest.reference not in _below.get():
+            facts: dict[str, Any] = {"key": manifest.key, "version": manifest.version, REPEATED: True}
+            return Node(WORDS[manifest.kind], str(manifest.reference), facts)
+        seen.add(place)
+        return _entry_node(manifest, store, file)
+
+
+@contextlib.contextmanager
+def _each_once() -> Iterator[set[_Place]]:
+    """The entries of the tree that is made: one that several others were made from would be there many times."""
+    seen = _seen.get()
+    if seen is not None:
+        yield seen
+        return
+    token = _seen.set(seen := set())
+    try:
+        yield seen
+    finally:
+        _seen.reset(token)
+
+
+def _entry_node(manifest: Manifest, store: Store, file: File | None) -> Node:
     facts = {
         "key": manifest.key,
         "version": manifest.version,
@@ -116,10 +149,10 @@ def entry_node(manifest: Manifest, store: Store, file: File | None = None) -> No
         "spotmpi": manifest.spotmpi,
     }
     below = _below.get()
-    if manifest.key in below:
+    if manifest.reference in below:  # another name may have its key: the same code and files
         remedy = f"somebody has written them by hand: remove their folders from {store.storage.url}"
         raise SpotmpiError(f"{manifest} was made from itself, by manifests of the store: {remedy}")
-    token = _below.set(below | {manifest.key})
+    token = _below.set(below | {manifest.reference})
     try:
         parents = tuple(_parents(manifest, store, file))
     finally:
@@ -295,6 +328,8 @@ def fact(name: str, value: Any) -> str:
         return f"{value:,} {name}"
     if name == "cost":
         return f"${value:.2f}"
+    if name == REPEATED:
+        return "see above"
     if name == "changes":
         return "with changes"
     if isinstance(value, dict):

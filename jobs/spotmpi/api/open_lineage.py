@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi import __version__
-from spotmpi.api.lineage import CODE, FILE, INPUT, LOCATIONS, RUN, Node, folder_of
+from spotmpi.api.lineage import CODE, FILE, INPUT, LOCATIONS, REPEATED, RUN, Node, folder_of
 from spotmpi.core.errors import SpotmpiError
 
 _SCHEMA = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent"
@@ -24,7 +24,7 @@ _TIMEOUT = 30.0  # seconds
 def events(tree: Node) -> list[dict[str, Any]]:
     """The events of all that a tree has, the oldest first, each once."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for node in reversed([*tree.walk()]):
+    for node in reversed([each for each in tree.walk() if REPEATED not in each.facts]):
         run = next((each for each in node.parents if _is_recorded(each)), None)
         if (
             "key" in node.facts and run
@@ -140,4 +140,4 @@ def _named(place: str, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run_id(node: Node) -> str:
-    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"spotmpi {node.what} {node.facts.get('key') or node.name}"))
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"spotmpi {node.what} {node.name} {node.facts.get('key', '')}"))

@@ -294,6 +294,30 @@ def test_changed_code_and_raw_files_stop_a_reproduction_with_the_remedy(
         reproduce(sets[1].path, tmp_path / "raw", pool=pool)
 
 
+def test_an_entry_that_several_others_were_made_from_is_explained_once(
+    tmp_path: Path, modules: Modules, pool: InProcess
+) -> None:
+    """Of 20 data sets that each read the one before twice, the whole tree would have a million lines."""
+    function = "def both(a: spotmpi.Source, b: spotmpi.Source):\n    return {'x': b['x']}\n"
+    modules.write(sets=f"import spotmpi\n\n@spotmpi.dataset\n{function}")
+    (tmp_path / "raw.csv").write_text("x\n1\n")
+    both = modules.load().both.options(pool=pool, check=0)
+    chain = [both(tmp_path / "raw.csv", tmp_path / "raw.csv")]
+    for number in range(20):
+        chain.append(both.options(name=f"both-{number}")(chain[-1], chain[-1]))
+    output = invoke("why", chain[-1].path)
+    assert output.returncode == 0 and len(output.stdout.splitlines()) < 200
+    assert f"data set {chain[0].manifest}, version 1, see above" in output.stdout
+    tree = trace(chain[-1].path)
+    assert {*find(tree, "data set")} == {str(each.manifest) for each in chain} and find(tree, "raw file") == [
+        "raw.csv"
+    ] * 2
+    repeated = next(each.values() for each in tree.walk() if "repeated" in each.facts)
+    assert repeated["key"] in {each.key for each in chain} and repeated["from"] == []
+    inputs = {event["outputs"][0]["name"]: [each["name"] for each in event["inputs"]] for event in events(tree)}
+    assert inputs["datasets:both-7"] == ["datasets:both-6"] * 2 and len(inputs) == 21
+
+
 def test_a_number_of_numpy_is_no_argument_that_a_manifest_holds(
     tmp_path: Path, modules: Modules, pool: InProcess
 ) -> None:

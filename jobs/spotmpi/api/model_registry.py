@@ -22,6 +22,7 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.progress import Echo
 from spotmpi.entries import manifest as form
 from spotmpi.entries.manifest import FILES, MODEL, File, Manifest, check_name
+from spotmpi.entries.storage import errors, require_room
 from spotmpi.entries.store import Store, folder
 from spotmpi.images import oci, signatures
 from spotmpi.images.oci import Image, Repository, read_image
@@ -96,6 +97,8 @@ def pull(image: str, store: str | None, key: str | Path | None, echo: Echo, keep
         if numbers := opened.versions(MODEL, entry.name).numbers():
             remedy = f"{hints.option('keep', 'NAME')} keeps it under another name"
             echo(f"pulling another model than {entry.name}:{numbers[-1]}, as the next version of that name: {remedy}")
+        with errors(f"{source} cannot be pulled to {temporary}"):
+            require_room(Path(temporary), sum({file.sha256: file.bytes for file in entry.files}.values()))
         places: dict[str, str] = {}  # by digest
         for number, file in enumerate(entry.files, 1):
             if file.sha256 not in places:

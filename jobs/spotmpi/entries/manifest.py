@@ -212,6 +212,9 @@ def _check(manifest: Manifest) -> None:
     twice = next((path for path in paths if paths.count(path) > 1), None) if len({*paths}) < len(paths) else None
     if twice is not None:
         raise input_error("files", twice, "is the name of two files: give each its own")
+    unknown = next((file.path for file in manifest.files if file.bytes < 0 or not _KEY.fullmatch(file.sha256)), None)
+    if unknown is not None:
+        raise input_error("files", unknown, "has no SHA-256 in 64 hex digits, or fewer than 0 bytes")
     wrong = next((path for path in paths if not _is_inside(path)), None)
     if wrong is not None:
         raise input_error("files", wrong, "is no relative path of an entry: use names below its folder")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -31,6 +32,13 @@ def errors(what: str) -> Iterator[None]:
     except Exception as error:  # libraries of storages raise errors of their own
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise SpotmpiError(f"{what}: {reason}; free space or check the storage, then try again") from error
+
+
+def require_room(folder: Path, size: int) -> None:
+    """Raise OSError unless the disk of a folder has room for *size* bytes: a manifest says it before they come."""
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        raise OSError(errno.ENOSPC, f"it has {size:,} bytes, and {free:,} are free there")
 
 
 class Storage:

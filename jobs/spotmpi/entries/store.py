@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 import shutil
 import uuid
@@ -27,7 +26,7 @@ from spotmpi.entries.manifest import (
     Manifest,
     Reference,
 )
-from spotmpi.entries.storage import Storage
+from spotmpi.entries.storage import Storage, require_room
 from spotmpi.entries.versions import Promotion, Versions, current, require_alias
 
 _THREADS = 16
@@ -237,9 +236,7 @@ class Store:
 
         try:
             temporary.mkdir(parents=True)
-            free = shutil.disk_usage(temporary).free
-            if free < manifest.bytes:
-                raise OSError(errno.ENOSPC, f"it has {manifest.bytes} bytes, and {free} are free there")
+            require_room(temporary, manifest.bytes)
             with ThreadPoolExecutor(_THREADS) as threads:
                 list(threads.map(copy, manifest.files))
             if below:

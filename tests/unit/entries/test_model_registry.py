@@ -320,12 +320,12 @@ def test_stores_behind_urls_push_and_pull_too(
 
 
 def test_a_hostile_registry_leads_no_file_out_of_its_folder(model: Manifest, tmp_path: Path) -> None:
-    outside = str(tmp_path / "evil")
-    entry = msgspec.structs.replace(model, key="c" * 64, files=(File("a", 4, outside),))
-    text = form.write(entry)
-    values = {key: value for key, value in json.loads(text).items() if key != "digest"}
-    values["files"][0] |= {"path": "../../evil", "sha256": hashlib.sha256(b"evil").hexdigest()}
-    for content in (text, json.dumps({**values, "digest": form.digest_of(values)})):
+    digest = hashlib.sha256(b"evil").hexdigest()
+    entry = msgspec.structs.replace(model, key="c" * 64, files=(File("a", 4, digest),))
+    values = {key: value for key, value in json.loads(form.write(entry)).items() if key != "digest"}
+    for file in ({"sha256": str(tmp_path / "evil")}, {"path": "../../evil"}):
+        changed = {**values, "files": [{**values["files"][0], **file}]}
+        content = json.dumps({**changed, "digest": form.digest_of(changed)})
         layer = {"digest": digest_of(content.encode()), "size": len(content)}
         layers = [{**layer, "annotations": {"org.cncf.model.filepath": "spotmpi-model.json"}}]
         with registries.hostile_registry(content.encode(), layers) as host:
@@ -366,6 +366,11 @@ def push_by_hand(registry: Registry, entry: Manifest, **changes: object) -> str:
         ({"parents": [{"kind": "../x", "name": "x", "key": "c" * 64}]}, r"kind = '\.\./x'"),
         ({"parents": [{"kind": "models", "name": "x", "key": "../x"}]}, r"key = '\.\./x'"),
         ({"parents": [{"kind": "models", "name": "digits", "key": "e" * 64}]}, "parents = .* is the entry itself"),
+        (
+            {"files": [{"path": "a", "bytes": -1, "sha256": "0" * 64}]},
+            "files = 'a': has no SHA-256 .* fewer than 0 bytes",
+        ),
+        ({"files": [{"path": "a", "bytes": 1, "sha256": "../x"}]}, "files = 'a': has no SHA-256 in 64 hex digits"),
     ],
 )
 def test_a_manifest_that_no_version_writes_is_not_kept_and_breaks_no_list(
@@ -376,6 +381,17 @@ def test_a_manifest_that_no_version_writes_is_not_kept_and_breaks_no_list(
         said = failure("pull", push_by_hand(registry, entry, **changes))
     assert re.search(f"the manifest .* is none that spotmpi writes: {message}", said), said
     assert invoke("models", "list").returncode == 0 and len(Store().list()) == 2
+
+
+def test_a_model_that_is_larger_than_the_disk_is_refused_before_anything_is_pulled(
+    tmp_path: Path, model: Manifest
+) -> None:
+    entry = msgspec.structs.replace(model, key="e" * 64, files=(File("a", 10**17, "0" * 64),))
+    with registries.registry(tmp_path, False) as registry:
+        said = failure("pull", push_by_hand(registry, entry))
+    assert re.search(
+        r"cannot be pulled to .*: it has 100,000,000,000,000,000 bytes, and [\d,]+ are free there", said
+    ), said
 
 
 def test_models_that_are_parents_of_each_other_are_one_line(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ FILE, RUN, CODE, IMAGE, INPUT, RAW = "file", "run", "code", "image", "input", "r
 LOCATIONS = "locations"  # the fact of an input that has the paths or URLs of all of its files
 _MAX_RAW = 20  # raw files of an input that a tree has, where no single one is meant
 
-_Place = tuple[str, Reference, str]  # an entry in a store, with the file of it that is meant
+_Place = tuple[Reference, str]  # an entry, in whichever store, with the file of it that is meant
 REPEATED = "repeated"  # the fact of an entry that stands in the tree already, there with what it was made from
 _seen: ContextVar[set[_Place] | None] = ContextVar("_seen", default=None)
 _below: ContextVar[frozenset[Reference]] = ContextVar("_below", default=frozenset())  # entries on the way to a node
@@ -114,7 +114,7 @@ def _file_node(path: str, name: str, manifest: Manifest, store: Store) -> Node:
 def entry_node(manifest: Manifest, store: Store, file: File | None = None) -> Node:
     """An entry with all that it was made from; for one *file* only with what that part depends on."""
     with _each_once() as seen:
-        place = (store.storage.url, manifest.reference, file.path if file else "")
+        place = manifest.reference, file.path if file else ""
         if place in seen and manifest.reference not in _below.get():
             facts: dict[str, Any] = {"key": manifest.key, "version": manifest.version, REPEATED: True}
             return Node(WORDS[manifest.kind], str(manifest.reference), facts)

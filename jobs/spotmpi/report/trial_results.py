@@ -117,7 +117,10 @@ _FORWARD = 1 / 3
 
 @dataclass(frozen=True)
 class TrialResult:
-    """A run and its measurements; ``variant`` is its name in a report."""
+    """A run and its measurements; ``variant`` is its name in a report.
+
+    ``interruptions`` and ``failures`` are those after which it was started again.
+    """
 
     run: str
     variant: str
@@ -220,16 +223,17 @@ def read(paths: RunPaths, variant: str) -> TrialResult:
         raise input_error(
             "run", paths.id, f"{paths.summary.name} does not exist yet; report the run after it has ended"
         )
-    state, reports = reader.state(paths), Reports()
+    state, reports, spec = reader.state(paths), Reports(), load_spec(paths.spec)
     return TrialResult(
         run=paths.id,
         variant=variant,
         state=state.state,
-        spec=load_spec(paths.spec).canonical(),
+        spec=spec.canonical(),
         work=identity,
         training=rates.read(_without_stream(reader.lines(paths.metrics), reports)),
-        interruptions=state.interruptions,
-        failures=state.failures,
+        # That which exceeded a limit ended the run, and is no restart.
+        interruptions=min(state.interruptions, spec.limits.interruptions),
+        failures=min(state.failures, spec.limits.failures),
         oversubscribed=bool(summary.get("oversubscribed", plan.oversubscribed)),
         started=state.submitted,
         machines=read_machines(paths, summary.get("hardware") or ()),

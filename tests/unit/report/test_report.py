@@ -16,9 +16,19 @@ from spotmpi.report import charts
 from spotmpi.report import gather as gathering
 from spotmpi.report.files import markdown, table
 from spotmpi.report.gather import gather
-from spotmpi.spec.job import JobSpec, Metrics
+from spotmpi.spec.job import JobSpec, Limits, Metrics
 from spotmpi.study.study import StudyOptions
-from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, only, over_nodes, record, record_sweep, sweep_report
+from tests.unit.report.recorded_runs import (
+    NOW,
+    SPEC,
+    START,
+    Recorded,
+    only,
+    over_nodes,
+    record,
+    record_sweep,
+    sweep_report,
+)
 
 Golden = Callable[[str, str], None]
 
@@ -141,6 +151,20 @@ def test_a_clean_row_has_no_flags_and_its_table_no_notes(runs: Path) -> None:
     report = over_nodes(runs, (1, Recorded(10.0)), (1, Recorded(10.4)), (2, Recorded(20.9)))
     assert table(report).notes == []
     assert "Notes" not in table(report).header
+
+
+def test_the_failure_that_ends_a_run_is_no_restart(runs: Path) -> None:
+    spec = SPEC.model_copy(update={"limits": Limits(failures=1)})
+    paths = record(runs, "run-1", spec, Recorded(state="running"))
+    with paths.events.open("a") as file:
+        for event in (
+            {"event": "restarted", "failures": 1, "interruptions": 0},
+            {"event": "failed", "failures": 2, "interruptions": 0},
+        ):
+            file.write(json.dumps({"t": START + 9, **event}) + "\n")
+    report = gather(["run-1"], runs, NOW, False)
+    assert report.rows[0].failures == 1
+    assert "Restarts: 1 failure." in table(report).caption
 
 
 def test_interruptions_are_counted_and_their_iterations_only_once(runs: Path) -> None:

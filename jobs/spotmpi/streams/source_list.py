@@ -68,10 +68,12 @@ def compare_lists(path: Path, source: str, rank: int, broadcast: Broadcast, part
 
 
 def _read(path: Path) -> list[Part]:
+    """The recorded parts. An empty file counts as missing: that is what a machine that lost its power may have."""
     try:
-        return _parts(path.read_text())
+        text = path.read_text()
     except FileNotFoundError:
         return []
+    return _parts(text) if text else []
 
 
 def _parts(text: str) -> list[Part]:

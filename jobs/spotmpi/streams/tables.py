@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
 import importlib
 import json
@@ -228,7 +229,8 @@ def _require_utf8(name: str, content: bytes) -> None:
             content.decode()
         except UnicodeDecodeError as error:
             line = content.count(b"\n", 0, error.start) + 1
-            remedy = "convert it, such as with `iconv -f ISO-8859-1 -t UTF-8`"
+            encoding = "UTF-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "ISO-8859-1"
+            remedy = f"convert it, such as with `iconv -f {encoding} -t UTF-8`"
             raise StreamError(
                 f"{name} is not in UTF-8: line {line} has the byte {content[error.start]:#04x}; {remedy}"
             ) from None

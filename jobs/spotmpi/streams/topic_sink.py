@@ -88,13 +88,14 @@ class TopicSink:
         """As rank 0: fence off all producers of earlier attempts; the batches that these have written."""
         run, attempt, _, size = self._identity
         head = _committed(reader, self._topic.name)
-        if not head and self._topic.name in _recorded(self._record):
+        recorded = _recorded(self._record)
+        if not head and (recorded is None or self._topic.name in recorded):
             remedy = "they keep that for offsets.retention.minutes after a run; start a new run"
             raise StreamError(f"the brokers of {self._topic} have forgotten which results of {run} it has: {remedy}")
         ranks = max(size, head.get("ranks", 0))
         self._transaction(self._producer, reader, {"attempt": attempt, "ranks": ranks}, [])
         self._record.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._record, json.dumps(sorted({*_recorded(self._record), self._topic.name})) + "\n")
+        write_atomically(self._record, json.dumps(sorted({*(recorded or ()), self._topic.name})) + "\n")
         for rank in range(1, ranks):
             self._fenced(rank)
         groups = (self._reader(f"-{rank}") for rank in range(ranks))
@@ -210,11 +211,13 @@ def _committed(group: Any, topic: str) -> dict[str, Any]:
     return state
 
 
-def _recorded(path: Path) -> list[str]:
+def _recorded(path: Path) -> list[str] | None:
+    """The recorded topics; None for an empty file, which a machine that lost its power may have."""
     try:
-        names: list[str] = json.loads(path.read_text())
+        text = path.read_text()
     except FileNotFoundError:
         return []
+    names: list[str] | None = json.loads(text) if text else None
     return names
 
 

@@ -294,8 +294,11 @@ def test_text_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path, kind: st
     path = write(tmp_path, [{"c": "Meier"}, {"c": "Mueller"}], kind)
     path.write_bytes(path.read_bytes().replace(b"ue", "ü".encode("latin-1")))
     with pytest.raises(
-        StreamError, match=rf"a\.{kind} is not in UTF-8: line {3 if kind == 'csv' else 2} has the byte 0xfc"
+        StreamError, match=rf"a\.{kind} is not in UTF-8: line {3 if kind == 'csv' else 2} has the byte 0xfc.*8859-1"
     ):
+        columns_of(tmp_path)
+    path.write_text("c\nM\xfcller\n", "utf-16")
+    with pytest.raises(StreamError, match=r"is not in UTF-8: line 1 has the byte 0xf.; .* `iconv -f UTF-16 -t"):
         columns_of(tmp_path)
 
 

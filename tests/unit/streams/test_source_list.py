@@ -58,6 +58,13 @@ def test_a_later_attempt_gets_the_record_and_accepts_the_same_list_only(tmp_path
         share_list(path, "set", 0, Texts(), lambda record: [PARTS[0], PARTS[1]._replace(version="4")])
 
 
+def test_a_record_that_a_machine_has_lost_with_its_power_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "source.json"
+    path.write_text("")
+    assert share_list(path, "set", 0, Texts(), lambda record: [*record, *PARTS]) == PARTS
+    assert json.loads(path.read_text())["digest"] == digest(PARTS)
+
+
 def test_ranks_with_other_data_than_rank_0_are_named(tmp_path: Path) -> None:
     texts = Texts()
     for rank in (0, 1):

@@ -273,6 +273,19 @@ class TestOnTheDouble:
         with pytest.raises(StreamError, match=r"have forgotten which results .*: .* offsets.retention.minutes"):
             run.attempt(2, 1)
 
+    def test_a_record_that_a_machine_has_lost_with_its_power_is_made_again(
+        self, run: Run, kafka: Doubled, tmp_path: Path
+    ) -> None:
+        run.attempt(1, 1)[0].write(results(0))
+        (record,) = tmp_path.rglob("topics.json")
+        written = record.read_text()
+        record.write_text("")
+        assert run.attempt(2, 1)[0].missing(range(2)) == [1] and record.read_text() == written
+        record.write_text("")
+        kafka.broker.offsets.clear()
+        with pytest.raises(StreamError, match="have forgotten which results"):
+            run.attempt(3, 1)
+
 
 @pytest.mark.nightly("a broker of Java starts for 10 s; by day its double has the tests of the sink")
 @pytest.mark.skipif(not java_installed(), reason="needs Java and Maven: scripts/java-packages")

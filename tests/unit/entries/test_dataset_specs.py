@@ -90,6 +90,19 @@ def test_a_run_builds_its_data_set_and_its_record_has_the_place(spec: Path, pool
     assert pool.calls == [] and f"datasets:numbers@{found.key}" in json.dumps(plan)
 
 
+def test_a_run_on_this_machine_reads_a_copy_of_what_it_has_built_behind_a_url(
+    spec: Path, pool: InProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPOTMPI_STORE", f"memory://{tmp_path}/store")
+    with pytest.raises(SpotmpiError, match="is not built yet, which the plan needs"):
+        spotmpi.plan_run(spec)
+    spec.write_text(spec.read_text().replace('"ls $0", "."', '"ls $SPOTMPI_DATA"'))
+    state = spotmpi.run(spec, echo=lambda text: None, on_event=lambda event: None)
+    lines = [event.values["text"] for event in spotmpi.logs(state.id) if event.kind == "line"]
+    assert (state.state, lines, pool.built) == ("succeeded", ["0.parquet", "1.parquet"], ["0", "1"])
+    assert f"datasets:numbers@{Store().find('numbers').key}" in json.dumps(spotmpi.plan_run(spec))
+
+
 def test_paths_are_relative_to_the_spec_and_settings_reach_the_pool(
     spec: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

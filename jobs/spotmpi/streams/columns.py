@@ -52,7 +52,8 @@ def unify(schemas: Mapping[str, Any]) -> str:
             whole = pyarrow.unify_schemas([whole, _with_codes(schema, codes)], promote_options="permissive")
         except pyarrow.ArrowException as error:
             other = next(other for each, other in files.items() if not _fit(_with_codes(each, codes), schema))
-            raise StreamError(f"{other}, {name} cannot be read together: {error}") from error
+            remedy = "give each column one type in all files"
+            raise StreamError(f"{other}, {name} cannot be read together: {error}; {remedy}") from error
     fields = []
     for field in whole:
         known = [schema.field(field.name) for schema in files if field.name in schema.names]

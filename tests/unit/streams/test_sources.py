@@ -133,7 +133,7 @@ def test_a_split_that_a_source_does_not_have_is_refused_with_those_that_it_has(p
 def test_files_whose_columns_differ_in_type_are_no_fault_of_the_storage(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
     (tmp_path / "b.csv").write_text("x\nword\n")
-    with pytest.raises(StreamError, match=r"a\.csv, .*b\.csv cannot be read together: .*int64 vs string"):
+    with pytest.raises(StreamError, match=r"a\.csv, .*b\.csv cannot be read together: .*int64 vs string; give each"):
         read_all(order_of(tmp_path, 2))
 
 

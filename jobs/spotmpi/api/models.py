@@ -16,7 +16,7 @@ from spotmpi.api.entries import Entry
 from spotmpi.api.run_manifest import run_manifest
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core import hints, names
-from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Echo
 from spotmpi.entries.manifest import MODEL, File, Manifest, check_name, describe
@@ -182,7 +182,7 @@ def predict(
     from spotmpi.api.pipelines import pipeline
 
     chosen = find(model)
-    name = check_name(keep or f"{chosen.name}-{_name_of(data)}")
+    name = check_name(keep) if keep else _name_of_results(chosen, data)
     reference = f"models:{chosen.name}@{chosen.key}"
     started = pipeline(data, prepare, predict=function, **options)
     state = started.run(source, [f'init="{reference}"', f'keep="{name}"'], on)
@@ -194,11 +194,23 @@ def predict(
     return found
 
 
+def _name_of_results(model: Model, data: str | Path | DataSet) -> str:
+    """The name of the data set of a prediction that was given none."""
+    name = f"{model.name}-{_name_of(data)}"
+    try:
+        return check_name(name)
+    except InputError as error:
+        remedy = f"can be no name of the results: give them one, {hints.option('keep', 'NAME')}"
+        raise input_error("data", str(data), remedy) from error
+
+
 def _name_of(data: str | Path | DataSet) -> str:
-    """The name of a data set, or of a file or folder."""
+    """The name of a data set, or of a file or folder: of a pattern that where it begins."""
     if not isinstance(data, str | Path):
         return data.name
     text = str(data)
+    if not is_reference(text):
+        text = re.split(r"[*?\[]", text)[0]
     return re.split("[@:]", text.partition(":")[2])[0] if is_reference(text) else Path(text.rstrip("/")).stem
 
 

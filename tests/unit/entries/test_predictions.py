@@ -333,6 +333,19 @@ def test_a_model_that_does_not_load_ends_the_prediction_at_its_first_attempt_wit
     assert run.attempt == 1
 
 
+def test_results_are_named_after_where_a_pattern_begins_and_of_others_a_name_is_asked_for(
+    numbers: DataSet, tmp_path: Path
+) -> None:
+    (tmp_path / "daily").mkdir()
+    (tmp_path / "daily" / "1.csv").write_text("x\n1\n")
+    found = spotmpi.models.predict("double", f"{tmp_path}/daily/*.csv", "flow:predict", batch=2)
+    assert str(found) == "double-daily:1"
+    (tmp_path / "my data.csv").write_text("x\n1\n")
+    output = invoke("models", "predict", "double", "--data", f"{tmp_path}/my data.csv", "--with", "flow:predict")
+    assert output.returncode == 2 and len(output.stderr.splitlines()) == 1
+    assert "my data.csv': can be no name of the results: give them one, --keep NAME" in output.stderr
+
+
 def test_results_that_a_function_writes_elsewhere_cannot_be_kept(numbers: DataSet) -> None:
     output = invoke(*PREDICT, "--batch", "2", "--write", "flow:write")
     assert output.returncode == 2

@@ -97,7 +97,7 @@ COMPARISONS = {
         f"{NO_TIME}; limits.run counts from the submission",
     ),
     "jobs/spotmpi/agent/fetch.py": (1, NO_TIME),
-    "jobs/spotmpi/agent/limits.py": (
+    "jobs/spotmpi/agent/outcomes.py": (
         4,
         "pauses between agents on two machines, from 0 to 10 min; what records of old agents lack",
     ),

@@ -19,7 +19,7 @@ from .clock import CLOCK, Clock
 from .context import AgentContext, in_pod, in_run_folder, read_pod_context
 from .outcomes import repeat
 from .plan import Member
-from .stop_source import Notice
+from .stop_requests import Notice
 
 if TYPE_CHECKING:  # each place needs its own transport alone
     from .checkpoint_copies import Copies

@@ -10,14 +10,14 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
 
-from . import launchers, limits, processes, protocol
+from . import launcher_output, launchers, outcomes, processes, protocol
 from .clock import CLOCK, Clock
 from .files import is_locked
 from .launch import SCHEDULER
-from .lines import Line, LineSplitter, PieceSplitter
+from .launcher_output import Line, LineSplitter, PieceSplitter
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest, StopSource
 from .plan import NODE, Command, Member, RunPlan
-from .progress import Progress, Report
+from .progress import Progress, Recognizer, Report
 from .record import RECOGNIZED, Record
 from .replicas import Replicas
 
@@ -123,8 +123,6 @@ class Attempt:
         for command in self.launch.commands:
             self._processes[command["member"]] = self._start_command(command)
         if self.plan["launcher"] != "pool":  # the driver of a pool trains nothing
-            from .recognition import Recognizer  # while the launchers start
-
             self.progress.recognize_by(Recognizer())
         self._tend_replicas()
 
@@ -226,14 +224,12 @@ class Attempt:
             self._signal_all(signal.SIGTERM)
 
     def _replica_ended(self, replicas: Replicas, member: Member, process: subprocess.Popen[bytes]) -> None:
-        from . import exit_diagnosis  # delays no start
-
         processes.signal_group(process, signal.SIGKILL)  # what it has left behind
         self._last_exit = self.clock.awake()
         for key in [key for key in self._selector.get_map().values() if key.data[0] == member]:
             self._drain(key)
         code, lines = process.returncode, self._tails[member]
-        end = exit_diagnosis.process_reason(code, lines) + replicas.memory_reason(code)
+        end = launcher_output.process_reason(code, lines) + replicas.memory_reason(code)
         replicas.ended(member, end, code == protocol.INTERRUPTED)
         if not self._alive():
             processes.kill_descendants()
@@ -285,7 +281,7 @@ class Attempt:
             assert allowed["run"] is not None
             return _limit_request("run", "limits.run (%gs) is over; raise it and resume the run" % allowed["run"])
         if deadlines.cost is not None and self.clock.elapsed() > deadlines.cost:
-            return _limit_request("cost", limits.cost_reason(self.plan, self.launch.rate or 0.0))
+            return _limit_request("cost", outcomes.cost_reason(self.plan, self.launch.rate or 0.0))
         if deadlines.ending is not None and self.clock() > deadlines.ending:
             return _limit_request("ending", self.plan["ending"]["reason"])
         if not self.progress.alive and deadlines.start and now > deadlines.start:
@@ -321,9 +317,7 @@ class Attempt:
 
     def _exception_of_rank(self) -> tuple[Member, int, str] | None:
         """The node, number and last line of a rank that has printed an exception and then nothing, where MPI waits."""
-        from . import exit_diagnosis  # delays no start
-
-        found = [(node, exit_diagnosis.exception_of_rank(lines)) for node, lines in self._tails.items()]
+        found = [(node, launcher_output.exception_of_rank(lines)) for node, lines in self._tails.items()]
         raised = next(((node, *each) for node, each in found if each), None)
         return raised if launchers.is_mpi(self.plan["launcher"]) else None
 
@@ -427,21 +421,17 @@ class Attempt:
 
     def _launcher_reason(self, node: Member, code: int) -> str:
         """Why the launcher of a node ended with *code*; a pool's scheduler may be there without one."""
-        from . import exit_diagnosis  # delays no start
-
         if self._rank_end is not None:
-            return exit_diagnosis.rank_end(self._rank_end[0], code, self._tails[node])
+            return launcher_output.rank_end(self._rank_end[0], code, self._tails[node])
         command = next(each for each in self.launch.commands if each["member"] == node)
         if command["name"] == SCHEDULER:
-            return exit_diagnosis.SCHEDULER_END + exit_diagnosis.process_reason(code, self._tails[node])
-        return exit_diagnosis.describe(node.number, code, self._tails[node])
+            return launcher_output.SCHEDULER_END + launcher_output.process_reason(code, self._tails[node])
+        return launcher_output.describe(node.number, code, self._tails[node])
 
     def _effective_exit_code(self, node: Member) -> int:
-        from . import exit_diagnosis  # delays no start
-
         if self._rank_end is not None:
             return self._rank_end[1]
-        return exit_diagnosis.effective_exit_code(self._exit_codes[node], self._tails[node])
+        return launcher_output.effective_exit_code(self._exit_codes[node], self._tails[node])
 
     def _outcome(self) -> Outcome:
         if self._replica_failure is not None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from . import files, hardware, limits, protocol, record
+from . import files, hardware, outcomes, protocol, record
 from .clock import CLOCK, Clock
 from .launch import World, world_of
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome, run_outcome
@@ -271,10 +271,10 @@ class AttemptHistory:
 
     def _repeated_loss(self, outcome: Outcome) -> Outcome | None:
         """The end of a run that loses the same node again and again, and makes no progress in between."""
-        node = limits.repeatedly_lost_node(self._counted())
+        node = outcomes.repeatedly_lost_node(self._counted())
         if outcome.cause != INTERRUPTION or node is None:
             return None
-        return Outcome(NOT_RETRYABLE, "%s; %s" % (outcome.reason, limits.loss_reason(node)), protocol.FAILED)
+        return Outcome(NOT_RETRYABLE, "%s; %s" % (outcome.reason, outcomes.loss_reason(node)), protocol.FAILED)
 
     def _cost_limit(self) -> Outcome | None:
         """The end of a run whose cost limit leaves nothing for another attempt."""
@@ -283,10 +283,10 @@ class AttemptHistory:
         if deadline is None or now < deadline:
             return None
         assert self._rate is not None, "what has no rate has no limit"
-        return Outcome(NOT_RETRYABLE, limits.cost_reason(self.plan, self._rate), protocol.NOT_RETRYABLE)
+        return Outcome(NOT_RETRYABLE, outcomes.cost_reason(self.plan, self._rate), protocol.NOT_RETRYABLE)
 
     def _cost_deadline(self, moment: float, elapsed: float) -> float | None:
-        left = limits.seconds_left(self.plan, self._rate, self._counted(), moment)
+        left = outcomes.seconds_left(self.plan, self._rate, self._counted(), moment)
         return None if left is None else elapsed + left
 
     @property

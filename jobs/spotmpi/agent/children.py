@@ -13,7 +13,7 @@ from .clock import Clock
 from .context import AgentContext, Mounts
 from .files import write_atomically
 from .launch import ADDRESS, Place, gang_commands, launcher_count, local_place, size_file, worker_command
-from .lines import Line
+from .launcher_output import Line
 from .outcomes import Outcome, StopSource
 from .plan import COORDINATOR, WORKERS, Command, Member, read_member, read_plan, workers
 from .record import WAITING, Record

@@ -18,7 +18,7 @@ from .attempt import Attempt, Deadlines, Launch
 from .attempt_history import AttemptHistory
 from .context import AgentContext
 from .fencing import Fenced
-from .lines import Line
+from .launcher_output import Line
 from .outcomes import (
     FAILURE,
     INTERRUPTION,
@@ -34,7 +34,7 @@ from .outcomes import (
 )
 from .plan import COORDINATOR, NODE, WORKER, Member, nodes_in, workers
 from .progress import Progress
-from .stop_source import CoordinatorStopSource, Notice
+from .stop_requests import CoordinatorStopSource, Notice
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start
     from .transport import Members, Transport

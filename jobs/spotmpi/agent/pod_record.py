@@ -9,7 +9,7 @@ from typing import Any
 
 from . import fencing, record
 from .clock import CLOCK, Clock
-from .lines import Line
+from .launcher_output import Line
 from .plan import Member
 from .schema import AttemptRecord, Summary
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import protocol, record
 from .connection import Connection
-from .lines import Line
+from .launcher_output import Line
 from .peers import Channel, Coordinator
 from .places import ExpectedPods
 from .plan import COORDINATOR, Member, RunPlan, workers

@@ -15,12 +15,12 @@ from .attempt import Attempt, Launch
 from .context import AgentContext
 from .files import exists
 from .launch import worker_command
-from .lines import Line
+from .launcher_output import Line
 from .node import check_hardware, place, unpack_code, write_environment
 from .outcomes import NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error
 from .plan import Command, Member
 from .pod_record import PodRecord
-from .stop_source import Notice
+from .stop_requests import Notice
 from .tcp import Tcp
 from .worker import CoordinatorLink, join_coordinator, stage_data, without_progress
 

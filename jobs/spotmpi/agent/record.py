@@ -24,7 +24,7 @@ from typing import Any
 
 from .clock import CLOCK, Clock
 from .files import write_atomically
-from .lines import Line
+from .launcher_output import Line
 from .plan import Member, read_member
 from .schema import AttemptRecord, Summary, read_object
 

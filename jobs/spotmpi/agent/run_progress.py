@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from . import limits, protocol, record
+from . import outcomes, protocol, record
 from .attempt_history import has_record, pods_at_work, read_attempts
 from .schema import AttemptRecord, read_object
 
@@ -76,7 +76,7 @@ class RunProgress:
         iterates = running and own[-1]["attempt"] == self._attempt
         done = self._points[-1][0] if iterates else self._stored
         start = max((each.get("start") or 0.0 for each in own), default=0.0)
-        spent = limits.dollars(own, now)
+        spent = outcomes.dollars(own, now)
         paces = tuple(self._paces.items())
         return Measured(max(done, self._stored), self._stored, self._total, self._pace, start, spent, iterates, paces)
 

@@ -23,7 +23,7 @@ from .context import REQUESTS, AgentContext, Mounts
 from .files import write_atomically
 from .plan import NODE, Member, RunPlan, read_plan
 from .schema import read_attempt
-from .stop_source import Notice
+from .stop_requests import Notice
 from .tcp import Tcp
 
 FOLDER = "slurm"  # in the run folder: what batch script, agents and terminals tell each other

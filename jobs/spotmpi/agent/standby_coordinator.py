@@ -7,7 +7,7 @@ from typing import Any
 from . import record
 from .connection import Connection
 from .context import AgentContext
-from .lines import Line
+from .launcher_output import Line
 from .peers import Channel
 from .places import ExpectedPods, Places, Promotion
 from .plan import COORDINATOR, NODE, STANDBY, Member

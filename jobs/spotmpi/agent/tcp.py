@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from . import hardware, launchers, node_check, peers, protocol, ssh
+from . import hardware, launchers, node, peers, protocol, ssh
 from .attempt import Launch
 from .attempt_history import pods_at_work, was_moved
 from .connection import Identity
@@ -98,7 +98,7 @@ class Tcp:
             failure = self._expect(context, members).wait(context.plan["limits"]["start"], record, stop_source)
             if failure is not None:
                 return failure
-        except node_check.Unfit as error:
+        except node.Unfit as error:
             members.unfit[COORDINATOR] = str(error)
             return Outcome(INTERRUPTION, "node 0: %s" % error, protocol.INTERRUPTED)
         except (ssh.InvalidKeys, hardware.Incompatible) as error:
@@ -117,7 +117,7 @@ class Tcp:
     def _prepare_node(self, context: AgentContext) -> hardware.Facts:
         """The hardware of node 0, on which an attempt can be started now."""
         facts = self._facts
-        node_check.check(context)
+        node.check(context)
         if facts is None:
             facts = check_hardware(context)
             unpack_code(context)

@@ -18,6 +18,8 @@ from .context import AgentContext
 from .launch import gang_commands
 from .node import (
     POLL_INTERVAL,
+    Unfit,
+    check,
     check_hardware,
     clear_shared_memory,
     place,
@@ -27,7 +29,6 @@ from .node import (
     wait_for_imports,
     write_environment,
 )
-from .node_check import Unfit, check
 from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error, restart_pause
 from .peers import Joined
 from .plan import NODE, STANDBY, Member, RunPlan, read_member
@@ -35,7 +36,7 @@ from .pod_record import PodRecord
 from .readiness import Staging
 from .schema import Greeting
 from .starts import StartedProcesses
-from .stop_source import Notice
+from .stop_requests import Notice
 from .tcp import Tcp
 
 # Seconds without an address of node 0 after which a pod that stands by ends, so that node 0's next pod may have its

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from spotmpi.agent.recognition import REMEDY
+from spotmpi.agent.progress import REMEDY
 from spotmpi.forecast.series import EFFICIENCY_LIMIT
 from spotmpi.metrics import intervals
 from spotmpi.report.figures import share

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from spotmpi.agent import limits, record
+from spotmpi.agent import outcomes, record
 from spotmpi.agent.attempt_history import read_attempts
 from spotmpi.agent.outcomes import SUCCEEDED
 from spotmpi.agent.schema import AttemptRecord
@@ -51,7 +51,7 @@ def paid(paths: RunPaths) -> list[Paid]:
     placements, ended = _placements(paths)
     last = attempts[-1] if attempts else None
     end = last.get("ended", last["started"]) if last else 0.0
-    seconds = limits.node_seconds(attempts, ended if last and "ended" not in last and ended else end)
+    seconds = outcomes.node_seconds(attempts, ended if last and "ended" not in last and ended else end)
     return [
         Paid(
             paths.id,

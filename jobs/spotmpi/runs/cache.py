@@ -11,7 +11,7 @@ from typing import IO, Self
 
 from spotmpi.agent import record
 from spotmpi.agent.files import exists, is_folder, lock_file
-from spotmpi.agent.lines import Line
+from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR, Member
 from spotmpi.core.events import Event, Lines
 from spotmpi.core.names import RunPaths

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spotmpi.agent import protocol, recognition, record
+from spotmpi.agent import progress, protocol, record
 from spotmpi.agent.files import is_file, write_atomically
 from spotmpi.backends import follow
 from spotmpi.backends.base import Backend
@@ -183,7 +183,7 @@ def _require_reports(sweep: Sweep, trial: Trial, state: RunState) -> None:
     sweep.update(dataclasses.replace(trial, state=FAILED, reason="it reported no iteration"))
     raise SpotmpiError(
         f"trial {trial.number}, run {state.id}, reported no iteration, and sweep {sweep.id} ends with it: "
-        f"{recognition.REMEDY}"
+        f"{progress.REMEDY}"
     )
 
 

@@ -14,7 +14,7 @@ import sys
 from spotmpi.agent import __main__, connection
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import Mounts, read_pod_context
-from spotmpi.agent.stop_source import Notice
+from spotmpi.agent.stop_requests import Notice
 from spotmpi.agent.tcp import Tcp
 from tests import transient_errors
 

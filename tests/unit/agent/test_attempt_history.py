@@ -11,8 +11,7 @@ import pytest
 
 from spotmpi.agent import protocol
 from spotmpi.agent.attempt_history import AttemptHistory
-from spotmpi.agent.limits import MAX_LOSSES
-from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome
+from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, MAX_LOSSES, NOT_RETRYABLE, STOPPED, Outcome
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
 from tests.clocks import SetClock

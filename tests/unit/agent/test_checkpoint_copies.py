@@ -24,7 +24,7 @@ from spotmpi.agent.checkpoint_files import newest_iteration
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext, Mounts
 from spotmpi.agent.plan import NODE, Member
-from spotmpi.agent.stop_source import Notice
+from spotmpi.agent.stop_requests import Notice
 from tests.contract.processes import wait_until
 from tests.testbed.web import free_pair, free_port
 from tests.unit.agent.gang import LIMIT, Gang

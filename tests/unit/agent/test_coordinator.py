@@ -14,7 +14,7 @@ from spotmpi.agent import network, protocol, readiness
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.readiness import Readiness, Staging
-from spotmpi.agent.stop_source import CoordinatorStopSource, NoticedNodes
+from spotmpi.agent.stop_requests import CoordinatorStopSource, NoticedNodes
 from tests.clocks import SetClock
 from tests.unit.agent.agent_process import mounts_below
 

@@ -20,7 +20,7 @@ from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.children import Children, NoMembers, read_context, reserve_port
 from spotmpi.agent.context import AgentContext, in_run_folder
 from spotmpi.agent.coordinator import AttemptLoop
-from spotmpi.agent.lines import Line
+from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.outcomes import (
     FAILURE,
     INTERRUPTION,
@@ -34,7 +34,7 @@ from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
-from spotmpi.agent.stop_source import CoordinatorStopSource, Notice
+from spotmpi.agent.stop_requests import CoordinatorStopSource, Notice
 from tests.clocks import SetClock
 from tests.transient_errors import TransientErrors
 

@@ -11,7 +11,7 @@ import pytest
 
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.plan import NODE, Member
-from spotmpi.agent.stop_source import Notice
+from spotmpi.agent.stop_requests import Notice
 from spotmpi.agent.worker import Worker
 from tests.clocks import SetClock
 from tests.unit.agent.agent_process import mounts_below

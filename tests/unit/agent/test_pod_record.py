@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import stop_requests
-from spotmpi.agent.lines import Line
+from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.record import Record
 

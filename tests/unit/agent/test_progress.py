@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import protocol
-from spotmpi.agent.lines import Line
+from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
-from spotmpi.agent.progress import Progress, Report
-from spotmpi.agent.recognition import Recognizer
+from spotmpi.agent.progress import Progress, Recognizer, Report
 
 START, REPORT = 100.0, 110.0
 STREAM: dict[str, Any] = {**dict.fromkeys(protocol.STREAM_COUNTS, 0), "ranks": 2}

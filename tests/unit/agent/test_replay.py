@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spotmpi.agent import record, replay
-from spotmpi.agent.lines import Line
+from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.schema import AttemptRecord

@@ -20,7 +20,7 @@ from spotmpi.agent.context import AgentContext
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, Outcome
 from spotmpi.agent.readiness import Readiness
 from spotmpi.agent.record import TERMINAL
-from spotmpi.agent.stop_source import CoordinatorStopSource, NoticedNodes
+from spotmpi.agent.stop_requests import CoordinatorStopSource, NoticedNodes
 from tests.unit.agent.simulator import (
     EPOCH,
     HORIZON,

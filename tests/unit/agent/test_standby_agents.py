@@ -18,7 +18,7 @@ from spotmpi.agent import network, protocol, worker
 from spotmpi.agent.checkpoint_files import newest_iteration
 from spotmpi.agent.context import AgentContext, Mounts
 from spotmpi.agent.plan import NODE, STANDBY, Member
-from spotmpi.agent.stop_source import Notice
+from spotmpi.agent.stop_requests import Notice
 from spotmpi.agent.worker import VACATE_AFTER, VACATE_NEXT_AFTER
 from tests.clocks import SetClock
 from tests.contract.processes import are_gone, wait_until

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import protocol, record
-from spotmpi.agent.lines import Line
+from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.record import Record
 from spotmpi.api.view import Pace, event_text

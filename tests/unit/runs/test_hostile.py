@@ -16,7 +16,7 @@ from rich import console
 
 from spotmpi.agent import replay
 from spotmpi.agent.attempt_history import AttemptHistory
-from spotmpi.agent.lines import LineSplitter, PieceSplitter
+from spotmpi.agent.launcher_output import LineSplitter, PieceSplitter
 from spotmpi.agent.plan import COORDINATOR
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.progress import Progress

@@ -121,7 +121,7 @@ COMPARISONS = {
     "jobs/spotmpi/aws/scaling.py": (1, "both are by AWS's clock"),
     "jobs/spotmpi/backends/kubernetes/backend.py": (1, "the order of runs in a list"),
     "jobs/spotmpi/backends/kubernetes/client/api.py": (3, MONOTONIC),
-    "jobs/spotmpi/backends/kubernetes/client/eks_access.py": (2, MONOTONIC),
+    "jobs/spotmpi/backends/kubernetes/client/kubeconfig.py": (2, MONOTONIC),
     "jobs/spotmpi/backends/kubernetes/follow/jobset.py": (
         4,
         f"chooses which of two reasons is shown; the end comes last, whatever clocks say; {DEADLINE}",

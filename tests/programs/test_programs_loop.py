@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from spotmpi.agent import protocol
-from spotmpi.checkpoint.background import Background
-from spotmpi.checkpoint.store import Store
+from spotmpi.checkpoint.store import Background, Store
 from spotmpi.programs.checkpoint import State, initial_state, parameters_checksum
 from spotmpi.programs.digits import Digits
 from spotmpi.programs.exits import Failed, Fatal

@@ -13,8 +13,7 @@ from spotmpi.agent.plan import POSTPROCESS, WORKER
 from spotmpi.agent.schema import read_attempt
 from spotmpi.api import runs
 from spotmpi.backends import targets
-from spotmpi.backends.base import Backend
-from spotmpi.backends.follow import submit
+from spotmpi.backends.base import Backend, submit
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError, input_error

@@ -13,9 +13,8 @@ from spotmpi.agent import protocol
 from spotmpi.agent.checkpoint_files import MANIFEST, Damaged
 from spotmpi.agent.outcomes import is_permanent
 from spotmpi.checkpoint import memory
-from spotmpi.checkpoint.background import Written
 from spotmpi.checkpoint.device import on_host
-from spotmpi.checkpoint.store import Store, WrongIdentity, read
+from spotmpi.checkpoint.store import Store, Written, WrongIdentity, read
 from spotmpi.programs.exits import Failed, Fatal
 
 Array = np.ndarray[Any, np.dtype[Any]]

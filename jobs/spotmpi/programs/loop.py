@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spotmpi.agent import protocol
-from spotmpi.checkpoint.background import Written
 from spotmpi.checkpoint.device import on_host
+from spotmpi.checkpoint.store import Written
 from spotmpi.programs.checkpoint import (
     Checkpoints,
     Identity,

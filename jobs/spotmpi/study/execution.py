@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from spotmpi.agent import progress, protocol, record
 from spotmpi.agent.files import is_file, write_atomically
-from spotmpi.backends import follow
-from spotmpi.backends.base import Backend
+from spotmpi.backends.base import Backend, Messages, follow, submit
 from spotmpi.core import hints, names
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
@@ -204,7 +203,7 @@ def run_paths(trial: Trial, runs_folder: Path) -> names.RunPaths | None:
     return names.RunPaths(runs_folder / trial.runs[-1]) if trial.state == SUCCEEDED else None
 
 
-_TRIAL = follow.Messages(
+_TRIAL = Messages(
     "stopping the trial and the sweep; Ctrl-C again kills", "killing the trial", "the same command continues the study"
 )
 
@@ -236,7 +235,7 @@ class BackendRunner:
         plan = self._backend.plan(spec, run, self._say_once)
         for note in plan["notes"]:
             self._say_once(note)
-        follow.submit(self._backend, spec, plan, self._echo)
+        submit(self._backend, spec, plan, self._echo)
         return self.follow(run)
 
     def _say_once(self, text: str) -> None:
@@ -247,7 +246,7 @@ class BackendRunner:
 
     def follow(self, run: str) -> RunState:
         """Wait for the end of a run; UnknownRun if there is none."""
-        state = follow.follow(self._backend, run, self._on_event, self._echo, _TRIAL)
+        state = follow(self._backend, run, self._on_event, self._echo, _TRIAL)
         self._placement.record(names.RunPaths(self._runs_folder / run))
         return state
 

@@ -28,9 +28,8 @@ from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
 
 from spotmpi.agent import protocol
 from spotmpi.backends.kubernetes.client.answers import Answer, ErrorOutput
-from spotmpi.backends.kubernetes.client.eks_access import EksAccess, access_of
 from spotmpi.backends.kubernetes.client.errors import is_missing, status_code
-from spotmpi.backends.kubernetes.client.kubeconfig import Login, configuration, in_pod, proxy_of
+from spotmpi.backends.kubernetes.client.kubeconfig import EksAccess, Login, access_of, configuration, in_pod, proxy_of
 from spotmpi.plan.pods import CONTAINER
 
 Object = dict[str, Any]

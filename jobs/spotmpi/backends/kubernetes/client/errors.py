@@ -9,7 +9,7 @@ import httpx2
 from lightkube import ApiError
 from lightkube.core.exceptions import ConfigError
 
-from spotmpi.backends.kubernetes.client.eks_access import ACCESS
+from spotmpi.backends.kubernetes.client.kubeconfig import ACCESS
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 
 _INSTALL = (

@@ -18,7 +18,8 @@ _READS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime
 _READS |= {("datetime", "today"), ("path", "getmtime"), ("path", "getctime"), ("path", "getatime")}
 _STATUS = {f"st_{which}time{unit}" for which in "mca" for unit in ("", "_ns")}
 # As variables, attributes and keys of JSON objects are called that hold a recorded time.
-_RECORDED = {"t", "started", "ended", "present", "submitted", "creationTimestamp", "began", "created", "held_since"}
+_RECORDED = {"t", "started", "ended", "present", "submitted", "creationTimestamp", "began", "created"}
+_RECORDED |= {"allocated_since"}
 _RECORDED |= {"since", "first_iteration_time", "time", "newest_time", "lastTimestamp", "eventTime", "finishedAt"}
 _CLOCKS = {"now", "unix_time", "submission_time", "clock", "_clock", "CLOCK", "_event_time"}  # what gives such a time
 

@@ -38,7 +38,7 @@ _MAX_READS = 100  # of a pipe whose process has ended: others may go on to write
 
 
 class Deadlines(NamedTuple):
-    """When an attempt is over: *start* and *run* as `Clock.awake` counts, *cost* as `Clock.elapsed` does.
+    """When an attempt is over: *start* and *run* as `Clock.uptime` counts, *cost* as `Clock.elapsed` does.
 
     *ending* is in Unix seconds.
     """
@@ -82,7 +82,7 @@ class Attempt:
         self.record = record
         self.stop_source = stop_source
         self.clock = clock
-        self.progress = Progress(clock.awake(), plan["metrics_pattern"])
+        self.progress = Progress(clock.uptime(), plan["metrics_pattern"])
         self.pid_file = launch.pid_file
         self._replicas = None if launch.replicas is None else Replicas(launch.replicas, clock)
         self._replica_failure: Outcome | None = None
@@ -113,7 +113,7 @@ class Attempt:
                 waits = self._selector.get_map() and self._abort_by is None
                 self._read_output(POLL_INTERVAL if waits else REAP_INTERVAL)
                 self._reap_launchers()
-                self._tend_replicas()
+                self._supervise_replicas()
                 self._check_limits()
         finally:
             self._kill_all()
@@ -124,7 +124,7 @@ class Attempt:
             self._processes[command["member"]] = self._start_command(command)
         if self.plan["launcher"] != "pool":  # the driver of a pool trains nothing
             self.progress.recognize_by(Recognizer())
-        self._tend_replicas()
+        self._supervise_replicas()
 
     def _start_command(self, command: Command) -> subprocess.Popen[bytes]:
         """Start a process, whose output from now on is that of its member."""
@@ -149,11 +149,11 @@ class Attempt:
     def _read_pipe(self, key: selectors.SelectorKey) -> None:
         member, splitter, pipe = key.data
         data = os.read(key.fd, 1 << 16)
-        self.progress.output_received(self.clock.awake())
+        self.progress.output_received(self.clock.uptime())
         for line in splitter.feed(data) if data else splitter.end():
             self._handle_line(member, line)
         for state in splitter.states():
-            self._handle_report(member, self.progress.read_state(member, state, self.clock.awake()))
+            self._handle_report(member, self.progress.read_state(member, state, self.clock.uptime()))
         if not data:
             self._selector.unregister(key.fileobj)
             pipe.close()
@@ -166,7 +166,7 @@ class Attempt:
                 self._handle_line(member, line._replace(text=text))
             self._rank_ended(member, line.stream, rank, code)
             return
-        report = self.progress.read(member, line, self.clock.awake())
+        report = self.progress.read(member, line, self.clock.uptime())
         self._handle_report(member, report)
         # What a pattern or recognition reads is output as well; what a stream reports is not the program's.
         read = self.plan["metrics_pattern"] or self.progress.recognized
@@ -178,7 +178,7 @@ class Attempt:
         """Record a report, after those that were recognized with it."""
         if not report:
             return
-        now = self.clock.awake()
+        now = self.clock.uptime()
         earlier = [(now - moment, values) for moment, values in self.progress.earlier]
         if self.progress.first_iteration is not None and self.progress.first_iteration_time is None:
             ago = earlier[0][0] if earlier else 0.0
@@ -204,12 +204,12 @@ class Attempt:
         for node, process in self._processes.items():
             if node not in self._exit_codes and process.poll() is not None:
                 self._exit_codes[node] = process.returncode
-                self._last_exit = self.clock.awake()
+                self._last_exit = self.clock.uptime()
                 if process.returncode and not self._stop_request and self._failed_node is None:
                     self._failed_node = node
                     self._abort(self.plan["grace"])
 
-    def _tend_replicas(self) -> None:
+    def _supervise_replicas(self) -> None:
         """Restart workers while the launchers run, and end them once those have ended."""
         replicas = self._replicas
         if replicas is None:
@@ -218,14 +218,14 @@ class Attempt:
             if process.poll() is not None:
                 self._replica_ended(replicas, member, process)
         if self._term_sent is None and not self._launchers_ended():
-            replicas.tend(self._start_command, self._announce_restart)
+            replicas.supervise(self._start_command, self._announce_restart)
         elif self._replicas_end is None and self._launchers_ended():
-            self._replicas_end = self.clock.awake() + REPLICA_GRACE
+            self._replicas_end = self.clock.uptime() + REPLICA_GRACE
             self._signal_all(signal.SIGTERM)
 
     def _replica_ended(self, replicas: Replicas, member: Member, process: subprocess.Popen[bytes]) -> None:
         processes.signal_group(process, signal.SIGKILL)  # what it has left behind
-        self._last_exit = self.clock.awake()
+        self._last_exit = self.clock.uptime()
         for key in [key for key in self._selector.get_map().values() if key.data[0] == member]:
             self._drain(key)
         code, lines = process.returncode, self._tails[member]
@@ -256,7 +256,7 @@ class Attempt:
             pipe.close()
 
     def _check_limits(self) -> None:
-        now = self.clock.awake()
+        now = self.clock.uptime()
         has_failed = self._failed_node is not None or self._replica_failure is not None
         if not self._stop_request and not has_failed and self._running():
             self._name_exception(now)
@@ -326,7 +326,7 @@ class Attempt:
         self._stop_request = stop_request
         pid = self._rank_0_pid() if stop_request.checkpoint_first else None
         if pid and processes.signal_process(pid, signal.SIGUSR1):
-            self._awaiting_checkpoint = (self.progress.notice_checkpoints, self.clock.awake() + self.plan["grace"])
+            self._awaiting_checkpoint = (self.progress.notice_checkpoints, self.clock.uptime() + self.plan["grace"])
         else:
             self._end_processes(self.plan["grace"])
 
@@ -343,12 +343,12 @@ class Attempt:
 
         Asked to end, they may wait for a rank that is lost.
         """
-        self._term_sent = self.clock.awake()
+        self._term_sent = self.clock.uptime()
         self._abort_by = self._term_sent + patience
         self._kill_unless_writing()
 
     def _kill_unless_writing(self) -> None:
-        if self._abort_by is not None and (self.clock.awake() > self._abort_by or not is_locked(self.pid_file)):
+        if self._abort_by is not None and (self.clock.uptime() > self._abort_by or not is_locked(self.pid_file)):
             self._signal_all(signal.SIGKILL)
             if not self._alive():
                 processes.kill_descendants()  # which may hold the pipes open
@@ -360,7 +360,7 @@ class Attempt:
         return None
 
     def _terminate(self) -> None:
-        self._term_sent = self.clock.awake()
+        self._term_sent = self.clock.uptime()
         self._signal_all(signal.SIGTERM)
 
     def _signal_all(self, number: int) -> None:
@@ -385,7 +385,7 @@ class Attempt:
 
     def _drained(self) -> bool:
         """Whether all launchers ended a while ago: a stray process may hold their pipes open for ever."""
-        return not self._running() and self.clock.awake() > self._last_exit + PIPE_GRACE
+        return not self._running() and self.clock.uptime() > self._last_exit + PIPE_GRACE
 
     def _kill_all(self) -> None:
         self._signal_all(signal.SIGKILL)

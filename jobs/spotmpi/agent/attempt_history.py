@@ -50,7 +50,7 @@ class AttemptHistory:
         self.clock = clock
         self._image_record = image_record
         self.first = record.first_attempt(run_record.folder, repr(since)) if first is None else first
-        self._hold()
+        self._begin_allocation()
         self._has_ended_one = False
         self.attempts = read_attempts(run_record.folder)
         self.world: World | None = None  # of the newest attempt
@@ -69,8 +69,8 @@ class AttemptHistory:
     def begin(self) -> int:
         """The number of a new attempt, from which on this machine works for it, and its world, if a price is known."""
         if not self._has_ended_one:  # the pause after an attempt belongs to the next one, which needs no Unix time
-            self._hold()
-        number = self.record.take_attempt()
+            self._begin_allocation()
+        number = self.record.claim_attempt()
         self.world = world_of(self.plan, number)
         if self.world.rate is not None:  # it is paid for also where no record of its end is written
             self.record.write_json(os.path.join("attempts", str(number), _WORLD), self.world.record())
@@ -129,13 +129,13 @@ class AttemptHistory:
                 self.record.event(record.PLACED, **values)
 
     @property
-    def held(self) -> float:
-        """Seconds for which attempts since the submission held their nodes, as far as agents recorded that."""
-        return sum(attempt.get("held", 0.0) for attempt in self._counted())
+    def elapsed(self) -> float:
+        """Seconds for which attempts since the submission had their nodes, as far as agents recorded that."""
+        return sum(attempt.get("elapsed", 0.0) for attempt in self._counted())
 
     def cost_deadline(self) -> float | None:
         """When the current attempt has to start to end so that ``limits.cost`` holds, by `Clock.elapsed`; or None."""
-        return self._cost_deadline(self.held_since, self._held_from)
+        return self._cost_deadline(self.allocated_since, self._elapsed_from)
 
     def avoided(self) -> dict[str, str]:
         """The machines on which this run is not to go on, and why, since its first submission."""
@@ -182,10 +182,10 @@ class AttemptHistory:
             "version": ATTEMPT_VERSION,
             "attempt": number,
             "node": 0,
-            "present": self.held_since,
+            "present": self.allocated_since,
             "started": started,
             "ended": self.clock(),
-            "held": self.clock.elapsed() - self._held_from,
+            "elapsed": self.clock.elapsed() - self._elapsed_from,
             "cause": outcome.cause,
             "reason": outcome.reason,
             "exit_code": outcome.exit_code,
@@ -197,7 +197,7 @@ class AttemptHistory:
             "first_iteration_time": progress.first_iteration_time,
             "start": None
             if progress.first_iteration_elapsed is None
-            else progress.first_iteration_elapsed - self._held_from,
+            else progress.first_iteration_elapsed - self._elapsed_from,
             "last_iteration": progress.iteration,
             "checkpoint_iteration": progress.checkpoint,
             "lost_iterations": self._lost_iterations(progress),
@@ -208,7 +208,7 @@ class AttemptHistory:
         self.record.attempt(number, 0, values)
         self.attempts.append(values)
         self._has_ended_one = True
-        self._hold()
+        self._begin_allocation()
 
     def final_outcome(self, outcome: Outcome) -> Outcome | None:
         """Record an attempt that did not succeed; the run's final `Outcome` where a limit permits no other attempt."""
@@ -247,9 +247,9 @@ class AttemptHistory:
         self.record.summary(self._summary(state, outcome))
         self.record.event(state, reason=outcome.reason, **self._counts())
 
-    def _hold(self) -> None:
+    def _begin_allocation(self) -> None:
         """From here on this machine works for the run."""
-        self.held_since, self._held_from = self.clock(), self.clock.elapsed()
+        self.allocated_since, self._elapsed_from = self.clock(), self.clock.elapsed()
 
     def _counted(self) -> list[AttemptRecord]:
         """The attempts of this submission. Their numbers say so; the clocks of two machines, or of one, may not."""

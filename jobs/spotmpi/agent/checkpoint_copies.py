@@ -96,10 +96,10 @@ class Copies:
             try:
                 with self._channel(host, port) as channel:
                     while not self._stopped.is_set():
-                        start = self._clock.awake()
+                        start = self._clock.uptime()
                         if self._copy(channel, newest_iteration(self._memory), wait=1) is not None:
                             # At most half of the time is spent on copies.
-                            self._stopped.wait(max(_LEAST_PAUSE, self._clock.awake() - start))
+                            self._stopped.wait(max(_LEAST_PAUSE, self._clock.uptime() - start))
             except (OSError, files.Damaged, InvalidKeys) as error:
                 self._report(error)
             self._stopped.wait(_RETRY_INTERVAL)
@@ -174,8 +174,8 @@ class Copies:
             self._free.release()
 
     def _send(self, secure: ssl.SSLSocket, request: dict[str, Any]) -> None:
-        newer, deadline = int(request["newer"]), self._clock.awake() + min(float(request["wait"]), _TIMEOUT / 2)
-        while newest_iteration(self._memory) <= newer and self._clock.awake() < deadline:
+        newer, deadline = int(request["newer"]), self._clock.uptime() + min(float(request["wait"]), _TIMEOUT / 2)
+        while newest_iteration(self._memory) <= newer and self._clock.uptime() < deadline:
             self._stopped.wait(_POLL_INTERVAL)
         opened = self._open(newer)
         if opened is None:

@@ -102,7 +102,7 @@ class Connection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = sock
         self.address = _address(sock)  # of the other end
-        self.last_received = self.last_polled = self._clock.awake()
+        self.last_received = self.last_polled = self._clock.uptime()
         self.closed = False
         self.heartbeat: Heartbeat | None = None  # ends with the connection
         self.authenticated = False  # whether the other end has proved that it has the run's key
@@ -125,7 +125,7 @@ class Connection:
         self._admitted = True
         with contextlib.suppress(OSError):  # it is disconnected already
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * silence))
-        self.last_received = self._clock.awake()
+        self.last_received = self._clock.uptime()
 
     @property
     def has_unsent(self) -> bool:
@@ -155,11 +155,11 @@ class Connection:
                 self._fail(error)
                 self.close()
             self._flush()
-            self._last_sent = self._clock.awake()
+            self._last_sent = self._clock.uptime()
 
     def send_heartbeat(self, interval: float) -> None:
         """Send a heartbeat if none of the last *interval* seconds saw a message."""
-        if not self.closed and self._clock.awake() > self._last_sent + interval:
+        if not self.closed and self._clock.uptime() > self._last_sent + interval:
             self.send(beat=1)
 
     def receive(self, limit: int | None = None) -> list[dict[str, Any]]:
@@ -182,7 +182,7 @@ class Connection:
 
     def _read(self) -> bool:
         """Take what has arrived from the socket; whether no more will come."""
-        self.last_polled = self._clock.awake()
+        self.last_polled = self._clock.uptime()
         try:
             data = self.socket.recv(_MAX_MESSAGE if self._admitted else self._greeting_left)
         except BlockingIOError:
@@ -258,8 +258,8 @@ class Connection:
 class Heartbeat:
     """Sends heartbeats from a thread of its own, for this process may have to wait for a disk meanwhile.
 
-    Only as long as *last_polled*, as `Clock.awake` counts, is not too long ago: an agent that stalls for good counts as
-    lost. The interval grows with the number of *nodes* that send to one.
+    Only as long as *last_polled*, as `Clock.uptime` counts, is not too long ago: an agent that stalls for good counts
+    as lost. The interval grows with the number of *nodes* that send to one.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._stopped.wait(self._interval / 2):
-            for connection in self._connections() if self._clock.awake() < self._last_polled() + STALL else ():
+            for connection in self._connections() if self._clock.uptime() < self._last_polled() + STALL else ():
                 connection.send_heartbeat(self._interval)
 
     def stop(self) -> None:

@@ -34,7 +34,7 @@ from .outcomes import (
 )
 from .plan import COORDINATOR, NODE, WORKER, Member, nodes_in, workers
 from .progress import Progress
-from .stop_requests import CoordinatorStopSource, Notice
+from .stop_requests import CoordinatorStopSource, PreemptionNotice
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start
     from .transport import Members, Transport
@@ -53,7 +53,7 @@ _EXIT = {
 T = TypeVar("T")
 
 
-def run(context: AgentContext, transport: Transport, notice: Notice) -> int:
+def run(context: AgentContext, transport: Transport, notice: PreemptionNotice) -> int:
     """Run node 0's part of a run; the exit code tells JobSet whether to start its agents anew."""
     try:
         return AttemptLoop(context, transport, notice).run()
@@ -65,7 +65,7 @@ def run(context: AgentContext, transport: Transport, notice: Notice) -> int:
 class _NodeZero:
     """What node 0's agent works with, attempt after attempt and in each of them."""
 
-    def __init__(self, context: AgentContext, transport: Transport, notice: Notice) -> None:
+    def __init__(self, context: AgentContext, transport: Transport, notice: PreemptionNotice) -> None:
         self._context = context
         self._transport = transport
         self._notice = notice
@@ -86,7 +86,7 @@ class CoordinatedAttempt(_NodeZero):
         self,
         context: AgentContext,
         transport: Transport,
-        notice: Notice,
+        notice: PreemptionNotice,
         history: AttemptHistory,
         members: Members,
         number: int,
@@ -104,12 +104,12 @@ class CoordinatedAttempt(_NodeZero):
             lambda text: history.record.line(number, COORDINATOR, Line(None, "e", text)),
         )
         # Of the ranks, once they are started, which may never happen.
-        self._progress, self._started = Progress(history.held_since), history.held_since
+        self._progress, self._started = Progress(history.allocated_since), history.allocated_since
         self.met_error = self.was_futile = False
 
     def run(self, run_deadline: float | None) -> Outcome:
         """How it ended, which is recorded also where nothing was launched; ``limits.run`` is over at *run_deadline*."""
-        launched = self._context.clock.awake()
+        launched = self._context.clock.uptime()
         try:
             launch = self._launch()
             if isinstance(launch, Outcome):
@@ -117,12 +117,12 @@ class CoordinatedAttempt(_NodeZero):
             else:
                 attempt = self._start(launch, run_deadline)
                 self._progress, self._started = attempt.progress, self._context.clock()
-                launched = self._context.clock.awake()
+                launched = self._context.clock.uptime()
                 outcome = self._run_launchers(attempt)
         except OSError as error:
             outcome = self._outcome_of_error(error)
             self.met_error = outcome.cause == INTERRUPTION
-        lasted = self._context.clock.awake() - launched
+        lasted = self._context.clock.uptime() - launched
         self.was_futile = self._members.is_whole() and is_futile(self._progress, lasted)
         outcome = self._avoid_unfit(outcome)
         try:
@@ -136,7 +136,7 @@ class CoordinatedAttempt(_NodeZero):
         """What is launched once every member is ready, or why nothing can be."""
         history = self._history
         launch = self._transport.prepare(
-            self._context, self._number, self._stop_source, history.record, history.held_since
+            self._context, self._number, self._stop_source, history.record, history.allocated_since
         )
         if not isinstance(launch, Outcome) and self._context.slurm:
             machine = history.avoided_machine(nodes_in(self._members.machines))
@@ -153,7 +153,7 @@ class CoordinatedAttempt(_NodeZero):
         self._repeat(lambda: history.record_start(self._number, [machines[node] for node in sorted(machines)]))
         self._members.broadcast(go=1)
         assert history.world is not None, "it has begun"
-        start = clock.awake() + plan["limits"]["start"]  # counts from this attempt
+        start = clock.uptime() + plan["limits"]["start"]  # counts from this attempt
         ending = plan.get("ending")
         deadlines = Deadlines(start, run_deadline, history.cost_deadline(), ending and ending["at"])
         launch = launch._replace(rate=history.world.rate, deadlines=deadlines)
@@ -188,9 +188,9 @@ class CoordinatedAttempt(_NodeZero):
         Every agent ends what is left of the attempt and answers; one that is busy may send a heartbeat before.
         """
         clock = self._context.clock
-        failed = clock.awake()
+        failed = clock.uptime()
         self._members.broadcast_to_gang(end=self._number)
-        while clock.awake() < failed + self._context.plan["limits"]["silence"] * 1.5 + LIVENESS_MARGIN:
+        while clock.uptime() < failed + self._context.plan["limits"]["silence"] * 1.5 + LIVENESS_MARGIN:
             interruption = self._stop_source.interruption()
             if interruption:
                 return interruption
@@ -275,12 +275,12 @@ class CoordinatedAttempt(_NodeZero):
 class AttemptLoop(_NodeZero):
     """What node 0's agent does, attempt after attempt."""
 
-    def __init__(self, context: AgentContext, transport: Transport, notice: Notice) -> None:
+    def __init__(self, context: AgentContext, transport: Transport, notice: PreemptionNotice) -> None:
         super().__init__(context, transport, notice)
         self._errors = 0  # of this machine, which ended the last attempts
         self._futile = 0  # the last attempts, as many as came to nothing
-        self._started = context.clock.awake()
-        self._run_deadline: float | None = None  # as `Clock.awake` counts
+        self._started = context.clock.uptime()
+        self._run_deadline: float | None = None  # as `Clock.uptime` counts
 
     def run(self) -> int:
         """Run attempts until the end; the exit code."""
@@ -389,8 +389,8 @@ class AttemptLoop(_NodeZero):
             text = "%d attempts in a row came to no iteration and no checkpoint; the next one begins after %d s"
             with contextlib.suppress(OSError):
                 run_record.event(record.WAITING, reason=text % (self._futile, seconds))
-        deadline = clock.awake() + seconds
-        while (left := deadline - clock.awake()) > 0 and not self._notice.reason and not self._is_to_end():
+        deadline = clock.uptime() + seconds
+        while (left := deadline - clock.uptime()) > 0 and not self._notice.reason and not self._is_to_end():
             serve()
             clock.sleep(min(left, POLL_INTERVAL))
 
@@ -403,7 +403,7 @@ class AttemptLoop(_NodeZero):
         return AttemptHistory(run_record, context.plan, since, context.clock, first, context.mounts.image_record)
 
     def _deadline_of_run(self, history: AttemptHistory) -> float | None:
-        """When ``limits.run`` is over, as `Clock.awake` counts.
+        """When ``limits.run`` is over, as `Clock.uptime` counts.
 
         In pods only the API server's clock, against this node's, tells how much of a run is over; if this one is late,
         at least the time for which its attempts ran is.
@@ -414,7 +414,7 @@ class AttemptLoop(_NodeZero):
         submitted = self._context.plan.get("submitted")
         if submitted is None:
             return self._started + limit
-        return clock.awake() + limit - max(clock() - submitted, history.held)
+        return clock.uptime() + limit - max(clock() - submitted, history.elapsed)
 
     def _restart_limit(self) -> Outcome | None:
         """The end of a run that was restarted more often than both limits allow: without a volume, no record counts.

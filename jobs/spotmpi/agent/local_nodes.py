@@ -24,7 +24,7 @@ class LocalNodes(NoMembers):
         super().__init__()
         self._elastic, self._folder, self._clock = context.plan["elastic"], context.folder, context.clock
         self._all = range(len(context.hosts))
-        # The fault of each, and when it comes back, as `Clock.awake` counts.
+        # The fault of each, and when it comes back, as `Clock.uptime` counts.
         self._away: Dict[int, Tuple[str, float]] = {}
         self.begin()
 
@@ -72,8 +72,8 @@ class LocalNodes(NoMembers):
                 self._away.pop(node, None)
                 continue
             if node not in self._away:
-                self._away[node] = (fault, self._clock.awake() + AWAY)
-            elif self._clock.awake() >= self._away[node][1]:
+                self._away[node] = (fault, self._clock.uptime() + AWAY)
+            elif self._clock.uptime() >= self._away[node][1]:
                 with contextlib.suppress(OSError):
                     os.remove(path)
                     del self._away[node]

@@ -22,7 +22,7 @@ from typing import List
 
 from . import boot, hardware, launchers, network, processes, protocol, ssh, starts, store, unpack
 from .context import AgentContext
-from .launch import RANK_WRAPPER, Place
+from .launch import RANK_WRAPPER, Location
 from .plan import workers
 
 POLL_INTERVAL = 0.05  # seconds
@@ -123,10 +123,10 @@ def wait_for_imports(context: AgentContext, wait: Callable[[], bool]) -> None:
             pass
 
 
-def place(context: AgentContext, environment: dict[str, str]) -> Place:
+def location(context: AgentContext, environment: dict[str, str]) -> Location:
     """What the arguments of this node's processes depend on, with its *environment*."""
     starts_mpi = launchers.is_mpi(context.plan["launcher"]) and context.is_coordinator
-    return Place(
+    return Location(
         sys.executable,
         str(context.rendezvous),
         context.hosts[0],

@@ -158,19 +158,19 @@ def run_outcome(
 
 
 def node_seconds(attempts: Sequence[AttemptRecord], now: float) -> list[float]:
-    """Seconds, up to the Unix time *now*, for which each of *attempts*, all of one submission, held its nodes.
+    """Seconds, up to the Unix time *now*, for which each of *attempts*, all of one submission, had its nodes.
 
     Agents measure how long each lasted. Unix times, of several machines, tell only how long the pauses were, which are
     limited, and when an attempt that was lost with its agent ended, which no other clock can.
     """
     seconds = []
     for following, attempt in enumerate(attempts, 1):
-        next_start = _held_since(attempts[following]) if following < len(attempts) else now
+        next_start = _allocated_since(attempts[following]) if following < len(attempts) else now
         if "ended" in attempt:
-            held = attempt.get("held", attempt["ended"] - _held_since(attempt))
-            seconds.append(max(0.0, held) + min(max(0.0, next_start - attempt["ended"]), IDLE))
+            elapsed = attempt.get("elapsed", attempt["ended"] - _allocated_since(attempt))
+            seconds.append(max(0.0, elapsed) + min(max(0.0, next_start - attempt["ended"]), IDLE))
         else:
-            seconds.append(max(0.0, next_start - _held_since(attempt)))
+            seconds.append(max(0.0, next_start - _allocated_since(attempt)))
     return seconds
 
 
@@ -231,7 +231,7 @@ def _rate(attempt: AttemptRecord) -> float:
     return (attempt["world"]["rate"] if "world" in attempt else None) or 0.0
 
 
-def _held_since(attempt: AttemptRecord) -> float:
+def _allocated_since(attempt: AttemptRecord) -> float:
     return attempt.get("present", attempt["started"])
 
 

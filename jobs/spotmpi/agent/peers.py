@@ -108,11 +108,11 @@ class Coordinator:
         # Oldest first; those that have authenticated themselves stay until their greeting.
         self._unauthenticated: dict[Connection, None] = {}
         self._limit = _limit_unauthenticated(expected.nodes + expected.standby)
-        self._accept_after = 0.0  # as `Clock.awake` counts
+        self._accept_after = 0.0  # as `Clock.uptime` counts
         self._unconfirmed: set[Member] = set()  # welcomed, but without a message since
         self._listener = network.listen(channel.port)
         self._listener.setblocking(False)
-        self._last_polled = self._clock.awake()
+        self._last_polled = self._clock.uptime()
         self._heartbeat = Heartbeat(
             lambda: list(self.workers.values()), lambda: self._last_polled, expected.nodes, channel.clock
         )
@@ -191,7 +191,7 @@ class Coordinator:
     def serve(self, timeout: float) -> None:
         """Handle what has arrived, waiting at most *timeout* seconds for something."""
         with selectors.PollSelector() as selector:  # which needs no descriptor, as there may be none left
-            if self._clock.awake() >= self._accept_after:
+            if self._clock.uptime() >= self._accept_after:
                 selector.register(self._listener, selectors.EVENT_READ, None)
             for connection in [*self._unauthenticated, *self.workers.values()]:
                 if not connection.closed:
@@ -201,13 +201,13 @@ class Coordinator:
                 if key.data is None:
                     self._accept()
                 elif key.data in self._unauthenticated:
-                    if until is None or self._clock.awake() < until:
+                    if until is None or self._clock.uptime() < until:
                         self._admit(key.data)
-                    until = until or self._clock.awake() + _HANDSHAKES
+                    until = until or self._clock.uptime() + _HANDSHAKES
                 else:
                     for message in key.data.receive():
                         self._handle(key.data, message)
-        self._last_polled = self._clock.awake()
+        self._last_polled = self._clock.uptime()
         for connection in [*self._unauthenticated, *self.workers.values()]:
             connection.last_polled = self._last_polled
         for connection in [each for each in self._unauthenticated if each.lost]:
@@ -221,10 +221,10 @@ class Coordinator:
 
     def dismiss(self, node: Member, reason: str) -> None:
         """Let a worker leave the run, and wait until it says so: then it does not join again."""
-        worker, deadline = self.workers[node], self._clock.awake() + _DISMISSAL
+        worker, deadline = self.workers[node], self._clock.uptime() + _DISMISSAL
         if not worker.closed:
             worker.send(leave=reason)
-        while node not in self.notices and not worker.lost and self._clock.awake() < deadline:
+        while node not in self.notices and not worker.lost and self._clock.uptime() < deadline:
             self.serve(0.05)
 
     def broadcast(self, **message: Any) -> None:
@@ -256,10 +256,10 @@ class Coordinator:
         """
         self.closed = True
         self._heartbeat.stop()
-        deadline = self._clock.awake() + _CLOSE_GRACE
+        deadline = self._clock.uptime() + _CLOSE_GRACE
         for worker in self.workers.values():
             worker.finish()
-        while any(not worker.closed for worker in self.workers.values()) and self._clock.awake() < deadline:
+        while any(not worker.closed for worker in self.workers.values()) and self._clock.uptime() < deadline:
             for worker in self.workers.values():
                 worker.receive()
             self._clock.sleep(0.005)
@@ -289,7 +289,7 @@ class Coordinator:
         if self._unauthenticated:
             self._drop(self._most_dispensable())
         else:
-            self._accept_after = self._clock.awake() + _ACCEPT_PAUSE
+            self._accept_after = self._clock.uptime() + _ACCEPT_PAUSE
 
     def _most_dispensable(self) -> Connection:
         """The oldest unauthenticated connection from the address that has most: a stranger's flood drops its own."""
@@ -298,7 +298,7 @@ class Coordinator:
 
     def _is_in_time(self, connection: Connection) -> bool:
         """Whether this may be a worker that is about to prove itself: the only connection of its address, and new."""
-        is_new = self._clock.awake() < connection.last_received + _HANDSHAKE_TIME
+        is_new = self._clock.uptime() < connection.last_received + _HANDSHAKE_TIME
         return is_new and sum(each.address == connection.address for each in self._unauthenticated) == 1
 
     def _drop(self, connection: Connection) -> None:
@@ -435,8 +435,8 @@ def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Joi
 
 def _greet(connection: Connection, greeting: Greeting, clock: Clock) -> dict[str, Any] | None:
     """The answer of the other end to *greeting*, sent once it is authenticated; None where it gives none in time."""
-    deadline, greeted = clock.awake() + ANSWER_TIMEOUT, False
-    while clock.awake() < deadline and not connection.closed:
+    deadline, greeted = clock.uptime() + ANSWER_TIMEOUT, False
+    while clock.uptime() < deadline and not connection.closed:
         messages = connection.receive(1)
         if messages:
             return messages[0]

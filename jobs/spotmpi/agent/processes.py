@@ -105,13 +105,13 @@ def signal_process(pid: int, number: int) -> bool:
 
 def kill_descendants(limit: float = 5.0, clock: Clock = CLOCK) -> list[int]:
     """Kill and reap all descendants but those `kept`, for at most *limit* seconds; the ids of those that are left."""
-    deadline = clock.awake() + limit
+    deadline = clock.uptime() + limit
     while True:
         left = [pid for pid in descendants() if pid not in kept]
         for pid in left:
             signal_process(pid, signal.SIGKILL)
         _reap()
-        if not left or clock.awake() > deadline:
+        if not left or clock.uptime() > deadline:
             return left
         clock.sleep(0.01)
 

@@ -85,7 +85,7 @@ def file_exists(name: str) -> bool | None:
         return None
 
 
-class Notice:
+class PreemptionNotice:
     """Whether this process received a signal to end; ``reason`` says so, with *receiver* as the one that got it."""
 
     def __init__(self, receiver: str, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT)) -> None:
@@ -122,11 +122,11 @@ class NoticedNodes:
         self._time = plan["grace"] - plan.get("margin", plan["grace"])
         self._clock = clock
         self._echo = echo
-        self._until: Dict[str, float] = {}  # as `Clock.awake` counts, by the name of a node
+        self._until: Dict[str, float] = {}  # as `Clock.uptime` counts, by the name of a node
 
     def are_due(self, notices: Mapping[str, str], standby_ready: int) -> bool:
         """Whether *notices*, by the names of nodes, end the attempt now that so many pods stand by."""
-        now = self._clock.awake()
+        now = self._clock.uptime()
         new = [node for node in notices if node not in self._until]
         self._until.update((node, now + self._time) for node in new)
         if standby_ready >= len(notices) or now >= min(self._until[node] for node in notices):
@@ -148,7 +148,7 @@ class CoordinatorStopSource:
         self,
         context: AgentContext,
         members: Members,
-        notice: Notice,
+        notice: PreemptionNotice,
         transport: Transport,
         check_fence: Callable[[], None] = lambda: None,
         echo: Callable[[str], None] = lambda line: None,
@@ -166,7 +166,7 @@ class CoordinatorStopSource:
         """The `StopRequest` that is pending, or None."""
         self._check_fence()
         self._members.serve(0)
-        self._note_launchers_end()
+        self._record_launchers_end()
         requested = pending(self._context.mounts)
         if requested is not None:
             return StopRequest(Outcome(STOPPED, requested.reason, 0), requested.kind == STOP)
@@ -191,7 +191,7 @@ class CoordinatorStopSource:
             return None
         return Outcome(NOT_RETRYABLE, "the run folder was deleted", protocol.NOT_RETRYABLE)
 
-    def _note_launchers_end(self) -> None:
+    def _record_launchers_end(self) -> None:
         """Let the scheduler of a stream end with node 0's launcher, once those of the other nodes have ended."""
         remote = self._transport.remote_launchers(self._context.with_pods(self._members.pods))
         if remote and workers(self._context.plan) and len(nodes_in(self._members.ended)) == remote:

@@ -12,14 +12,14 @@ from .connection import Identity
 from .context import AgentContext
 from .elastic_coordinator import ElasticCoordinator
 from .launch import gang_commands
-from .node import check_hardware, clear_shared_memory, place, serve_forks, start_sshd, unpack_code, write_environment
+from .node import check_hardware, clear_shared_memory, location, serve_forks, start_sshd, unpack_code, write_environment
 from .outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, StopSource
 from .places import ExpectedPods
 from .plan import COORDINATOR, nodes_in, workers
 from .pod_record import PodRecord
 from .pool_coordinator import PoolCoordinator, tables
 from .readiness import Readiness, Staging
-from .record import Record, noted_first_attempt
+from .record import Record, recorded_first_attempt
 from .schema import Greeting
 from .standby_coordinator import StandbyCoordinator
 from .starts import StartServer
@@ -56,7 +56,7 @@ class Tcp:
         expected = ExpectedPods(len(context.hosts), restart_count)
         try:
             if "elastic" in context.plan:
-                first = noted_first_attempt(context.folder, repr(context.plan.get("submitted"))) or number
+                first = recorded_first_attempt(context.folder, repr(context.plan.get("submitted"))) or number
                 began = pods_at_work(context.folder, first) is not None and not was_moved(context.folder)
                 self._members = ElasticCoordinator(self._channel(context), context, number, record, began)
             elif context.standby:
@@ -111,7 +111,7 @@ class Tcp:
             members.relay = self._starts.relay
             start_sshd(context)
         environment = write_environment(context, number)
-        commands = gang_commands(context.plan, [0], place(context, environment))
+        commands = gang_commands(context.plan, [0], location(context, environment))
         return Launch(commands, environment, context.pid_file)
 
     def _prepare_node(self, context: AgentContext) -> hardware.Facts:

@@ -99,7 +99,7 @@ def _file_lock(path: Path, echo: Echo, name: str) -> Iterator[None]:
 def _take(
     storage: Storage, claim: str, owner: str, echo: Echo, sleep: Callable[[float], None], clock: Callable[[], float]
 ) -> None:
-    seen, since, told, lost = b"", clock(), False, 0
+    seen, since, announced, lost = b"", clock(), False, 0
     while not storage.write(claim, _text(owner, 0), exclusive=True):
         current = storage.read(claim) or b""
         if current != seen:
@@ -109,8 +109,8 @@ def _take(
                 storage.remove(claim)
                 continue
             since, lost = clock(), lost + 1
-        if not told:
-            told = True
+        if not announced:
+            announced = True
             echo(f"waiting for another process that builds it: {claim}")
         sleep(_PAUSE)
 

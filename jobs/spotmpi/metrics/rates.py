@@ -91,7 +91,7 @@ ARRIVAL_RULE = (
     "the time of an iteration is the mean of its window."
 )
 
-_LINE_KEYS = frozenset({"t", "awake", "attempt", "member", "kind"})  # of the line, not of the training
+_LINE_KEYS = frozenset({"t", "uptime", "attempt", "member", "kind"})  # of the line, not of the training
 _NON_SCALARS = _LINE_KEYS | {"iteration", "time", "seconds", "epoch", "waited"}
 
 Line = Mapping[str, Any]  # one line of metrics.jsonl
@@ -271,7 +271,7 @@ def seconds_between(first: Line, second: Line) -> float:
 
     Lines of programs that ran before agents recorded it have Unix times alone.
     """
-    key = "awake" if is_number(first.get("awake")) and is_number(second.get("awake")) else "t"
+    key = "uptime" if is_number(first.get("uptime")) and is_number(second.get("uptime")) else "t"
     return float(second[key] - first[key])
 
 

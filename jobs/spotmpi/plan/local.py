@@ -71,7 +71,7 @@ def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dic
 
 def preview(plan: RunPlan, python: str, root: bool) -> dict[str, Any]:
     """The plan with the commands that its agent starts at once; *python* runs the agent, and *root* may be its user."""
-    commands = launch.gang_commands(plan, range(launch.launcher_count(plan)), launch.local_place(plan, python, root))
+    commands = launch.gang_commands(plan, range(launch.launcher_count(plan)), launch.local_location(plan, python, root))
     return {**plan, "commands": [{**each, "member": each["member"].text} for each in commands]}
 
 

@@ -60,7 +60,7 @@ class SeenEvents:
             self._lines[where] = max(event.number, self._lines.get(where, 0))
             return new
         if event.kind == record.METRIC:
-            recorded = event.values.get("awake")
+            recorded = event.values.get("uptime")
             moment = float(recorded) if isinstance(recorded, int | float) else event.time  # which old agents left out
             new = moment > self._metrics.get(where, -math.inf)
             self._metrics[where] = max(moment, self._metrics.get(where, -math.inf))

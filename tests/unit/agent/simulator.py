@@ -212,11 +212,11 @@ class MachineClock(Clock):
     def __call__(self) -> float:
         return EPOCH + self._agent.world.now + self._agent.world.unix_offset
 
-    def awake(self) -> float:
+    def uptime(self) -> float:
         return 100.0 + 1000.0 * self._agent.number + self._agent.world.now
 
     def elapsed(self) -> float:
-        return self.awake() + 17.0
+        return self.uptime() + 17.0
 
     def sleep(self, seconds: float) -> None:
         self._agent.wait(seconds)
@@ -448,7 +448,7 @@ class SimulatedMembers:
             self._agent.wait(max(timeout, TICK))
         for worker in self.connections.values():
             if not worker.silent:
-                worker.last_received = self._agent.clock.awake()
+                worker.last_received = self._agent.clock.uptime()
         for place in set(self.connections) - set(self.workers):
             if self.connections[place].lost and self._world.up[self.pod(place)] <= self._world.now:
                 self._connect(place)
@@ -521,8 +521,8 @@ class WatchedRecord(PodRecord):
         self._agent = agent
         super().__init__(context.folder, agent.clock, context.restart_count)
 
-    def take_attempt(self) -> int:
-        number = super().take_attempt()
+    def claim_attempt(self) -> int:
+        number = super().claim_attempt()
         self._agent.attempt = number
         self._agent.world.note("attempt", number, self._agent.number)
         if self._agent.replaced:  # during an earlier attempt

@@ -55,7 +55,7 @@ class JumpingClock(Clock):
     def __call__(self) -> float:
         return 1_795_000_000.0 + self.slept + self.worked
 
-    def awake(self) -> float:
+    def uptime(self) -> float:
         return 5000.0 + self.worked
 
     def elapsed(self) -> float:
@@ -124,11 +124,11 @@ def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the
         "ending": {"at": 0.0, "reason": ENDING},
     }
     source = SuspendingSource(tmp_path, clock, slept, worked)
-    counts = {"run": clock.awake(), "cost": clock.elapsed(), "ending": clock()}
+    counts = {"run": clock.uptime(), "cost": clock.elapsed(), "ending": clock()}
     until = {name: None if seconds is None else counts[name] + seconds for name, seconds in deadlines.items()}
     record = Record(str(tmp_path), clock)
     command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": waits, "environment": {}}
-    ends = Deadlines(clock.awake() + 60.0)._replace(**until)
+    ends = Deadlines(clock.uptime() + 60.0)._replace(**until)
     launch = Launch([command], {}, str(tmp_path / "rank-0.pid"), rate=1.0, deadlines=ends)
     source.attempt = Attempt(1, plan, launch, record, source, clock)
 

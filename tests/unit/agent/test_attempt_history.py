@@ -105,7 +105,7 @@ def test_an_attempt_is_recorded_with_everything_that_its_program_reported(run: R
         "present": 1005.0,
         "started": 1010.0,
         "ended": 1100.0,
-        "held": 95.0,
+        "elapsed": 95.0,
         "cause": "interruption",
         "reason": "node 1 is going away",
         "exit_code": 75,

@@ -24,7 +24,7 @@ from spotmpi.agent.checkpoint_files import newest_iteration
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext, Mounts
 from spotmpi.agent.plan import NODE, Member
-from spotmpi.agent.stop_requests import Notice
+from spotmpi.agent.stop_requests import PreemptionNotice
 from tests.contract.processes import wait_until
 from tests.testbed.web import free_pair, free_port
 from tests.unit.agent.gang import LIMIT, Gang
@@ -393,7 +393,7 @@ def test_on_slurm_the_next_node_copies_what_it_has_to_the_volume_before_it_ends(
     monkeypatch.setattr(worker, "run", work)
     try:
         transport: Any = None
-        assert __main__.run_member(context, transport, Notice("this node", signals=()), first) == code
+        assert __main__.run_member(context, transport, PreemptionNotice("this node", signals=()), first) == code
     finally:
         sender.close()
     assert names(volume) == [files.name_of(iteration) for iteration in iterations]

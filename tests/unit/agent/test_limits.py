@@ -33,8 +33,8 @@ def plan(cost: float | None) -> Any:
         # Clocks of two machines that differ make no time negative.
         ([{"started": 1500, "ended": 1600}, {"present": 1400, "started": 1410, "ended": 1500}], 100 + 600),
         # What an agent has measured counts, whatever happened to its clock meanwhile.
-        ([{"present": 1900, "started": 1905, "ended": 100, "held": 300.0}], 300 + 600),
-        ([{"present": 100, "started": 105, "ended": 1900, "held": 300.0}], 300 + 100),
+        ([{"present": 1900, "started": 1905, "ended": 100, "elapsed": 300.0}], 300 + 600),
+        ([{"present": 100, "started": 105, "ended": 1900, "elapsed": 300.0}], 300 + 100),
     ],
 )
 def test_the_time_for_which_nodes_were_held(attempts: list[AttemptRecord], seconds: float) -> None:

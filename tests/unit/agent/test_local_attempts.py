@@ -34,7 +34,7 @@ from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
-from spotmpi.agent.stop_requests import CoordinatorStopSource, Notice
+from spotmpi.agent.stop_requests import CoordinatorStopSource, PreemptionNotice
 from tests.clocks import SetClock
 from tests.transient_errors import TransientErrors
 
@@ -347,7 +347,7 @@ def test_sigterm_is_notice_that_the_machine_goes_away_and_a_terminal_ends_nothin
 ) -> None:
     sources: list[CoordinatorStopSource] = []
 
-    def run(context: AgentContext, transport: Children, notice: Notice) -> int:
+    def run(context: AgentContext, transport: Children, notice: PreemptionNotice) -> int:
         sources.append(CoordinatorStopSource(context, NoMembers(), notice, transport))
         return 0
 
@@ -433,13 +433,13 @@ def test_a_history_that_cannot_be_read_is_not_one_of_lost_agents(
 def test_metrics_have_the_time_awake_beside_the_time_for_people(tmp_path: Path) -> None:
     clock = SetClock()
     for run_record in (Record(str(tmp_path), clock), PodRecord(str(tmp_path), clock)):
-        run_record.metric(1, COORDINATOR, "metric", {"iteration": 1, "awake": 7})
+        run_record.metric(1, COORDINATOR, "metric", {"iteration": 1, "uptime": 7})
         clock.unix -= 3600
         clock.seconds += 0.02
         run_record.metric(1, COORDINATOR, "metric", {"iteration": 2}, ago=0.01)
         run_record.close()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["awake"] for line in lines] == pytest.approx([100.0, 100.01, 100.02, 100.03])
+    assert [line["uptime"] for line in lines] == pytest.approx([100.0, 100.01, 100.02, 100.03])
 
 
 @pytest.mark.parametrize("available", [True, False], ids=["both families", "a container without IPv6"])

@@ -180,7 +180,7 @@ def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
         return answers.pop(0)
 
     monkeypatch.setattr(pool_worker, "join_coordinator", join)
-    monkeypatch.setattr(PoolWorker, "_work", lambda worker, link: None)
+    monkeypatch.setattr(PoolWorker, "_work", lambda worker, coordinator: None)
     monkeypatch.setattr(PoolWorker, "_print", lambda worker, text: lines.append(text))
     plan: Any = {"limits": {"start": 1.0}, "hosts": ["run-0"], "run": "run", "roles": [{"restart": "each"}]}
     notice: Any = SimpleNamespace(reason=None)

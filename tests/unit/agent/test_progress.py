@@ -301,7 +301,7 @@ def test_json_of_anybody_has_no_value_that_a_reader_stumbles_over(text: str, val
 
 
 @pytest.mark.parametrize("text", ["[" * 17 + "]" * 17, "[" * 100_000, "[" * 100_000 + "]" * 100_000, "{", ""])
-def test_json_that_is_torn_or_nested_deeply_is_refused(text: str) -> None:
+def test_json_that_is_partial_or_nested_deeply_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         protocol.read_json(text)
 

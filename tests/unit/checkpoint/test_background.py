@@ -194,7 +194,7 @@ def test_a_users_program_goes_on_while_its_checkpoint_is_written(
 ) -> None:
     clock = SetClock()
     variables = {protocol.ENV_CHECKPOINT_PATH: str(tmp_path / "volume"), protocol.ENV_CHECKPOINT_EVERY: "60"}
-    session = Session(variables, "", clock.awake)
+    session = Session(variables, "", clock.uptime)
     for iteration in (1, 2, 3):
         clock.sleep(30)
         session.save(iteration, {"a": iteration}, now=False)

@@ -219,7 +219,7 @@ def test_the_state_is_copied_before_training_changes_it(shm: Path, tmp_path: Pat
 )
 def test_one_is_due_each_so_many_iterations_or_seconds(shm: Path, every: str, due: list[int]) -> None:
     clock = SetClock()
-    memory = Memory(str(shm), every, "run-1", clock.awake)
+    memory = Memory(str(shm), every, "run-1", clock.uptime)
     memory.prepare()
     found = []
     for iteration in range(1, 8):

@@ -154,7 +154,7 @@ def test_metrics_of_an_attempt_whose_clock_is_behind_are_kept(paths: RunPaths) -
 
 def test_metrics_after_the_clock_of_their_node_was_set_back_are_kept_once(paths: RunPaths) -> None:
     """As agents print them: with the seconds of a clock that nobody sets."""
-    entries = [metric(time, number, awake=50.0 + number) for number, time in enumerate((1000, 1001, 400, 401), 1)]
+    entries = [metric(time, number, uptime=50.0 + number) for number, time in enumerate((1000, 1001, 400, 401), 1)]
     take(paths, entries)
     take(paths, entries)
     assert [values["iteration"] for values in reader.lines(paths.metrics)] == [1, 2, 3, 4]

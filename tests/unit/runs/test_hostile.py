@@ -183,7 +183,7 @@ def test_a_terminal_gets_the_colours_of_a_line_and_no_other_control_character(
 
 
 def test_time_to_go_may_be_more_than_a_day() -> None:
-    pace = view.Pace()
-    pace.update(Event(1.0, "metric", values={"kind": "context", "total_iterations": 100_001}))
-    pace.update(Event(2.0, "metric", values={"kind": "metric", "iteration": 1, "seconds": [1.0]}))
-    assert pace.status() == "1 it/s  ETA 27:46:40"
+    throughput = view.Throughput()
+    throughput.update(Event(1.0, "metric", values={"kind": "context", "total_iterations": 100_001}))
+    throughput.update(Event(2.0, "metric", values={"kind": "metric", "iteration": 1, "seconds": [1.0]}))
+    assert throughput.status() == "1 it/s  ETA 27:46:40"

@@ -176,7 +176,7 @@ class KubernetesBackend:
                 *memory_notes(spec, pod_context.MEMORY, copied=True),
                 *([obstacle] if obstacle else []),
             ],
-            "code": {"digest": shipment.packed.digest, "from_volume": shipment.by_volume} if shipment else None,
+            "code": {"digest": shipment.packed.digest, "from_volume": shipment.from_volume} if shipment else None,
             "owner": submission.owner,
             "ssh_secret": spec.kubernetes.ssh_secret or (self._environment.ssh_secret if self._environment else None),
             "unchecked": None,

@@ -220,7 +220,7 @@ class SlurmBackend:
         """The newest job of a run, None where Slurm knows none."""
         return queue.find(self._login, [run]).get(run)
 
-    def note_waiting(self, paths: RunPaths, job: Job) -> None:
+    def record_waiting(self, paths: RunPaths, job: Job) -> None:
         """Record why the run waits, once for each reason, and end it after ``limits.start`` where its spec has that.
 
         Queues are hours long at many sites, so the default of that limit counts only from the start of the job.
@@ -382,7 +382,7 @@ class _Watch:
         except SpotmpiError:
             return True  # slurmctld may be restarting
         if job is not None and job.waits:
-            self._backend.note_waiting(self._paths, job)
+            self._backend.record_waiting(self._paths, job)
             return True
         return not self._backend.reconcile(self._paths, job).over
 

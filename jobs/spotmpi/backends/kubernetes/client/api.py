@@ -133,9 +133,9 @@ class _Connection(ConnectionParams):
             parameters["auth"] = self._access
         # Authorities may have no key identifiers (EKS's are reported so): Python 3.13 demands them, kubectl does not.
         parameters["verify"].verify_flags &= ~ssl.VERIFY_X509_STRICT
-        return {**parameters, "event_hooks": {"response": [self._note_response]}}
+        return {**parameters, "event_hooks": {"response": [self._record_response]}}
 
-    async def _note_response(self, response: httpx2.Response) -> None:
+    async def _record_response(self, response: httpx2.Response) -> None:
         self._clock.update(response.headers.get("Date"))
         response.headers.setdefault("Content-Type", "")  # lightkube relies on it, and not every proxy sends one
 

@@ -25,6 +25,7 @@ from spotmpi.entries.build_lock import collect, only_builder
 from spotmpi.entries.inputs import Resolved
 from spotmpi.entries.manifest import DATASET, FORMAT, MANIFEST, Code, File, Manifest, Reference, check_name, digest_of
 from spotmpi.entries.store import Store, folder
+from spotmpi.entries.values import token
 from spotmpi.images.environment import known_images, lock_hash
 from spotmpi.pools.progress import print_message
 from spotmpi.programs.pool.call import CallAborted
@@ -350,7 +351,7 @@ def _manifest(request: _Request, files: tuple[File, ...], run: str | None, cost:
 
 def _token(dataset: Dataset, name: str, value: Any) -> str:
     """What identifies an argument; one with code in it is part of the code."""
-    return "code" if code_identity.has_code(value, dataset.function) else code_identity.token(value, name)
+    return "code" if code_identity.has_code(value, dataset.function) else token(value, name)
 
 
 def _plain(value: Any) -> bool:

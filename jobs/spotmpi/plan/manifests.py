@@ -290,6 +290,7 @@ def _failure_policy(failures: int, job_per_node: bool, standby: bool = False) ->
 
 
 def _job(spec: JobSpec, target: ClusterTarget, submission: Submission, role: str = NODE) -> Object:
+    """The Job of all pods of a role, or of one where each has its own; none starts a pod again by itself."""
     pods_of_job = 1 if target.job_per_node else spec.nodes
     job: Object = {
         "parallelism": pods_of_job,

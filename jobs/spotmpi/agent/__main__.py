@@ -91,7 +91,7 @@ def run_member(context: AgentContext, transport: Tcp, notice: PreemptionNotice, 
         return code
     finally:
         _close(copies)
-        processes.kept.clear()
+        processes.exempt.clear()
         processes.kill_descendants()
 
 

@@ -141,7 +141,7 @@ class CoordinatedAttempt(_NodeZero):
         if not isinstance(launch, Outcome) and self._context.slurm:
             machine = history.avoided_machine(nodes_in(self._members.machines))
             if machine is not None:
-                return self._given_again(machine)
+                return self._end_on_avoided(machine)
         return launch
 
     def _start(self, launch: Launch, run_deadline: float | None) -> Attempt:
@@ -241,7 +241,7 @@ class CoordinatedAttempt(_NodeZero):
             if node == COORDINATOR:
                 self._notice.give(reason)
             if machine is not None and not self._avoid(machine, reason, True):
-                return self._given_again(machine)
+                return self._end_on_avoided(machine)
         return outcome
 
     def _machine(self, node: Member) -> str | None:
@@ -251,7 +251,7 @@ class CoordinatedAttempt(_NodeZero):
     def _avoid(self, machine: str, reason: str, checked: bool) -> bool:
         return self._repeat(lambda: self._history.avoid(machine, reason, checked))
 
-    def _given_again(self, machine: str) -> Outcome:
+    def _end_on_avoided(self, machine: str) -> Outcome:
         """The end of an attempt whose nodes include a *machine* that the run avoids.
 
         Slurm gets the job back, with the node excluded. In a cluster only another submission can exclude it, and the

@@ -198,11 +198,11 @@ def _run_sshd(context: AgentContext) -> None:
         ssh.install_keys(context.mounts.secret, context.ssh_folder)
         while True:
             process = ssh.start_daemon(context.ssh_folder)
-            processes.kept.add(process.pid)
+            processes.exempt.add(process.pid)
             process.wait()
-            if process.pid not in processes.kept:
+            if process.pid not in processes.exempt:
                 return  # this agent ends
-            processes.kept.discard(process.pid)
+            processes.exempt.discard(process.pid)
             context.clock.sleep(_RESTART_PAUSE)
     except (ssh.InvalidKeys, OSError) as error:
         sys.stderr.write("no sshd runs in this pod, which only programs that call ssh need: %s\n" % error)

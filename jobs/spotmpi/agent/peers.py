@@ -391,7 +391,7 @@ def _limit_unauthenticated(nodes: int) -> int:
     return min(limit, max(soft // 4, 1))
 
 
-class Joined(NamedTuple):
+class Admission(NamedTuple):
     """A worker's connection to node 0, the attempt that it is welcome in, and its place, where pods stand by.
 
     *nodes* is how many the attempt has, where that changes.
@@ -403,7 +403,7 @@ class Joined(NamedTuple):
     nodes: Optional[int] = None
 
 
-def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Joined | str:
+def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Admission | str:
     """Connect to node 0 and be welcomed; the reason why not yet otherwise.
 
     *greeting* holds the name, restart count and machine of this worker, *nodes* how many there are in all.
@@ -423,7 +423,7 @@ def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Joi
         connection.heartbeat = Heartbeat(lambda: [connection], lambda: connection.last_polled, nodes, clock)
         place = answer.get("place")
         own = None if place is None else read_member(place)
-        return Joined(connection, int(answer["welcome"]), own, answer.get("nodes"))
+        return Admission(connection, int(answer["welcome"]), own, answer.get("nodes"))
     connection.close()
     refusal = (answer or {}).get("refused")
     if isinstance(refusal, str):

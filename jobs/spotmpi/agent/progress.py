@@ -124,18 +124,18 @@ class Recognizer:
         self._counters = {found.form.name: counter}
         return counter.metrics
 
-    def _find(self, text: str) -> _Found | None:
+    def _find(self, text: str) -> _ProgressLine | None:
         """The progress in *text*: of the form that was taken, else of the first one that matches."""
         for form in (self.form,) if self.form else FORMS:
             match = re.search(form.pattern, text)
             if match and not re.search(_OTHER_WORK, text[: match.start("n")]):
-                found = _Found(form, text, match)
+                found = _ProgressLine(form, text, match)
                 valid = found.total is None or found.n <= found.total
                 return found if valid and (not form.needs_scalar or re.search(_SCALAR, text)) else None
         return None
 
 
-class _Found:
+class _ProgressLine:
     """A line with progress of a form."""
 
     def __init__(self, form: Form, text: str, match: re.Match[str]) -> None:
@@ -154,25 +154,25 @@ class _Found:
 class _Counter:
     """Counts the iterations of one kind of line, across epochs that begin their numbers anew."""
 
-    def __init__(self, first: _Found) -> None:
+    def __init__(self, first: _ProgressLine) -> None:
         self.metrics: List[Metric] = []
         self._first = first
-        self._last: Optional[_Found] = None
+        self._last: Optional[_ProgressLine] = None
         self._base = 0
         self._begin = first.n  # of the current epoch
         self._lines = 0
 
-    def counts(self, found: _Found) -> bool:
+    def counts(self, found: _ProgressLine) -> bool:
         """Whether *found*, before the form is taken, goes on with these lines."""
         last = self._last
         if last is None or found.words != self._first.words or not self._alike(found):
             return False
         return (found.epoch, found.n) >= (last.epoch, last.n)
 
-    def _alike(self, found: _Found) -> bool:
+    def _alike(self, found: _ProgressLine) -> bool:
         return found.total == self._first.total and found.label == self._first.label
 
-    def advance(self, found: _Found) -> int | None:
+    def advance(self, found: _ProgressLine) -> int | None:
         """The iteration of *found*; None for a line of another kind, and for one that repeats the last."""
         last, form = self._last, found.form
         if not self._alike(found) or (last and (found.n, found.epoch) == (last.n, last.epoch)):

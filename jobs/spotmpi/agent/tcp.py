@@ -70,7 +70,7 @@ class Tcp:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
         return self._members
 
-    def join(self, context: AgentContext, greeting: Greeting) -> peers.Joined | str:
+    def join(self, context: AgentContext, greeting: Greeting) -> peers.Admission | str:
         """A worker's connection to node 0, or the reason why not yet."""
         nodes = sum(role["count"] for role in context.plan["roles"]) + len(context.standby)
         return peers.join(context.hosts[0], self._channel(context), greeting, nodes)

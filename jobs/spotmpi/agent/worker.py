@@ -30,7 +30,7 @@ from .node import (
     write_environment,
 )
 from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error, restart_pause
-from .peers import Joined
+from .peers import Admission
 from .plan import NODE, STANDBY, Member, RunPlan, read_member
 from .pod_record import PodRecord
 from .readiness import Staging
@@ -49,7 +49,7 @@ _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
 class CoordinatorClient:
     """The connection by which node 0 was *joined* and what it requested from then on; a `StopSource`."""
 
-    def __init__(self, joined: Joined, notice: PreemptionNotice, cgroup: str, folder: str = "/") -> None:
+    def __init__(self, joined: Admission, notice: PreemptionNotice, cgroup: str, folder: str = "/") -> None:
         self.connection = joined.connection
         # The attempt that this node works for, its place, where pods stand by, and the attempt's number of nodes,
         # where that changes; and the newest that node 0 has sent.
@@ -300,7 +300,7 @@ def join_coordinator(
     started: float,
     limit: float | None = None,
     place: Member | None = None,
-) -> Joined | None:
+) -> Admission | None:
     """The connection to node 0; None after *limit* seconds, or on notice.
 
     *started* is the Unix time from which on this node works for the run. By default *limit* is ``limits.start``.

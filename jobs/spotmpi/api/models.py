@@ -176,7 +176,7 @@ def predict(
         InputError: there is no such model or data set, or all problems of the spec.
         SpotmpiError: the run did not succeed, or its results could not be kept.
     """
-    from spotmpi.api import kept  # what only starts runs
+    from spotmpi.api import keep_requests  # what only starts runs
     from spotmpi.api.pipelines import pipeline
 
     chosen = find(model)
@@ -186,7 +186,7 @@ def predict(
     state = started.run(source, [f'init="{reference}"', f'keep="{name}"'], on)
     if state.state != "succeeded":
         raise SpotmpiError(f"the prediction {state.id} {state.state}: {state.reason or 'no reason is recorded'}")
-    return kept.results_of(state)
+    return keep_requests.results_of(state)
 
 
 def _name_of(data: str | Path | DataSet) -> str:

@@ -263,7 +263,7 @@ def _follow(view: _View, decided: Decided, newly_refused: bool) -> placed.State:
     is_partial = view.gang.is_partial_over(view.capacity, view.now) or (following is not None and view.gang.placed > 0)
     if is_partial and (following is None or following["name"] in state["tried"]):
         target, pause = _pause(view, following or view.at, decided)
-        return placed.given_back(state, target, view.now, pause, idle)
+        return placed.give_back(state, target, view.now, pause, idle)
     if following is not None:
         return placed.decided(state, following, view.now, "asked next while waiting: " + decided.reason, idle)
     is_new = newly_refused and decided.group != here

@@ -28,7 +28,7 @@ Values = Dict[str, Any]
 _PIECE = 1 << 20  # bytes between two looks whether to go on
 
 
-class Found(NamedTuple):
+class StoredCheckpoint(NamedTuple):
     """A checkpoint that was read: where, what its manifest says, and the state."""
 
     path: str
@@ -72,7 +72,7 @@ class Store:
         if self.memory:
             self.memory.prepare()
 
-    def newest(self, check: Callable[[Values], object] = lambda manifest: None) -> Optional[Found]:
+    def newest(self, check: Callable[[Values], object] = lambda manifest: None) -> Optional[StoredCheckpoint]:
         """The newest complete checkpoint, be it in memory or on the volume.
 
         Damaged ones, also those whose manifest *check* says so of, are removed from memory and renamed on the volume,
@@ -180,7 +180,7 @@ class Store:
         for name, in_memory in sorted(found, reverse=True):
             yield os.path.join(memory if in_memory else self._folder, name), in_memory
 
-    def _read(self, path: str, check: Callable[[Values], object]) -> Found:
+    def _read(self, path: str, check: Callable[[Values], object]) -> StoredCheckpoint:
         manifest = files.read_manifest(path)
         check(manifest)
         data = files.read_state(path, manifest)
@@ -192,7 +192,7 @@ class Store:
         ]
         if differing:
             raise WrongIdentity("checkpoint %s belongs to %s" % (path, ", ".join(differing)))
-        return Found(path, manifest, decode(data))
+        return StoredCheckpoint(path, manifest, decode(data))
 
 
 def read(folder: Optional[str] = None) -> Any:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spotmpi.agent import checkpoint_files as files
 from spotmpi.agent import hardware, protocol
 from spotmpi.checkpoint.memory import Memory, from_environment
-from spotmpi.checkpoint.store import Found, Store, WrongIdentity
+from spotmpi.checkpoint.store import Store, StoredCheckpoint, WrongIdentity
 from tests.clocks import SetClock
 
 OURS = {"program": "p", "seed": 0}
@@ -47,7 +47,7 @@ def remember(own: Store, *iterations: int, size: int = 3) -> Memory:
     return memory
 
 
-def newest(shm: Path, volume: Path) -> Found:
+def newest(shm: Path, volume: Path) -> StoredCheckpoint:
     found = store(shm, volume).newest()
     assert found is not None
     return found

@@ -15,7 +15,7 @@ from .clock import CLOCK, Clock
 from .files import is_locked
 from .launch import SCHEDULER
 from .launcher_output import Line, LineSplitter, PieceSplitter
-from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest, StopSource
+from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest, StopSignal
 from .plan import NODE, Command, Member, RunPlan
 from .progress import Progress, Recognizer, Report
 from .record import RECOGNIZED, Record
@@ -65,7 +65,7 @@ class Launch(NamedTuple):
 
 
 class Attempt:
-    """Runs what *launch* says once; *stop_source* is polled for a request to end the attempt."""
+    """Runs what *launch* says once; *stop_signal* is polled for a request to end the attempt."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class Attempt:
         plan: RunPlan,
         launch: Launch,
         record: Record,
-        stop_source: StopSource,
+        stop_signal: StopSignal,
         clock: Clock = CLOCK,
     ) -> None:
         self.number = number
         self.plan = plan
         self.launch = launch
         self.record = record
-        self.stop_source = stop_source
+        self.stop_signal = stop_signal
         self.clock = clock
         self.progress = Progress(clock.uptime(), plan["metrics_pattern"])
         self.pid_file = launch.pid_file
@@ -260,7 +260,7 @@ class Attempt:
         has_failed = self._failed_node is not None or self._replica_failure is not None
         if not self._stop_request and not has_failed and self._running():
             self._name_exception(now)
-            stop_request = self.stop_source.pending() or self._exceeded_limit(now)
+            stop_request = self.stop_signal.pending() or self._exceeded_limit(now)
             if stop_request:
                 self._begin_stop(stop_request)
         if self._awaiting_checkpoint:
@@ -272,7 +272,7 @@ class Attempt:
         late = self._abort_by is None and self._term_sent is not None and now > self._term_sent + TERM_GRACE
         if self._replicas_end is not None and now > self._replicas_end:
             late = True
-        if self.stop_source.kill_requested() or late:
+        if self.stop_signal.kill_requested() or late:
             self._signal_all(signal.SIGKILL)
 
     def _exceeded_limit(self, now: float) -> StopRequest | None:

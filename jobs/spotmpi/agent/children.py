@@ -14,7 +14,7 @@ from .context import AgentContext, Mounts
 from .files import write_atomically
 from .launch import ADDRESS, Location, gang_commands, launcher_count, local_location, size_file, worker_command
 from .launcher_output import Line
-from .outcomes import Outcome, StopSource
+from .outcomes import Outcome, StopSignal
 from .plan import COORDINATOR, WORKERS, Command, Member, read_member, read_plan, workers
 from .record import WAITING, Record
 
@@ -116,12 +116,12 @@ class Children:
         self,
         context: AgentContext,
         number: int,
-        stop_source: StopSource,
+        stop_signal: StopSignal,
         record: Record,
         since: float,
     ) -> Launch | Outcome:
         """The launchers of all nodes, and the workers of a pool or stream."""
-        outcome = self._wait_for_nodes(context, stop_source, record)
+        outcome = self._wait_for_nodes(context, stop_signal, record)
         if outcome is not None:
             return outcome
         plan = context.with_pods(self._members.pods if self._members else None).plan
@@ -139,14 +139,14 @@ class Children:
             replicas = LocalWorkers(context, location, location.control)
         return Launch(commands, environment, os.path.join(context.folder, PID_FILE), replicas)
 
-    def _wait_for_nodes(self, context: AgentContext, stop_source: StopSource, record: Record) -> Outcome | None:
+    def _wait_for_nodes(self, context: AgentContext, stop_signal: StopSignal, record: Record) -> Outcome | None:
         """The outcome of an attempt that is to end before it has its nodes; else None, once it has them."""
         last_reason = None
         while True:
             reason = self._members.missing() if self._members else None
             if reason is None:
                 return None
-            stop_request = stop_source.pending()
+            stop_request = stop_signal.pending()
             if stop_request is not None:
                 return stop_request.outcome
             if reason != last_reason:

@@ -34,7 +34,7 @@ from .outcomes import (
 )
 from .plan import COORDINATOR, NODE, WORKER, Member, nodes_in, workers
 from .progress import Progress
-from .stop_requests import CoordinatorStopSource, PreemptionNotice
+from .stop_requests import CoordinatorStopSignal, PreemptionNotice
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start
     from .transport import Members, Transport
@@ -95,7 +95,7 @@ class CoordinatedAttempt(_NodeZero):
         self._history = history
         self._members = members
         self._number = number
-        self._stop_source = CoordinatorStopSource(
+        self._stop_signal = CoordinatorStopSignal(
             context,
             members,
             notice,
@@ -136,7 +136,7 @@ class CoordinatedAttempt(_NodeZero):
         """What is launched once every member is ready, or why nothing can be."""
         history = self._history
         launch = self._transport.prepare(
-            self._context, self._number, self._stop_source, history.record, history.allocated_since
+            self._context, self._number, self._stop_signal, history.record, history.allocated_since
         )
         if not isinstance(launch, Outcome) and self._context.slurm:
             machine = history.avoided_machine(nodes_in(self._members.machines))
@@ -157,10 +157,10 @@ class CoordinatedAttempt(_NodeZero):
         ending = plan.get("ending")
         deadlines = Deadlines(start, run_deadline, history.cost_deadline(), ending and ending["at"])
         launch = launch._replace(rate=history.world.rate, deadlines=deadlines)
-        return Attempt(self._number, plan, launch, history.record, self._stop_source, clock)
+        return Attempt(self._number, plan, launch, history.record, self._stop_signal, clock)
 
     def _run_launchers(self, attempt: Attempt) -> Outcome:
-        self._stop_source.progress = attempt.progress
+        self._stop_signal.progress = attempt.progress
         outcome = attempt.run()
         if outcome.cause == SUCCEEDED:
             outcome = self._wait_for_launchers()
@@ -170,17 +170,17 @@ class CoordinatedAttempt(_NodeZero):
         # mpirun may have noticed first that a host is gone, and it names no node.
         if outcome.cause == INTERRUPTION and not outcome.lost_nodes:
             self._members.serve(0.05)
-            outcome = outcome._replace(lost_nodes=self._stop_source.lost_nodes())
+            outcome = outcome._replace(lost_nodes=self._stop_signal.lost_nodes())
         return outcome
 
     def _wait_for_launchers(self) -> Outcome:
         """How the launchers of the other nodes ended, once node 0's own has succeeded."""
         while len(self._members.ended) < self._transport.remote_launchers(self._context.with_pods(self._members.pods)):
-            stop_request = self._stop_source.pending()
+            stop_request = self._stop_signal.pending()
             if stop_request:
                 return stop_request.outcome
             self._members.serve(0.1)
-        return self._stop_source.launcher_failure() or Outcome(SUCCEEDED, None, 0)
+        return self._stop_signal.launcher_failure() or Outcome(SUCCEEDED, None, 0)
 
     def _find_interruption(self) -> Outcome | None:
         """An interruption, where the launcher failed because a host went.
@@ -191,7 +191,7 @@ class CoordinatedAttempt(_NodeZero):
         failed = clock.uptime()
         self._members.broadcast_to_gang(end=self._number)
         while clock.uptime() < failed + self._context.plan["limits"]["silence"] * 1.5 + LIVENESS_MARGIN:
-            interruption = self._stop_source.interruption()
+            interruption = self._stop_signal.interruption()
             if interruption:
                 return interruption
             gang = self._members.gang.items()

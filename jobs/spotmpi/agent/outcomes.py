@@ -66,7 +66,7 @@ class StopRequest(NamedTuple):
     checkpoint_first: bool
 
 
-class StopSource(Protocol):
+class StopSignal(Protocol):
     """What an attempt polls to learn whether to end."""
 
     def pending(self) -> StopRequest | None:

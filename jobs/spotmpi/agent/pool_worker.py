@@ -31,7 +31,7 @@ _LEAVE = StopRequest(Outcome(STOPPED, "this worker leaves the pool", 0), False)
 
 
 class PoolCoordinatorClient(CoordinatorClient):
-    """The connection to node 0 of a pool; a `StopSource` that also ends the worker process on notice."""
+    """The connection to node 0 of a pool; a `StopSignal` that also ends the worker process on notice."""
 
     def pending(self) -> StopRequest | None:
         """The `StopRequest` for the worker process, or None."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from . import hardware, network, protocol, record
 from .clock import CLOCK, Clock
-from .outcomes import NOT_RETRYABLE, Outcome, StopSource, outcome_of_error
+from .outcomes import NOT_RETRYABLE, Outcome, StopSignal, outcome_of_error
 from .peers import Coordinator
 from .plan import NODE, Member, StagingPlan
 
@@ -119,7 +119,7 @@ class Readiness:
             return self._describe(unresolved, "are not in DNS with their address yet")
         return "node 0: %s" % self._staging if self._staging.busy or self._staging.error else None
 
-    def wait(self, limit: float, events: record.Record, stop_source: StopSource) -> Outcome | None:
+    def wait(self, limit: float, events: record.Record, stop_signal: StopSignal) -> Outcome | None:
         """None once nothing is missing, else the outcome of waiting for *limit* seconds; records what is missing."""
         deadline, last_text, last_event = self._clock.uptime() + limit, "", 0.0
         self._all_connected = None
@@ -128,7 +128,7 @@ class Readiness:
             text = self.missing()
             if text is None:
                 return None
-            stop_request = stop_source.pending()
+            stop_request = stop_signal.pending()
             if stop_request:
                 return stop_request.outcome
             if self.failure:

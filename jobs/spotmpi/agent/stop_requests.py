@@ -138,8 +138,8 @@ class NoticedNodes:
         return False
 
 
-class CoordinatorStopSource:
-    """The `StopSource` of node 0: everything it learns during an attempt, in the order of importance.
+class CoordinatorStopSignal:
+    """The `StopSignal` of node 0: everything it learns during an attempt, in the order of importance.
 
     Each poll also serves the members, and raises `Fenced` where a newer attempt has begun.
     """

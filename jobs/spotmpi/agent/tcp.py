@@ -13,7 +13,7 @@ from .context import AgentContext
 from .elastic_coordinator import ElasticCoordinator
 from .launch import gang_commands
 from .node import check_hardware, clear_shared_memory, location, serve_forks, start_sshd, unpack_code, write_environment
-from .outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, StopSource
+from .outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, StopSignal
 from .places import ExpectedPods
 from .plan import COORDINATOR, nodes_in, workers
 from .pod_record import PodRecord
@@ -82,7 +82,7 @@ class Tcp:
         self,
         context: AgentContext,
         number: int,
-        stop_source: StopSource,
+        stop_signal: StopSignal,
         record: Record,
         since: float,
     ) -> Launch | Outcome:
@@ -95,7 +95,7 @@ class Tcp:
         try:
             members.machines[COORDINATOR] = hardware.identify(COORDINATOR, since)
             members.hardware[COORDINATOR] = self._prepare_node(context)
-            failure = self._expect(context, members).wait(context.plan["limits"]["start"], record, stop_source)
+            failure = self._expect(context, members).wait(context.plan["limits"]["start"], record, stop_signal)
             if failure is not None:
                 return failure
         except node.Unfit as error:

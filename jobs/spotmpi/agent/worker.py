@@ -47,7 +47,7 @@ _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
 
 
 class CoordinatorClient:
-    """The connection by which node 0 was *joined* and what it requested from then on; a `StopSource`."""
+    """The connection by which node 0 was *joined* and what it requested from then on; a `StopSignal`."""
 
     def __init__(self, joined: Admission, notice: PreemptionNotice, cgroup: str, folder: str = "/") -> None:
         self.connection = joined.connection

@@ -204,9 +204,9 @@ class NewRun(ExistingRun):
             for event in self._backend.events(self.run, True):
                 if connected.is_set():
                     return
-                self._say_event(event)
+                self._echo_event(event)
 
-    def _say_event(self, event: Event) -> None:
+    def _echo_event(self, event: Event) -> None:
         if event.kind == record.WAITING and event.values.get("reason"):
             self._echo(f"waiting: {event.values['reason']}")
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # only commands that read a spec import what reads one
 
 Plan: TypeAlias = "RunPlan | ClusterPlan | SlurmPlan"  # distinguished by "backend"
 
-Watch = Callable[[Event], None]
+OnEvent = Callable[[Event], None]
 
 
 def require_role(run: str, role: str, known: Collection[str]) -> None:
@@ -151,7 +151,7 @@ def submit(backend: Backend, spec: JobSpec, plan: Plan, echo: Echo) -> None:
         raise
 
 
-def follow(backend: Backend, run: str, on_event: Watch, echo: Echo, messages: Messages = RUN) -> RunState:
+def follow(backend: Backend, run: str, on_event: OnEvent, echo: Echo, messages: Messages = RUN) -> RunState:
     """Pass every event of *run* to *on_event* until it ends; its final state.
 
     Raises:

@@ -125,12 +125,12 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
         elif piece.kind == record.LINE:
             print(show(piece.values["text"]), flush=live)
         else:
-            _say_event(piece, throughput)
+            _echo_event(piece, throughput)
     if members and chosen.member not in {None, *members}:
         echo(f"no output of {chosen.member}, only of {', '.join(map(str, sorted(members)))}")
 
 
-def _say_event(event: Event, throughput: Throughput) -> None:
+def _echo_event(event: Event, throughput: Throughput) -> None:
     from spotmpi.api.view import echo, event_text
     from spotmpi.core.printable import printable
 

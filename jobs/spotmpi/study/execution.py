@@ -232,13 +232,13 @@ class BackendRunner:
 
     def run(self, spec: JobSpec, run: str) -> RunState:
         """Run *spec* under that id and return its final state."""
-        plan = self._backend.plan(spec, run, self._say_once)
+        plan = self._backend.plan(spec, run, self._echo_once)
         for note in plan["notes"]:
-            self._say_once(note)
+            self._echo_once(note)
         submit(self._backend, spec, plan, self._echo)
         return self.follow(run)
 
-    def _say_once(self, text: str) -> None:
+    def _echo_once(self, text: str) -> None:
         """Show *text* unless an earlier trial has: trials of a kind have the same notes."""
         if text not in self._shown_notes:
             self._shown_notes.add(text)

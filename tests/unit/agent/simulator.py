@@ -44,7 +44,7 @@ from spotmpi.agent.attempt import Launch
 from spotmpi.agent.attempt_history import pods_at_work
 from spotmpi.agent.clock import Clock
 from spotmpi.agent.context import AgentContext, Mounts
-from spotmpi.agent.outcomes import Outcome, StopSource
+from spotmpi.agent.outcomes import Outcome, StopSignal
 from spotmpi.agent.places import Places
 from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, Member
 from spotmpi.agent.pod_record import PodRecord
@@ -496,12 +496,12 @@ class SimulatedTransport:
         return self._agent.members
 
     def prepare(
-        self, context: AgentContext, number: int, stop_source: StopSource, run_record: Record, since: float
+        self, context: AgentContext, number: int, stop_signal: StopSignal, run_record: Record, since: float
     ) -> Launch | Outcome:
         members: Any = self._agent.members
         readiness = Readiness(lambda: context.with_pods(members.pods).hosts, members, Staging(None, ""), context.clock)
         readiness.addresses[host(COORDINATOR)] = "10.0.0.0"
-        failure = readiness.wait(context.plan["limits"]["start"], run_record, stop_source)
+        failure = readiness.wait(context.plan["limits"]["start"], run_record, stop_signal)
         if failure is not None:
             return failure
         command: Any = {"member": COORDINATOR, "name": "launcher", "arguments": ["mpirun"], "environment": {}}

@@ -66,7 +66,7 @@ class JumpingClock(Clock):
 
 
 class SuspendingSource:
-    """A stop source that suspends the machine once the program has printed a line, and lets the program end later."""
+    """A stop signal that suspends the machine once the program has printed a line, and lets the program end later."""
 
     def __init__(self, folder: Path, clock: JumpingClock, slept: float, worked: float) -> None:
         self.attempt: Attempt | None = None
@@ -205,7 +205,7 @@ time.sleep(60)
 
 
 class LosingSource:
-    """A stop source that loses a node once the program has printed a line; the program may then end its write."""
+    """A stop signal that loses a node once the program has printed a line; the program may then end its write."""
 
     def __init__(self, folder: Path) -> None:
         self.attempt: Attempt | None = None
@@ -260,7 +260,7 @@ time.sleep(60)
 
 
 class EndingSource:
-    """A stop source that requests an end after a checkpoint once the program has printed a line."""
+    """A stop signal that requests an end after a checkpoint once the program has printed a line."""
 
     def __init__(self, cause: str) -> None:
         self.attempt: Attempt | None = None

@@ -34,7 +34,7 @@ from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
-from spotmpi.agent.stop_requests import CoordinatorStopSource, PreemptionNotice
+from spotmpi.agent.stop_requests import CoordinatorStopSignal, PreemptionNotice
 from tests.clocks import SetClock
 from tests.transient_errors import TransientErrors
 
@@ -301,10 +301,10 @@ def local_context(folder: Path) -> AgentContext:
     return AgentContext(plan, COORDINATOR, 0, None, in_run_folder(str(folder), "/tmp/scratch", "/nowhere"), SetClock())
 
 
-def local_stop_source(folder: Path) -> CoordinatorStopSource:
+def local_stop_signal(folder: Path) -> CoordinatorStopSignal:
     """What node 0 learns of a run in *folder*."""
     notice: Any = SimpleNamespace(reason=None)
-    return CoordinatorStopSource(local_context(folder), NoMembers(), notice, Children("python3"))
+    return CoordinatorStopSignal(local_context(folder), NoMembers(), notice, Children("python3"))
 
 
 @pytest.fixture
@@ -315,7 +315,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_requests_are_whole_kill_overrides_stop_and_clearing_removes_them(folder: Path) -> None:
-    source = local_stop_source(folder)
+    source = local_stop_signal(folder)
     assert source.pending() is None and not source.kill_requested()
 
     stop_requests.submit(str(folder), stop_requests.STOP, 'a reason with "quotes" and é')
@@ -345,10 +345,10 @@ def handlers() -> Iterator[None]:
 def test_sigterm_is_notice_that_the_machine_goes_away_and_a_terminal_ends_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources: list[CoordinatorStopSource] = []
+    sources: list[CoordinatorStopSignal] = []
 
     def run(context: AgentContext, transport: Children, notice: PreemptionNotice) -> int:
-        sources.append(CoordinatorStopSource(context, NoMembers(), notice, transport))
+        sources.append(CoordinatorStopSignal(context, NoMembers(), notice, transport))
         return 0
 
     monkeypatch.setattr(coordinator, "run", run)
@@ -368,7 +368,7 @@ def test_sigterm_is_notice_that_the_machine_goes_away_and_a_terminal_ends_nothin
 def test_a_run_whose_folder_was_deleted_ends_at_once(tmp_path: Path) -> None:
     outcome = Outcome(NOT_RETRYABLE, "the run folder was deleted", protocol.NOT_RETRYABLE)
     for folder in (tmp_path, tmp_path / "deleted"):
-        assert local_stop_source(folder).pending() == StopRequest(outcome, False)
+        assert local_stop_signal(folder).pending() == StopRequest(outcome, False)
 
 
 @pytest.mark.parametrize("error", [errno.ESTALE, errno.EIO, errno.ETIMEDOUT])
@@ -378,7 +378,7 @@ def test_a_folder_that_cannot_be_read_is_not_one_that_was_deleted(
     tmp_path = tmp_path / "r-1"
     tmp_path.mkdir()
     (tmp_path / "events.jsonl").touch()
-    source = local_stop_source(tmp_path)
+    source = local_stop_signal(tmp_path)
     TransientErrors(monkeypatch.setattr).add("stat", f"{tmp_path}/*", error, 5)
     assert [source.pending() for _ in range(3)] == [None] * 3
     assert not source.kill_requested()

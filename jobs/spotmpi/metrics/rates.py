@@ -195,6 +195,7 @@ class _Reading:
         self.rank_times = RankTimes()
 
     def add(self, line: Line) -> None:
+        """Take one valid line into account, in the order in which they were written."""
         self.start = line["t"] if self.start is None else self.start
         attempt = self.attempts.setdefault(line.get("attempt", 1), _Attempt())
         kind, iteration = line["kind"], line.get("iteration")
@@ -231,6 +232,7 @@ class _Reading:
             into.setdefault(name, []).append(Point(line["iteration"], line["t"] - (self.start or 0.0), value))
 
     def training(self) -> Training:
+        """What all lines together say."""
         attempts = [attempt for attempt in self.attempts.values() if attempt.first is not None]
         reported = sum(len(window.seconds) for attempt in attempts for window in attempt.windows)
         return Training(
@@ -248,6 +250,7 @@ class _Reading:
 
 
 def _measure(attempt: _Attempt, line: Line, iteration: int) -> None:
+    """Add the times that *line* reports of the iterations up to *iteration*, or else those since the line before."""
     seconds = line.get("seconds")
     if seconds:
         window = _Window(iteration - len(seconds) + 1, list(seconds), by_arrival=False)
@@ -276,6 +279,7 @@ def seconds_between(first: Line, second: Line) -> float:
 
 
 def _rates(attempts: list[_Attempt]) -> Rates | None:
+    """The rates of the iterations that count, and why others do not; None with fewer than two."""
     reasons = ("warm-up", "beside an evaluation or checkpoint", "repeated after a restart", "in an interrupted window")
     excluded = dict.fromkeys(reasons, 0)
     counted: list[float] = []

@@ -191,6 +191,7 @@ def with_shared_keys(objects: Sequence[Object], secret: str) -> list[Object]:
 
 
 def _jobset(spec: JobSpec, target: ClusterTarget, submission: Submission, job: Object, plan_hash: str) -> Object:
+    """The JobSet, suspended, with the *job* of its nodes and that of pods that stand by."""
     run = submission.run
     annotations = {
         ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True), sort_keys=True),

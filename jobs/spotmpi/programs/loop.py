@@ -143,6 +143,7 @@ def _broadcast_state(world: World, adapter: TrainingAdapter) -> None:
 
 
 def _context(job: Job, batching: Batching, total: int) -> dict[str, Any]:
+    """What the record says of this training: the batch, the data and the seed. *total* counts iterations."""
     return {
         "program": job.program,
         "world_size": job.world.size,

@@ -117,6 +117,7 @@ def parse(line: str) -> Entry | None:
 
 
 def _entry(values: Any) -> Entry | None:
+    """The entry that an object of a pod's output stands for; None for what is none, or has no meaning."""
     if not isinstance(values, dict) or not is_count(values.get(pod_record.NUMBER)):
         return None
     number = values[pod_record.NUMBER]

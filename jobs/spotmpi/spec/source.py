@@ -192,6 +192,7 @@ def reference_moved(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(keys: list[str], raw: str, text: str) -> object:
+    """The value of an override, as TOML or as text; ``args+`` is split as in a shell, and variables are text."""
     try:
         parsed = tomllib.loads(f"value = {raw}")
     except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, or lists in lists

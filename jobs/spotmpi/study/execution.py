@@ -157,6 +157,12 @@ def _with_time(trial: Trial, state: RunState) -> Trial:
 
 
 def _with_outcome(sweep: Sweep, trial: Trial, state: RunState, echo: Echo) -> Trial:
+    """*trial* after its run has ended: done, failed for good, or to be tried again.
+
+    Raises:
+        SweepStopped: a user has stopped the run.
+        SpotmpiError: it reported no iteration.
+    """
     trial = _with_time(trial, state)
     if state.state == record.SUCCEEDED:
         _require_reports(sweep, trial, state)

@@ -334,6 +334,7 @@ class SlurmBackend:
         files.refresh()
 
     def _target(self, spec: JobSpec, run: str) -> SlurmTarget:
+        """Where the job of a run works: over ssh in the user's home folder there, else in the runs folder."""
         from spotmpi.images import environment
         from spotmpi.plan.slurm import SlurmTarget
 

@@ -56,6 +56,7 @@ def translate_errors(action: str) -> Iterator[None]:
 
 
 def _explain(error: ApiError) -> str:
+    """Why the API refused a request, with the remedy where there is one."""
     status = error.status
     message = str(status.message or error)
     if status.code == 401:

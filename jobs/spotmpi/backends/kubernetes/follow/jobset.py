@@ -253,6 +253,7 @@ class ExitDiagnosis:
         return Entry(0, event=replace(end, time=moment, values=values))
 
     def _reasons(self, end: Event, pods: list[Object]) -> Iterator[str]:
+        """Why the run ended: what killed a pod or made the last attempt fail, then the reason of the JobSet."""
         gang = sorted(
             (pod for pod in pods if member_of(pod).role not in WORKERS), key=member_of
         )  # which outlives workers

@@ -125,6 +125,7 @@ class ClusterFollower:
             await self._folder.close()
 
     async def _snapshot(self) -> AsyncIterator[list[Entry]]:
+        """All entries so far: placements, the output of pods and of deleted ones, then the end, or why pods wait."""
         self._update_jobset(self._jobset)
         yield [Entry(0, event=event) for event in placement_events(self._jobset)]
         pods = await self._client.list(api.POD, {names.LABEL_RUN: self._run.run})
@@ -248,6 +249,7 @@ class ClusterFollower:
                 self._update_pod(pod)
 
     def _update_pod(self, pod: Object) -> None:
+        """Take a pod's new state into account, and begin to read its output once it has some."""
         name = pod_name(pod)
         self._seen.pods[name] = pod
         if reason := self._exits.report_killed(pod):
@@ -369,6 +371,7 @@ class ClusterFollower:
                 yield entries
 
     def _source(self, pod: Object) -> Source:
+        """Where the output of a pod is read from, with what earlier pods of its member have written."""
         name, member = pod_name(pod), member_of(pod)
         self._read.add(member)
         predecessors = has_predecessors(pod)

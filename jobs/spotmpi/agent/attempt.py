@@ -159,6 +159,7 @@ class Attempt:
             pipe.close()
 
     def _handle_line(self, member: Member, line: Line) -> None:
+        """Record a line, and read what it reports, be it the end of a rank."""
         end = protocol.read_rank_end(line.text)
         if end is not None:
             text, rank, code = end
@@ -224,6 +225,7 @@ class Attempt:
             self._signal_all(signal.SIGTERM)
 
     def _replica_ended(self, replicas: Replicas, member: Member, process: subprocess.Popen[bytes]) -> None:
+        """Learn that the process of a worker has ended; one that can never work ends the attempt."""
         processes.signal_group(process, signal.SIGKILL)  # what it has left behind
         self._last_exit = self.clock.uptime()
         for key in [key for key in self._selector.get_map().values() if key.data[0] == member]:
@@ -256,6 +258,7 @@ class Attempt:
             pipe.close()
 
     def _check_limits(self) -> None:
+        """Begin to end the attempt where that is requested or a limit is over, and kill what does not end in time."""
         now = self.clock.uptime()
         has_failed = self._failed_node is not None or self._replica_failure is not None
         if not self._stop_request and not has_failed and self._running():
@@ -276,6 +279,7 @@ class Attempt:
             self._signal_all(signal.SIGKILL)
 
     def _exceeded_limit(self, now: float) -> StopRequest | None:
+        """The request to end for the limit that is over *now*, as `Clock.uptime` counts; None while all hold."""
         allowed, deadlines = self.plan["limits"], self.launch.deadlines
         if deadlines.run and now > deadlines.run:
             assert allowed["run"] is not None

@@ -295,6 +295,7 @@ class AttemptHistory:
         return self.plan["rate"] if self.world is None else self.world.rate
 
     def _summary(self, state: str, outcome: Outcome) -> Summary:
+        """How the run ended, with all its attempts."""
         last = self.attempts[-1] if self.attempts else None
         contexts = [attempt["context"] for attempt in self.attempts if attempt.get("context")]
         return {
@@ -392,6 +393,7 @@ def _read_file(path: str, number: int) -> AttemptRecord | None:
 
 
 def _lost(folder: str, number: int, iterations: bool) -> AttemptRecord:
+    """The record of an attempt whose agent could not write one; *iterations* tells whether to look for the last one."""
     lost: AttemptRecord = {
         "version": ATTEMPT_VERSION,
         "attempt": number,

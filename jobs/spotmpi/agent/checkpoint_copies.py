@@ -174,6 +174,7 @@ class Copies:
             self._free.release()
 
     def _send(self, secure: ssl.SSLSocket, request: dict[str, Any]) -> None:
+        """Send the checkpoint that is newer than what the other end has, once there is one; or an empty object."""
         newer, deadline = int(request["newer"]), self._clock.uptime() + min(float(request["wait"]), _TIMEOUT / 2)
         while newest_iteration(self._memory) <= newer and self._clock.uptime() < deadline:
             self._stopped.wait(_POLL_INTERVAL)

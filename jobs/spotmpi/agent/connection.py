@@ -69,6 +69,11 @@ class Identity:
         return self._context(ssl.PROTOCOL_TLS_CLIENT)
 
     def _context(self, protocol_of_end: int) -> ssl.SSLContext:
+        """The TLS settings of an end: the run's own authority alone, and no dates, see the module.
+
+        Raises:
+            InvalidKeys: the files are missing, or of no use.
+        """
         authority, certificate, key = (os.path.join(self._folder, name) for name in protocol.TLS_FILES)
         missing = [name for name in protocol.TLS_FILES if not os.path.exists(os.path.join(self._folder, name))]
         if missing:

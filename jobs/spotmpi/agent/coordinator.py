@@ -219,6 +219,7 @@ class CoordinatedAttempt(_NodeZero):
         return outcome
 
     def _record_end(self, outcome: Outcome) -> None:
+        """Record how the attempt ended, and avoid the machine from now on on which it failed again."""
         self._history.hardware = nodes_in(self._members.hardware)
         machine = None if outcome.node is None else self._machine(Member(NODE, outcome.node))
         self._repeat(lambda: self._history.end(self._number, self._progress, outcome, self._started, machine))

@@ -71,6 +71,7 @@ class ElasticCoordinator(StandbyCoordinator):
         return [place for place, worker in self.workers.items() if not worker.lost and place not in self.notices]
 
     def _choose(self) -> None:
+        """Choose the nodes of the attempt once no more are waited for: the largest size that those ready fill."""
         live, waited = self._live(), self._clock.uptime() - self._since
         ready = [place for place in live if place in self.ready]
         is_getting_ready = len(ready) < len(live) and waited < self._patience

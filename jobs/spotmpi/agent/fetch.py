@@ -186,6 +186,7 @@ class Fetch:
         return [len(files), sum(files.values()), len(files) * transferred]
 
     def _download(self, size: int, version: str) -> dict[str, int]:
+        """Fetch the pieces that are missing, verify the whole and install it; its files with their bytes."""
         present, tag = self._present_pieces(size, version), self._tag(size, version)
         missing = [start for start in range(0, size, PIECE) if start not in present]
         pieces = [self._pool.submit(self._download_piece, start, size, tag) for start in missing]
@@ -244,6 +245,7 @@ class Fetch:
             raise Unavailable("the SHA-256 of the file is not the given one: check both, then push again")
 
     def _install(self) -> dict[str, int]:
+        """Give the file its name, or unpack it; its files with their bytes."""
         folder, name = self._values["folder"], self._values["name"]
 
         def install(part: str, path: str) -> None:

@@ -89,6 +89,7 @@ class Libraries:
         gc.freeze()
 
     def _import(self, module: str) -> Optional[str]:
+        """Import a module for all ranks; why its import must not be shared, or None."""
         before = _thread_count()
         try:
             import_module(module)

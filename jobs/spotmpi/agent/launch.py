@@ -139,6 +139,7 @@ def worker_command(plan: RunPlan, member: Member, location: Location, folder: st
 
 
 def _gang_command(plan: RunPlan, node: int, location: Location) -> Command:
+    """The launcher of a node, with the scheduler of a pool or stream before it on node 0."""
     driver, has_workers = gang(plan)["command"], bool(workers(plan))
     name = LAUNCHER
     environment: dict[str, str] = {}

@@ -216,6 +216,7 @@ def _visible_text(data: bytes | bytearray) -> str:
 
 
 def _diagnose(node: int, code: int, lines: list[Line]) -> str:
+    """Why the launcher ended: by what it has printed itself last, else by its exit *code*."""
     scheduler = [line.text for line in lines if line.rank is None and line.text.startswith(SCHEDULER_END)]
     if scheduler:
         return scheduler[-1]

@@ -63,6 +63,7 @@ class LocalNodes(NoMembers):
         return size if size is not None and size > len(self.pods or ()) else None
 
     def _look(self) -> None:
+        """Read which nodes were taken away, and give those back whose time is over."""
         for node in self._all:
             path = _path(self._folder, node)
             try:

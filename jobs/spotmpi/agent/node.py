@@ -193,6 +193,7 @@ def disk_problem(folder: str) -> str | None:
 
 
 def _run_sshd(context: AgentContext) -> None:
+    """Run sshd until this agent ends, and again if it ends before; what prevents it is printed."""
     assert context.mounts.secret is not None, "agents on machines of their own have keys"
     try:
         ssh.install_keys(context.mounts.secret, context.ssh_folder)

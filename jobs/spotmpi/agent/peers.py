@@ -312,6 +312,7 @@ class Coordinator:
         del self.workers[node], self.machines[node]
 
     def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
+        """Take a message of a node into account; all but a notice are of an attempt."""
         node = next(node for node, worker in self.workers.items() if worker is connection)
         self._unconfirmed.discard(node)
         if "notice" in message:

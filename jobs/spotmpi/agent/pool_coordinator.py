@@ -67,6 +67,7 @@ class PoolCoordinator(Coordinator):
         self.ready.discard(node)
 
     def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
+        """Take a message of a node or worker into account; workers come and go within an attempt."""
         member = next((each for each, worker in self.workers.items() if worker is connection), None)
         if member is None:
             return  # a newer pod has taken over

@@ -180,6 +180,7 @@ class Record:
         return "%s.%06dZ" % (self._second[1], microseconds % 1000000)
 
     def _append(self, name: str, text: str) -> None:
+        """Append to a file of the record, once more where a handle is stale; OSError names the file."""
         if self._batched is not None:
             self._batched.setdefault(name, []).append(text)
             return

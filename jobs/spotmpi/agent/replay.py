@@ -35,6 +35,7 @@ def entries(folder: str, member: Member, since: float, until: float) -> list[dic
 
 
 def _lines(folder: str, member: Member, since: float, until: float) -> Iterator[Timed]:
+    """The lines of a member between two Unix times, as its pod would print them, in the order of each attempt."""
     for attempt in record.numbers(os.path.join(folder, "logs")):
         path = os.path.join(folder, "logs", str(attempt), member.file + ".log")
         try:

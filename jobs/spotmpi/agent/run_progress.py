@@ -94,6 +94,7 @@ class RunProgress:
             pass
 
     def _take(self, values: Dict[str, Any]) -> None:
+        """Take a line of metrics into account, in the order in which they were written."""
         kind, iteration = values.get("kind"), values.get("iteration")
         if kind == protocol.CONTEXT:
             self._total = values.get("total_iterations") or self._total

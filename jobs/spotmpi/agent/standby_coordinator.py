@@ -125,6 +125,7 @@ class StandbyCoordinator(PoolCoordinator):
         return self._host(self._places.pods[place])
 
     def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
+        """Take a message of a node, or of a pod that stands by, into account."""
         place = next((place for place, worker in self.workers.items() if worker is connection), None)
         if place is None:
             return  # of a pod that has been lost meanwhile

@@ -211,6 +211,7 @@ class Worker:
             self._record.close()
 
     def _take_part(self) -> None:
+        """Prepare this node for the attempt, report that it is ready or why it cannot be, and carry out its part."""
         context, coordinator = self._context, self._coordinator
         try:
             facts = self._prepare()

@@ -199,6 +199,7 @@ class _View:
 
 
 def _by_policy(view: _View) -> Decided:
+    """What the policy of simulations decides for the run now."""
     from spotmpi.capacity import policy
     from spotmpi.capacity.placement import Clock, Keep, Observation, State, Wait
     from spotmpi.capacity.placement import Placement as Gang

@@ -85,6 +85,11 @@ class _View:
 
     @classmethod
     def of(cls, state: State, offers: Sequence[Offer], history: Sequence[Observation], clock: Clock) -> _View:
+        """What the policy knows at a time: the offers that the job may use, and what was seen of them since its start.
+
+        Raises:
+            NothingOffered: there are no nodes of the only market that it may use.
+        """
         job = state.job
         allowed = [offer for offer in offers if _allowed(job, offer)]
         on_demand = _on_demand(state, allowed)
@@ -188,6 +193,7 @@ def _nodes(job: Job, offer: Offer) -> int:
 
 
 def _moment(state: State, seen: Market, on_demand: Offer, clock: Clock) -> Moment:
+    """The job as arrays over one job, as `choice` takes it; *seen* are the spot pools."""
     job, here = state.job, state.placement
     sizes = np.array(job.sizes * len(seen.pools), dtype=np.int64)
     pool = np.repeat(np.arange(len(seen.pools)), len(job.sizes))

@@ -99,6 +99,7 @@ def _file_lock(path: Path, echo: Echo, name: str) -> Iterator[None]:
 def _take(
     storage: Storage, claim: str, owner: str, echo: Echo, sleep: Callable[[float], None], clock: Callable[[], float]
 ) -> None:
+    """Wait until *claim* is ours; one of an owner that shows no sign of life is taken over."""
     seen, since, announced, lost = b"", clock(), False, 0
     while not storage.write(claim, _text(owner, 0), exclusive=True):
         current = storage.read(claim) or b""

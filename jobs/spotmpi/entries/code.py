@@ -143,6 +143,7 @@ class _Reader:
             self._take(name, name, ast.parse(inspect.getsource(module)), vars(module))
 
     def _use_definition(self, value: Any, called: str) -> None:
+        """Take in a function or class, and what it uses; of what is installed the version alone."""
         if id(value) in self._seen:
             return
         self._seen[id(value)] = value

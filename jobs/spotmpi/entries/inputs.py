@@ -58,6 +58,7 @@ def resolve(argument: str, value: object, store: Store) -> Resolved:
 
 
 def _of_entry(argument: str, manifest: Manifest, store: Store) -> Resolved:
+    """The files of an entry in *store* as an input; SpotmpiError where they are not what its manifest says."""
     place = store.place(manifest.reference)
     names = tuple(file.path for file in manifest.files)
     try:

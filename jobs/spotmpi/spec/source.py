@@ -231,9 +231,8 @@ def resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
     """*values* with absolute paths; relative ones are relative to *base*.
 
     A relative path of data or init without a folder on this machine stays as it is: on a cluster it is relative to the
-    run volume.
-    So does the source of a stream without a file on this machine, and a relative checkpoint path, which is always
-    relative to the run folder.
+    run volume. So does the source of a stream without a file on this machine, and a relative checkpoint path, which is
+    always relative to the run folder.
     """
     data = data_table(values.get("data"))
     if isinstance(data, dict) and isinstance(data.get("path"), str):

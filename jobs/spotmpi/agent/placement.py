@@ -34,7 +34,7 @@ class Decision(TypedDict, total=False):
     idle_dollars: Optional[float]  # what these cost
 
 
-class Observation(TypedDict):
+class GroupObservation(TypedDict):
     """What a node group gave at a time: allowed nodes, 0 after the patience, None where these were lost again."""
 
     t: float  # Unix seconds by the API server's clock
@@ -60,7 +60,7 @@ class State(TypedDict):
     tried: List[str]
     moving: bool  # suspended, to be resumed on the group `at`
     decisions: List[Decision]
-    seen: List[Observation]
+    seen: List[GroupObservation]
     away: Optional[Away]
 
 
@@ -305,7 +305,7 @@ def observed(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequence
     last = next((each for each in reversed(seen) if each["group"] == at), None)
     known = last["nodes"] if last is not None and last is seen[-1] else None
     waited = 0.0 if gang.waiting_since is None else now - gang.waiting_since
-    entry: Observation = {"t": now, "group": at, "nodes": gang.usable(sizes), "waited": waited}
+    entry: GroupObservation = {"t": now, "group": at, "nodes": gang.usable(sizes), "waited": waited}
     if entry["nodes"] is not None:
         if known == entry["nodes"] and not tried:
             return state

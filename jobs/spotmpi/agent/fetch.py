@@ -116,7 +116,7 @@ class DownloadValues(TypedDict):
     unpack: bool  # it is an archive
 
 
-class Progress:
+class FetchProgress:
     """Prints progress, at most once a second."""
 
     def __init__(self, count: int) -> None:
@@ -135,7 +135,9 @@ class Progress:
 class Fetch:
     """Fetches one file; a list of the pieces that have arrived is kept next to it."""
 
-    def __init__(self, download: DownloadValues, log: FetchLog, pieces: ThreadPoolExecutor, progress: Progress) -> None:
+    def __init__(
+        self, download: DownloadValues, log: FetchLog, pieces: ThreadPoolExecutor, progress: FetchProgress
+    ) -> None:
         self._values, self._log, self._pool, self._progress = download, log, pieces, progress
         self._key = key_of(download["url"])
         self._folder = store.safe_path(download["folder"], ".fetch-" + self._key + store.PART)
@@ -278,7 +280,7 @@ def fetch_all(sources: list[list[DownloadValues]]) -> list[list[int]]:
     for folder in folders:
         os.makedirs(folder, exist_ok=True)
     logs = {folder: FetchLog(folder) for folder in folders}
-    progress, sums = Progress(len(downloads)), [[0, 0, 0] for _ in sources]
+    progress, sums = FetchProgress(len(downloads)), [[0, 0, 0] for _ in sources]
     with ThreadPoolExecutor(PIECES_AT_ONCE) as pieces, ThreadPoolExecutor(FILES_AT_ONCE) as files:
         fetches = [Fetch(download, logs[download["folder"]], pieces, progress) for _, download in downloads]
         list(files.map(lambda each: each.named(each.look), fetches))

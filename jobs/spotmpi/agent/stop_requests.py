@@ -32,7 +32,7 @@ KILL = "kill"  # end now
 _CAUSES = {protocol.NOT_RETRYABLE: NOT_RETRYABLE, protocol.INTERRUPTED: INTERRUPTION}  # by exit code; others: FAILURE
 
 
-class Request(NamedTuple):
+class UserRequest(NamedTuple):
     """A request of a user, and why it was made."""
 
     kind: str  # `STOP` or `KILL`
@@ -62,18 +62,18 @@ def reason(folder: str) -> str | None:
     return _reason(path(folder, KILL)) or _reason(path(folder, STOP))
 
 
-def pending(mounts: Mounts, kinds: tuple[str, ...] = (KILL, STOP)) -> Request | None:
+def pending(mounts: Mounts, kinds: tuple[str, ...] = (KILL, STOP)) -> UserRequest | None:
     """The request that an agent with these *mounts* has to follow, the most urgent of *kinds*; or None."""
     if mounts.requests is not None:
         for kind in kinds:
             name = os.path.join(mounts.requests, kind)
             if file_exists(name):
-                return Request(kind, _reason(name))
+                return UserRequest(kind, _reason(name))
     if mounts.pod_info is not None and STOP in kinds:
         from . import pod_context  # delays no start of a local run
 
         reason = pod_context.stop_reason(mounts.pod_info)
-        return None if reason is None else Request(STOP, reason)
+        return None if reason is None else UserRequest(STOP, reason)
     return None
 
 

@@ -201,7 +201,7 @@ class _View:
 def _by_policy(view: _View) -> Decided:
     """What the policy of simulations decides for the run now."""
     from spotmpi.capacity import policy
-    from spotmpi.capacity.placement import Clock, Keep, Observation, State, Wait
+    from spotmpi.capacity.placement import DecisionClock, Keep, Observation, State, Wait
     from spotmpi.capacity.placement import Placement as Gang
 
     groups = {each["name"]: each for each in view.capacity["placements"]}
@@ -216,7 +216,7 @@ def _by_policy(view: _View) -> Decided:
     if view.nodes is not None:
         gang = Gang(here.zone, here.market, here.instance_type, view.nodes, here.reservation)
     state = State(view.job, gang, view.work, view.starting, view.measured.spent, view.unsaved)
-    decision = policy.decide(state, [*offers.values()], history, Clock(view.elapsed, view.tick))
+    decision = policy.decide(state, [*offers.values()], history, DecisionClock(view.elapsed, view.tick))
     if isinstance(decision, (Keep, Wait)):
         return Decided(_STAY if isinstance(decision, Keep) else _WAIT, decision.reason)
     return Decided(next(name for name, each in offers.items() if each.has(decision.placement)), decision.reason)

@@ -19,7 +19,7 @@ from spotmpi.agent import protocol
 from spotmpi.agent.plan import WORKER
 from spotmpi.programs.exits import leave
 from spotmpi.streams import chunk, meter
-from spotmpi.streams.chunk import Chunk, Request, Skip
+from spotmpi.streams.chunk import Chunk, ChunkRequest, Skip
 from spotmpi.streams.debug import Checks
 from spotmpi.streams.engine import Engine, Task, TaskLocation
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost
@@ -51,7 +51,7 @@ class Submit(Protocol):
 class _Chunk(NamedTuple):
     """A chunk under way."""
 
-    requests: list[Request]
+    requests: list[ChunkRequest]
     task: Task
 
 
@@ -148,7 +148,7 @@ class Stream:
         title = f"batch {numbers[0]}"
         return _Chunk(requests, self._submit(title, chunk.prepare, self.settings, requests, priority=-numbers[0]))
 
-    def _recompute(self, request: Request, worker: int) -> Task:
+    def _recompute(self, request: ChunkRequest, worker: int) -> Task:
         """The batch of *request* again, by a worker other than *worker*."""
         title = f"batch {request.number} again"
         return self._submit(title, chunk.prepare, self.settings, [request], priority=-request.number, avoid=worker)

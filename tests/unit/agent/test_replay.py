@@ -18,7 +18,7 @@ from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.schema import AttemptRecord
 from spotmpi.runs import pod_output
-from spotmpi.runs.pod_output import Entry
+from spotmpi.runs.pod_output import PodEntry
 
 UNICODE = "\u00e9 \u2028 \U0001f600"
 HOSTILE = ["", " ", "a  b ", "\t", UNICODE, '{"n":1,"e":{}}', "x" * 5000, "ends in \\", "\x1b[31mred"]
@@ -30,7 +30,7 @@ def all_entries(folder: Path, node: int = 0) -> list[dict[str, Any]]:
     return replay.entries(str(folder), Member(NODE, node), 0, 1e12)
 
 
-def parse_lines(text: str) -> list[Entry]:
+def parse_lines(text: str) -> list[PodEntry]:
     return [entry for line in text.splitlines() if (entry := pod_output.parse(line))]
 
 

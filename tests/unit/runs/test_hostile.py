@@ -70,7 +70,7 @@ def test_no_line_of_a_program_ends_the_agent_or_who_reads_its_pod_or_its_folder(
     paths = record_line(tmp_path, line, r"(?P<iteration>\d+) (?P<loss>\S+)")
     printed = capsys.readouterr().out
     together = pod_output.parse_all(printed.rstrip("\n"))
-    assert together and all(isinstance(entry, pod_output.Entry) for entry in together)
+    assert together and all(isinstance(entry, pod_output.PodEntry) for entry in together)
     assert sum(entry.last - entry.number + 1 for entry in together if not isinstance(entry, str)) == printed.count("\n")
 
     events = list(folder_events(paths, follow=False, alive=lambda: False))

@@ -55,7 +55,7 @@ from spotmpi.runs import cache as run_cache
 from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
 from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.folder import folder_events
-from spotmpi.runs.pod_output import Entry
+from spotmpi.runs.pod_output import PodEntry
 from spotmpi.runs.recorded_plan import ClusterNamespace
 from spotmpi.spec import roles
 from spotmpi.spec.job import JobSpec, duration
@@ -283,7 +283,7 @@ class KubernetesBackend:
         moment = call(stopping.delete_run(self._api(), run, reason, now))
         if state.state not in record.TERMINAL:
             with RunCache(names.RunPaths(self.runs_folder / run)) as cache:
-                cache.take([Entry(0, event=Event(moment, record.STOPPED, values={"reason": reason}))])
+                cache.take([PodEntry(0, event=Event(moment, record.STOPPED, values={"reason": reason}))])
 
     def inject_fault(self, run: str, member: Member, fault: str) -> None:
         """Evict or delete a member's pod, or kill the ranks in it."""
@@ -362,7 +362,7 @@ class KubernetesBackend:
                 for entry in entries:
                     yield from seen.new_in(entry)
 
-    async def _entries(self, jobset: Object, follow: bool, need_output: bool) -> AsyncIterator[Sequence[Entry]]:
+    async def _entries(self, jobset: Object, follow: bool, need_output: bool) -> AsyncIterator[Sequence[PodEntry]]:
         follower = ClusterFollower(self._api(), jobset, self._why_no_machine(jobset))
         async for entries in follower.follow() if follow else follower.snapshot():
             yield entries

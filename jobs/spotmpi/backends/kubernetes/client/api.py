@@ -29,7 +29,14 @@ from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
 from spotmpi.agent import protocol
 from spotmpi.backends.kubernetes.client.answers import Answer, ErrorOutput
 from spotmpi.backends.kubernetes.client.errors import is_missing, status_code
-from spotmpi.backends.kubernetes.client.kubeconfig import EksAccess, Login, access_of, configuration, in_pod, proxy_of
+from spotmpi.backends.kubernetes.client.kubeconfig import (
+    EksAccess,
+    ExecLogin,
+    access_of,
+    configuration,
+    in_pod,
+    proxy_of,
+)
 from spotmpi.plan.pods import CONTAINER
 
 Object = dict[str, Any]
@@ -128,7 +135,7 @@ class _Connection(ConnectionParams):
         """The arguments of the HTTP client."""
         parameters: dict[str, Any] = super().httpx_params(config)
         if config.user.exec and isinstance(parameters["auth"], ExecAuth):
-            parameters["auth"] = Login(config.user.exec)
+            parameters["auth"] = ExecLogin(config.user.exec)
         if self._access:
             parameters["auth"] = self._access
         # Authorities may have no key identifiers (EKS's are reported so): Python 3.13 demands them, kubectl does not.

@@ -49,7 +49,7 @@ class ProxiedCluster(Cluster, omit_defaults=True):
     proxy: str | None = msgspec.field(name="proxy-url", default=None)
 
 
-class Login(ExecAuth):
+class ExecLogin(ExecAuth):
     """The exec credential plugin of a user; ConfigError where it gives no token."""
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:

@@ -64,14 +64,14 @@ def begin(
         return target, Beginning(), [note]
     from spotmpi.capacity import requirements
     from spotmpi.capacity.controller import TICK
-    from spotmpi.capacity.placement import Clock, Start, State
+    from spotmpi.capacity.placement import DecisionClock, Start, State
     from spotmpi.capacity.policy import decide
 
     job, _ = requirements.job_of(spec, now)
     tick = min(TICK, job.deadline / 100)
     offers = _offers(spec, target, rates, now, blocks)
     state = State(job, None, job.work)
-    decision = decide(state, [*offers.values()], [], Clock(0.0, tick))
+    decision = decide(state, [*offers.values()], [], DecisionClock(0.0, tick))
     others = {name: offer for name, offer in offers.items() if name not in blocks}
     first = min(others, key=lambda name: others[name].price)  # who waits asks as well
     if isinstance(decision, Start):
@@ -89,10 +89,10 @@ def _forecast(state: State, blocks: Sequence[Offer], market: Market, rate: float
     """
     from spotmpi.capacity.blocks import without_blocks
     from spotmpi.capacity.expectation import expect
-    from spotmpi.capacity.placement import Clock
+    from spotmpi.capacity.placement import DecisionClock
 
     job = state.job
-    beside = without_blocks(state, blocks, Clock(-1.0))  # one that has started counts, too
+    beside = without_blocks(state, blocks, DecisionClock(-1.0))  # one that has started counts, too
     expected = expect(replace(beside.job, work=beside.work), market)
     if beside.work <= 1.0:  # all of it is done in blocks
         dollars = rate * (job.work + job.overhead) / 3600.0

@@ -24,12 +24,10 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parent.parent
 MODULES = (
     "agent/attempt_history",
-    "agent/exit_diagnosis",
     "agent/fencing",
     "agent/launch",
+    "agent/launcher_output",
     "agent/launchers",
-    "agent/limits",
-    "agent/lines",
     "agent/network",
     "agent/outcomes",
     "agent/plan",
@@ -170,7 +168,7 @@ def main(arguments: Sequence[str]) -> int:
     """Test mutants, then print the table and what survived; the exit code is 0 whatever survived."""
     parser = argparse.ArgumentParser(prog="scripts/mutants", description="Mutation testing of rules and arithmetic.")
     parser.add_argument("folder", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("mutants", nargs="*", default=["*"], help="patterns, such as 'spotmpi.agent.limits.*'")
+    parser.add_argument("mutants", nargs="*", default=["*"], help="patterns, such as 'spotmpi.agent.outcomes.*'")
     parser.add_argument("--survivors", action="store_true", help="only those that survived, with the tests of today")
     parser.add_argument("--sample", type=int, metavar="N", help="N of each module, chosen at random, always the same")
     parser.add_argument("--report", action="store_true", help="test nothing, print the results so far")

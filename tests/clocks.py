@@ -15,7 +15,7 @@ class SetClock(Clock):
     def __call__(self) -> float:
         return self.unix + self.seconds
 
-    def awake(self) -> float:
+    def uptime(self) -> float:
         return self.seconds
 
     def elapsed(self) -> float:

@@ -18,7 +18,8 @@ _READS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime
 _READS |= {("datetime", "today"), ("path", "getmtime"), ("path", "getctime"), ("path", "getatime")}
 _STATUS = {f"st_{which}time{unit}" for which in "mca" for unit in ("", "_ns")}
 # As variables, attributes and keys of JSON objects are called that hold a recorded time.
-_RECORDED = {"t", "started", "ended", "present", "submitted", "creationTimestamp", "began", "created", "held_since"}
+_RECORDED = {"t", "started", "ended", "present", "submitted", "creationTimestamp", "began", "created"}
+_RECORDED |= {"allocated_since"}
 _RECORDED |= {"since", "first_iteration_time", "time", "newest_time", "lastTimestamp", "eventTime", "finishedAt"}
 _CLOCKS = {"now", "unix_time", "submission_time", "clock", "_clock", "CLOCK", "_event_time"}  # what gives such a time
 
@@ -97,7 +98,7 @@ COMPARISONS = {
         f"{NO_TIME}; limits.run counts from the submission",
     ),
     "jobs/spotmpi/agent/fetch.py": (1, NO_TIME),
-    "jobs/spotmpi/agent/limits.py": (
+    "jobs/spotmpi/agent/outcomes.py": (
         4,
         "pauses between agents on two machines, from 0 to 10 min; what records of old agents lack",
     ),
@@ -121,7 +122,7 @@ COMPARISONS = {
     "jobs/spotmpi/aws/scaling.py": (1, "both are by AWS's clock"),
     "jobs/spotmpi/backends/kubernetes/backend.py": (1, "the order of runs in a list"),
     "jobs/spotmpi/backends/kubernetes/client/api.py": (3, MONOTONIC),
-    "jobs/spotmpi/backends/kubernetes/client/eks_access.py": (2, MONOTONIC),
+    "jobs/spotmpi/backends/kubernetes/client/kubeconfig.py": (2, MONOTONIC),
     "jobs/spotmpi/backends/kubernetes/follow/jobset.py": (
         4,
         f"chooses which of two reasons is shown; the end comes last, whatever clocks say; {DEADLINE}",

@@ -15,7 +15,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from spotmpi.agent import protocol, record  # noqa: E402
 from spotmpi.api.view import echo, make_view  # noqa: E402
-from spotmpi.backends import follow  # noqa: E402
+from spotmpi.backends.base import follow  # noqa: E402
 from spotmpi.backends.kubernetes import backend  # noqa: E402
 from spotmpi.core.events import Event  # noqa: E402
 from tests.cloud.cluster.fake_cluster import FakeCluster  # noqa: E402
@@ -59,7 +59,7 @@ def main(folder: Path) -> None:
             view.show(event)
             reclaim.go_on(event)
 
-        follow.follow(backend.KubernetesBackend(folder / "here", "this", "here"), RUN, watch, echo)
+        follow(backend.KubernetesBackend(folder / "here", "this", "here"), RUN, watch, echo)
 
 
 def _restarted(pod: Object) -> Object:

@@ -14,7 +14,7 @@ from spotmpi.programs.checkpoint import State
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, training_parser
-from spotmpi.programs.reporting import Clock, WallClock
+from spotmpi.programs.reporting import IterationClock, WallClock
 from spotmpi.programs.world import alone
 
 
@@ -41,7 +41,7 @@ class Mean:
     """Estimates the mean of the numbers."""
 
     def __init__(self) -> None:
-        self.clock: Clock = WallClock()
+        self.clock: IterationClock = WallClock()
         self._mean = np.zeros(1)
 
     def step(self, parts: Sequence[Any], iteration: int, seeds: Sequence[int]) -> Mapping[str, Any]:

@@ -218,7 +218,7 @@ class Endurance:
         counted = causes[since[-1] + 1 if since else 0 :]
         assert summary["failures"] == counted.count(FAILURE)
         assert summary["interruptions"] == counted.count(INTERRUPTION)
-        held = sum(each.get("held") or 0.0 for each in summary["attempts"])
+        held = sum(each.get("elapsed") or 0.0 for each in summary["attempts"])
         assert 0 < held <= time.monotonic() - self._began, "durations follow clocks that jump"
         numbers = [(e.attempt, e.member, e.number) for e in self.run.events if e.kind == record.LINE]
         assert len(numbers) == len(set(numbers)), "the follower gave lines twice"

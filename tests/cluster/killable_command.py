@@ -57,7 +57,7 @@ def with_doubles(dependencies: Dependencies, address: str, place: Target, step: 
 
 def log_in(address: str, patch: pytest.MonkeyPatch) -> None:
     """Let the account at *address* say where clusters are, with tokens of the test's cluster, which takes no others."""
-    patch.setattr("spotmpi.backends.kubernetes.client.eks_access.open_account", lambda region: RemoteAccount(address))
+    patch.setattr("spotmpi.backends.kubernetes.client.kubeconfig.open_account", lambda region: RemoteAccount(address))
     patch.setattr("spotmpi.aws.eks.token", lambda aws, cluster: str(fetch(address, "token", cluster=cluster.name)))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import exit_diagnosis, record
+from spotmpi.agent import launcher_output, record
 from spotmpi.agent.attempt_history import pods_at_work
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
@@ -114,7 +114,7 @@ class FollowedRun:
     def lines(self) -> list[str]:
         """The text of every line of output, without a warning that mpirun prints now and then for no error."""
         texts = [event.values["text"] for event in self.events if event.kind == record.LINE]
-        return [text for text in texts if not exit_diagnosis.is_harmless(text)]
+        return [text for text in texts if not launcher_output.is_harmless(text)]
 
     def reasons(self) -> list[str]:
         """Every reason for which the run waited."""

@@ -18,22 +18,28 @@ import numpy as np
 import pytest
 
 from spotmpi.agent import protocol
-from spotmpi.programs.checkpoint import Checkpoints, Identity, Progress, model_fingerprint, parameters_checksum
+from spotmpi.programs.checkpoint import (
+    Checkpoints,
+    TrainingIdentity,
+    TrainingProgress,
+    model_fingerprint,
+    parameters_checksum,
+)
 from spotmpi.programs.exits import Failed, Fatal
 from tests.transient_errors import TransientErrors
 
-OURS = Identity("numpy/line", "model-a", "data-a", 0)
+OURS = TrainingIdentity("numpy/line", "model-a", "data-a", 0)
 
 
 def state(value: float) -> dict[str, Any]:
     return {"parameters//weight": np.full((3, 2), value, np.float32), "optimizer/t": np.array(7)}
 
 
-def progress(iteration: int) -> Progress:
-    return Progress(iteration, iteration * 8, 2, 8, {"loss": 0.5})
+def progress(iteration: int) -> TrainingProgress:
+    return TrainingProgress(iteration, iteration * 8, 2, 8, {"loss": 0.5})
 
 
-def checkpoints(folder: Path, keep: int = 3, identity: Identity = OURS) -> Checkpoints:
+def checkpoints(folder: Path, keep: int = 3, identity: TrainingIdentity = OURS) -> Checkpoints:
     checkpoints_ = Checkpoints(folder, keep, identity)
     checkpoints_.prepare()
     return checkpoints_
@@ -158,14 +164,14 @@ FULL = """
 import resource, signal
 import numpy as np
 from pathlib import Path
-from spotmpi.programs.checkpoint import Checkpoints, Identity, Progress
+from spotmpi.programs.checkpoint import Checkpoints, TrainingIdentity, TrainingProgress
 
-ours = Checkpoints(Path({folder!r}), 1, Identity("p", "m", "d", 0))
+ours = Checkpoints(Path({folder!r}), 1, TrainingIdentity("p", "m", "d", 0))
 ours.prepare()
-ours.write(Progress(1, 1, 1, 1), {{"parameters/a": np.zeros(10)}}, "timer")
+ours.write(TrainingProgress(1, 1, 1, 1), {{"parameters/a": np.zeros(10)}}, "timer")
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 try:
-    ours.write(Progress(2, 2, 1, 1), {{"parameters/a": np.zeros(10_000)}}, "timer")
+    ours.write(TrainingProgress(2, 2, 1, 1), {{"parameters/a": np.zeros(10_000)}}, "timer")
 except OSError as problem:
     print(problem.strerror)
 print(ours.newest().progress.iteration)

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 
 from spotmpi.agent import protocol
-from spotmpi.checkpoint.background import Background
-from spotmpi.checkpoint.store import Store
+from spotmpi.checkpoint.store import Background, Store
 from spotmpi.programs.checkpoint import State, initial_state, parameters_checksum
 from spotmpi.programs.digits import Digits
 from spotmpi.programs.exits import Failed, Fatal
 from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, training_parser
-from spotmpi.programs.reporting import Clock, WallClock
+from spotmpi.programs.reporting import IterationClock, WallClock
 from spotmpi.programs.sampling import iteration_seed
 from spotmpi.programs.world import alone
 from tests.programs.test_programs_batches import drawings
@@ -32,7 +31,7 @@ class Line:
     """Learns labels as a linear function of the pixels, with momentum and noise of its own."""
 
     def __init__(self, evaluations: list[int] | None = None, pixels: int = 64) -> None:
-        self.clock: Clock = WallClock()
+        self.clock: IterationClock = WallClock()
         self.weights = np.zeros(pixels)
         self.momentum = np.zeros(pixels)
         self.steps: list[int] = []

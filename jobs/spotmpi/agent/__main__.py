@@ -18,7 +18,7 @@ from . import coordinator, processes, protocol
 from .clock import CLOCK, Clock
 from .context import AgentContext, in_pod, in_run_folder, read_pod_context
 from .outcomes import repeat
-from .stop_source import Notice
+from .stop_requests import PreemptionNotice
 
 if TYPE_CHECKING:  # each place needs its own transport alone
     from .children import Children
@@ -53,10 +53,10 @@ def run_pod() -> int:
         return placement_controller.run()
     from .tcp import Tcp
 
-    return run_member(read_pod_context(in_pod(), CLOCK), Tcp(), Notice("the pod of this node"))
+    return run_member(read_pod_context(in_pod(), CLOCK), Tcp(), PreemptionNotice("the pod of this node"))
 
 
-def run_member(context: AgentContext, transport: Tcp, notice: Notice, copies_port: int | None = None) -> int:
+def run_member(context: AgentContext, transport: Tcp, notice: PreemptionNotice, copies_port: int | None = None) -> int:
     """Run *context*'s part of a run of agents on machines of their own, which *notice* may end; the exit code.
 
     Node 0 and its neighbour exchange checkpoints in memory on *copies_port* and the next one, by default their own.
@@ -87,7 +87,7 @@ def run_member(context: AgentContext, transport: Tcp, notice: Notice, copies_por
     finally:
         if transport.exchange is not None:
             transport.exchange.close()
-        processes.kept.clear()
+        processes.exempt.clear()
         processes.kill_descendants()
 
 
@@ -115,7 +115,7 @@ def run_children(context: AgentContext, transport: Children) -> int:
     processes.adopt_orphans()
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    return coordinator.run(context, transport, Notice("the agent", [signal.SIGTERM]))
+    return coordinator.run(context, transport, PreemptionNotice("the agent", [signal.SIGTERM]))
 
 
 def _keep_checkpoints(context: AgentContext, clear: bool = False) -> None:

@@ -10,14 +10,14 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
 
-from . import launchers, limits, processes, protocol
+from . import launcher_output, launchers, outcomes, processes, protocol
 from .clock import CLOCK, Clock
 from .files import is_locked
 from .launch import SCHEDULER
-from .lines import Line, LineSplitter, PieceSplitter
-from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest, StopSource
+from .launcher_output import Line, LineSplitter, PieceSplitter
+from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest, StopSignal
 from .plan import NODE, Command, Member, RunPlan
-from .progress import Progress, Report
+from .progress import Progress, Recognizer, Report
 from .record import RECOGNIZED, Record
 from .replicas import Replicas
 
@@ -38,7 +38,7 @@ _MAX_READS = 100  # of a pipe whose process has ended: others may go on to write
 
 
 class Deadlines(NamedTuple):
-    """When an attempt is over: *start* and *run* as `Clock.awake` counts, *cost* as `Clock.elapsed` does.
+    """When an attempt is over: *start* and *run* as `Clock.uptime` counts, *cost* as `Clock.elapsed` does.
 
     *ending* is in Unix seconds.
     """
@@ -65,7 +65,7 @@ class Launch(NamedTuple):
 
 
 class Attempt:
-    """Runs what *launch* says once; *stop_source* is polled for a request to end the attempt."""
+    """Runs what *launch* says once; *stop_signal* is polled for a request to end the attempt."""
 
     def __init__(
         self,
@@ -73,16 +73,16 @@ class Attempt:
         plan: RunPlan,
         launch: Launch,
         record: Record,
-        stop_source: StopSource,
+        stop_signal: StopSignal,
         clock: Clock = CLOCK,
     ) -> None:
         self.number = number
         self.plan = plan
         self.launch = launch
         self.record = record
-        self.stop_source = stop_source
+        self.stop_signal = stop_signal
         self.clock = clock
-        self.progress = Progress(clock.awake(), plan["metrics_pattern"])
+        self.progress = Progress(clock.uptime(), plan["metrics_pattern"])
         self.pid_file = launch.pid_file
         self._replicas = None if launch.replicas is None else Replicas(launch.replicas, clock)
         self._replica_failure: Outcome | None = None
@@ -113,7 +113,7 @@ class Attempt:
                 waits = self._selector.get_map() and self._abort_by is None
                 self._read_output(POLL_INTERVAL if waits else REAP_INTERVAL)
                 self._reap_launchers()
-                self._tend_replicas()
+                self._supervise_replicas()
                 self._check_limits()
             for key in list(self._selector.get_map().values()):  # which processes that stay behind hold open
                 self._drain(key)
@@ -125,10 +125,8 @@ class Attempt:
         for command in self.launch.commands:
             self._processes[command["member"]] = self._start_command(command)
         if self.plan["launcher"] != "pool":  # the driver of a pool trains nothing
-            from .recognition import Recognizer  # while the launchers start
-
             self.progress.recognize_by(Recognizer())
-        self._tend_replicas()
+        self._supervise_replicas()
 
     def _start_command(self, command: Command) -> subprocess.Popen[bytes]:
         """Start a process, whose output from now on is that of its member."""
@@ -153,16 +151,17 @@ class Attempt:
     def _read_pipe(self, key: selectors.SelectorKey) -> None:
         member, splitter, pipe = key.data
         data = os.read(key.fd, 1 << 16)
-        self.progress.output_received(self.clock.awake())
+        self.progress.output_received(self.clock.uptime())
         for line in splitter.feed(data) if data else splitter.end():
             self._handle_line(member, line)
         for state in splitter.states():
-            self._handle_report(member, self.progress.read_state(member, state, self.clock.awake()))
+            self._handle_report(member, self.progress.read_state(member, state, self.clock.uptime()))
         if not data:
             self._selector.unregister(key.fileobj)
             pipe.close()
 
     def _handle_line(self, member: Member, line: Line) -> None:
+        """Record a line, and read what it reports, be it the end of a rank."""
         end = protocol.read_rank_end(line.text)
         if end is not None:
             text, rank, code = end
@@ -170,7 +169,7 @@ class Attempt:
                 self._handle_line(member, line._replace(text=text))
             self._rank_ended(member, line.stream, rank, code)
             return
-        report = self.progress.read(member, line, self.clock.awake())
+        report = self.progress.read(member, line, self.clock.uptime())
         self._handle_report(member, report)
         # What a pattern or recognition reads is output as well; what a stream reports is not the program's.
         read = self.plan["metrics_pattern"] or self.progress.recognized
@@ -182,7 +181,7 @@ class Attempt:
         """Record a report, after those that were recognized with it."""
         if not report:
             return
-        now = self.clock.awake()
+        now = self.clock.uptime()
         earlier = [(now - moment, values) for moment, values in self.progress.earlier]
         if self.progress.first_iteration is not None and self.progress.first_iteration_time is None:
             ago = earlier[0][0] if earlier else 0.0
@@ -208,12 +207,12 @@ class Attempt:
         for node, process in self._processes.items():
             if node not in self._exit_codes and process.poll() is not None:
                 self._exit_codes[node] = process.returncode
-                self._last_exit = self.clock.awake()
+                self._last_exit = self.clock.uptime()
                 if process.returncode and not self._stop_request and self._failed_node is None:
                     self._failed_node = node
                     self._abort(self.plan["grace"])
 
-    def _tend_replicas(self) -> None:
+    def _supervise_replicas(self) -> None:
         """Restart workers while the launchers run, and end them once those have ended."""
         replicas = self._replicas
         if replicas is None:
@@ -222,20 +221,19 @@ class Attempt:
             if process.poll() is not None:
                 self._replica_ended(replicas, member, process)
         if self._term_sent is None and not self._launchers_ended():
-            replicas.tend(self._start_command, self._announce_restart)
+            replicas.supervise(self._start_command, self._announce_restart)
         elif self._replicas_end is None and self._launchers_ended():
-            self._replicas_end = self.clock.awake() + REPLICA_GRACE
+            self._replicas_end = self.clock.uptime() + REPLICA_GRACE
             self._signal_all(signal.SIGTERM)
 
     def _replica_ended(self, replicas: Replicas, member: Member, process: subprocess.Popen[bytes]) -> None:
-        from . import exit_diagnosis  # delays no start
-
+        """Learn that the process of a worker has ended; one that can never work ends the attempt."""
         processes.signal_group(process, signal.SIGKILL)  # what it has left behind
-        self._last_exit = self.clock.awake()
+        self._last_exit = self.clock.uptime()
         for key in [key for key in self._selector.get_map().values() if key.data[0] == member]:
             self._drain(key)
         code, lines = process.returncode, self._tails[member]
-        end = exit_diagnosis.process_reason(code, lines) + replicas.memory_reason(code)
+        end = launcher_output.process_reason(code, lines) + replicas.memory_reason(code)
         replicas.ended(member, end, code == protocol.INTERRUPTED)
         if not self._alive():
             processes.kill_descendants()
@@ -262,11 +260,12 @@ class Attempt:
             pipe.close()
 
     def _check_limits(self) -> None:
-        now = self.clock.awake()
+        """Begin to end the attempt where that is requested or a limit is over, and kill what does not end in time."""
+        now = self.clock.uptime()
         has_failed = self._failed_node is not None or self._replica_failure is not None
         if not self._stop_request and not has_failed and self._running():
             self._name_exception(now)
-            stop_request = self.stop_source.pending() or self._exceeded_limit(now)
+            stop_request = self.stop_signal.pending() or self._exceeded_limit(now)
             if stop_request:
                 self._begin_stop(stop_request)
         if self._awaiting_checkpoint:
@@ -278,17 +277,17 @@ class Attempt:
         late = self._abort_by is None and self._term_sent is not None and now > self._term_sent + TERM_GRACE
         if self._replicas_end is not None and now > self._replicas_end:
             late = True
-        if self.stop_source.kill_requested() or late:
+        if self.stop_signal.kill_requested() or late:
             self._signal_all(signal.SIGKILL)
 
     def exceeded_deadline(self, now: float | None = None) -> StopRequest | None:
         """The end of an attempt that has gone on until one of its deadlines; that of its start is of no account."""
         allowed, deadlines = self.plan["limits"], self.launch.deadlines
-        if deadlines.run and (self.clock.awake() if now is None else now) > deadlines.run:
+        if deadlines.run and (self.clock.uptime() if now is None else now) > deadlines.run:
             assert allowed["run"] is not None
             return _limit_request("run", "limits.run (%gs) is over; raise it and resume the run" % allowed["run"])
         if deadlines.cost is not None and self.clock.elapsed() > deadlines.cost:
-            return _limit_request("cost", limits.cost_reason(self.plan, self.launch.rate or 0.0))
+            return _limit_request("cost", outcomes.cost_reason(self.plan, self.launch.rate or 0.0))
         if deadlines.ending is not None and self.clock() > deadlines.ending:
             return _limit_request("ending", self.plan["ending"]["reason"])
         return None
@@ -331,9 +330,7 @@ class Attempt:
 
     def _exception_of_rank(self) -> tuple[Member, int, str] | None:
         """The node, number and last line of a rank that has printed an exception and then nothing, where MPI waits."""
-        from . import exit_diagnosis  # delays no start
-
-        found = [(node, exit_diagnosis.exception_of_rank(lines)) for node, lines in self._tails.items()]
+        found = [(node, launcher_output.exception_of_rank(lines)) for node, lines in self._tails.items()]
         raised = next(((node, *each) for node, each in found if each), None)
         return raised if launchers.is_mpi(self.plan["launcher"]) else None
 
@@ -344,7 +341,7 @@ class Attempt:
         patience = self.plan["grace"] if stop_request.patience is None else stop_request.patience
         # The id of one that has ended may be that of a process of somebody else, which the signal would end.
         if pid in processes.descendants() and processes.signal_process(pid, signal.SIGUSR1):
-            self._awaiting_checkpoint = (self.progress.notice_checkpoints, self.clock.awake() + patience)
+            self._awaiting_checkpoint = (self.progress.notice_checkpoints, self.clock.uptime() + patience)
         else:
             self._end_processes(patience)
 
@@ -361,12 +358,12 @@ class Attempt:
 
         Asked to end, they may wait for a rank that is lost.
         """
-        self._term_sent = self.clock.awake()
+        self._term_sent = self.clock.uptime()
         self._abort_by = self._term_sent + patience
         self._kill_unless_writing()
 
     def _kill_unless_writing(self) -> None:
-        if self._abort_by is not None and (self.clock.awake() > self._abort_by or not is_locked(self.pid_file)):
+        if self._abort_by is not None and (self.clock.uptime() > self._abort_by or not is_locked(self.pid_file)):
             self._signal_all(signal.SIGKILL)
             if not self._alive():
                 processes.kill_descendants()  # which may hold the pipes open
@@ -378,7 +375,7 @@ class Attempt:
         return None
 
     def _terminate(self) -> None:
-        self._term_sent = self.clock.awake()
+        self._term_sent = self.clock.uptime()
         self._signal_all(signal.SIGTERM)
 
     def _signal_all(self, number: int) -> None:
@@ -403,7 +400,7 @@ class Attempt:
 
     def _drained(self) -> bool:
         """Whether all launchers ended a while ago: a stray process may hold their pipes open for ever."""
-        return not self._running() and self.clock.awake() > self._last_exit + PIPE_GRACE
+        return not self._running() and self.clock.uptime() > self._last_exit + PIPE_GRACE
 
     def _kill_all(self) -> None:
         self._signal_all(signal.SIGKILL)
@@ -439,21 +436,17 @@ class Attempt:
 
     def _launcher_reason(self, node: Member, code: int) -> str:
         """Why the launcher of a node ended with *code*; a pool's scheduler may be there without one."""
-        from . import exit_diagnosis  # delays no start
-
         if self._rank_end is not None:
-            return exit_diagnosis.rank_end(self._rank_end[0], code, self._tails[node])
+            return launcher_output.rank_end(self._rank_end[0], code, self._tails[node])
         command = next(each for each in self.launch.commands if each["member"] == node)
         if command["name"] == SCHEDULER:
-            return exit_diagnosis.SCHEDULER_END + exit_diagnosis.process_reason(code, self._tails[node])
-        return exit_diagnosis.describe(node.number, code, self._tails[node])
+            return launcher_output.SCHEDULER_END + launcher_output.process_reason(code, self._tails[node])
+        return launcher_output.describe(node.number, code, self._tails[node])
 
     def _effective_exit_code(self, node: Member) -> int:
-        from . import exit_diagnosis  # delays no start
-
         if self._rank_end is not None:
             return self._rank_end[1]
-        return exit_diagnosis.effective_exit_code(self._exit_codes[node], self._tails[node])
+        return launcher_output.effective_exit_code(self._exit_codes[node], self._tails[node])
 
     def _outcome(self) -> Outcome:
         if self._replica_failure is not None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from . import files, hardware, limits, protocol, record
+from . import files, hardware, outcomes, protocol, record
 from .clock import CLOCK, Clock
 from .launch import World, world_of
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome, run_outcome
@@ -50,7 +50,7 @@ class AttemptHistory:
         self.clock = clock
         self._image_record = image_record
         self.first = record.first_attempt(run_record.folder, repr(since)) if first is None else first
-        self._hold()
+        self._begin_allocation()
         self._has_ended_one = False
         self.attempts = read_attempts(run_record.folder)
         self.world: World | None = None  # of the newest attempt
@@ -69,8 +69,8 @@ class AttemptHistory:
     def begin(self) -> int:
         """The number of a new attempt, from which on this machine works for it, and its world, if a price is known."""
         if not self._has_ended_one:  # the pause after an attempt belongs to the next one, which needs no Unix time
-            self._hold()
-        number = self.record.take_attempt()
+            self._begin_allocation()
+        number = self.record.claim_attempt()
         self.world = world_of(self.plan, number)
         if self.world.rate is not None:  # it is paid for also where no record of its end is written
             self.record.write_json(os.path.join("attempts", str(number), _WORLD), self.world.record())
@@ -129,13 +129,13 @@ class AttemptHistory:
                 self.record.event(record.PLACED, **values)
 
     @property
-    def held(self) -> float:
-        """Seconds for which attempts since the submission held their nodes, as far as agents recorded that."""
-        return sum(attempt.get("held", 0.0) for attempt in self._counted())
+    def elapsed(self) -> float:
+        """Seconds for which attempts since the submission had their nodes, as far as agents recorded that."""
+        return sum(attempt.get("elapsed", 0.0) for attempt in self._counted())
 
     def cost_deadline(self) -> float | None:
         """When the current attempt has to start to end so that ``limits.cost`` holds, by `Clock.elapsed`; or None."""
-        return self._cost_deadline(self.held_since, self._held_from)
+        return self._cost_deadline(self.allocated_since, self._elapsed_from)
 
     def avoided(self) -> dict[str, str]:
         """The machines on which this run is not to go on, and why, since its first submission."""
@@ -182,10 +182,10 @@ class AttemptHistory:
             "version": ATTEMPT_VERSION,
             "attempt": number,
             "node": 0,
-            "present": self.held_since,
+            "present": self.allocated_since,
             "started": started,
             "ended": self.clock(),
-            "held": self.clock.elapsed() - self._held_from,
+            "elapsed": self.clock.elapsed() - self._elapsed_from,
             "cause": outcome.cause,
             "reason": outcome.reason,
             "exit_code": outcome.exit_code,
@@ -197,7 +197,7 @@ class AttemptHistory:
             "first_iteration_time": progress.first_iteration_time,
             "start": None
             if progress.first_iteration_elapsed is None
-            else progress.first_iteration_elapsed - self._held_from,
+            else progress.first_iteration_elapsed - self._elapsed_from,
             "last_iteration": progress.iteration,
             "checkpoint_iteration": progress.checkpoint,
             "lost_iterations": self._lost_iterations(progress),
@@ -208,7 +208,7 @@ class AttemptHistory:
         self.record.attempt(number, 0, values)
         self.attempts.append(values)
         self._has_ended_one = True
-        self._hold()
+        self._begin_allocation()
 
     def final_outcome(self, outcome: Outcome) -> Outcome | None:
         """Record an attempt that did not succeed; the run's final `Outcome` where a limit permits no other attempt."""
@@ -250,9 +250,9 @@ class AttemptHistory:
     def _record_end(self, state: str, reason: str | None) -> None:
         self.record.event(state, reason=reason, **self._counts(), **end_of(self.plan))
 
-    def _hold(self) -> None:
+    def _begin_allocation(self) -> None:
         """From here on this machine works for the run."""
-        self.held_since, self._held_from = self.clock(), self.clock.elapsed()
+        self.allocated_since, self._elapsed_from = self.clock(), self.clock.elapsed()
 
     def _counted(self) -> list[AttemptRecord]:
         """The attempts of this submission. Their numbers say so; the clocks of two machines, or of one, may not."""
@@ -274,10 +274,10 @@ class AttemptHistory:
 
     def _repeated_loss(self, outcome: Outcome) -> Outcome | None:
         """The end of a run that loses the same node again and again, and makes no progress in between."""
-        node = limits.repeatedly_lost_node(self._counted())
+        node = outcomes.repeatedly_lost_node(self._counted())
         if outcome.cause != INTERRUPTION or node is None:
             return None
-        return Outcome(NOT_RETRYABLE, "%s; %s" % (outcome.reason, limits.loss_reason(node)), protocol.FAILED)
+        return Outcome(NOT_RETRYABLE, "%s; %s" % (outcome.reason, outcomes.loss_reason(node)), protocol.FAILED)
 
     def _cost_limit(self) -> Outcome | None:
         """The end of a run whose cost limit leaves nothing for another attempt."""
@@ -286,10 +286,10 @@ class AttemptHistory:
         if deadline is None or now < deadline:
             return None
         assert self._rate is not None, "what has no rate has no limit"
-        return Outcome(NOT_RETRYABLE, limits.cost_reason(self.plan, self._rate), protocol.NOT_RETRYABLE)
+        return Outcome(NOT_RETRYABLE, outcomes.cost_reason(self.plan, self._rate), protocol.NOT_RETRYABLE)
 
     def _cost_deadline(self, moment: float, elapsed: float) -> float | None:
-        left = limits.seconds_left(self.plan, self._rate, self._counted(), moment)
+        left = outcomes.seconds_left(self.plan, self._rate, self._counted(), moment)
         return None if left is None else elapsed + left
 
     @property
@@ -298,6 +298,7 @@ class AttemptHistory:
         return self.plan["rate"] if self.world is None else self.world.rate
 
     def _summary(self, state: str, outcome: Outcome) -> Summary:
+        """How the run ended, with all its attempts."""
         last = self.attempts[-1] if self.attempts else None
         contexts = [attempt["context"] for attempt in self.attempts if attempt.get("context")]
         return {
@@ -395,6 +396,7 @@ def _read_file(path: str, number: int) -> AttemptRecord | None:
 
 
 def _lost(folder: str, number: int, iterations: bool) -> AttemptRecord:
+    """The record of an attempt whose agent could not write one; *iterations* tells whether to look for the last one."""
     lost: AttemptRecord = {
         "version": ATTEMPT_VERSION,
         "attempt": number,

@@ -121,7 +121,7 @@ class Copies:
         threading.Thread(target=self._fetch, args=(host, port, newer), name="fetch", daemon=True).start()
 
     def _fetch(self, host: str, port: int, newer: int) -> None:
-        deadline, iteration, problem = self._clock.awake() + PATIENCE, None, ""
+        deadline, iteration, problem = self._clock.uptime() + PATIENCE, None, ""
         try:
             while not self._stopped.is_set():
                 try:
@@ -129,7 +129,7 @@ class Copies:
                     break
                 except (OSError, files.Damaged, InvalidKeys) as error:
                     problem = str(error)
-                    if isinstance(error, (_NoRoom, InvalidKeys)) or self._clock.awake() > deadline:
+                    if isinstance(error, (_NoRoom, InvalidKeys)) or self._clock.uptime() > deadline:
                         break
                 self._stopped.wait(_RECONNECT_INTERVAL)
         finally:
@@ -165,7 +165,7 @@ class Copies:
                 while not self._stopped.is_set():
                     if self._copy(channel, newest_iteration(self._memory), wait=1) is not None:
                         # At most half of the time is spent on copies.
-                        self._stopped.wait(max(_LEAST_PAUSE, self._clock.awake() - self._answered))
+                        self._stopped.wait(max(_LEAST_PAUSE, self._clock.uptime() - self._answered))
             finally:
                 with self._lock:
                     self._channel_to_source = None
@@ -196,7 +196,7 @@ class Copies:
         manifest = answer.get("manifest")
         if manifest is None:
             return None
-        self._answered = self._clock.awake()
+        self._answered = self._clock.uptime()
         self._make_room(manifest)
         files.receive(stream.read, manifest, self._memory, self._run)
         return int(manifest["iteration"])
@@ -243,8 +243,9 @@ class Copies:
             self._free.release()
 
     def _send(self, secure: ssl.SSLSocket, request: dict[str, Any]) -> None:
-        newer, deadline = int(request["newer"]), self._clock.awake() + min(float(request["wait"]), _TIMEOUT / 2)
-        while newest_iteration(self._memory) <= newer and self._clock.awake() < deadline:
+        """Send the checkpoint that is newer than what the other end has, once there is one; or an empty object."""
+        newer, deadline = int(request["newer"]), self._clock.uptime() + min(float(request["wait"]), _TIMEOUT / 2)
+        while newest_iteration(self._memory) <= newer and self._clock.uptime() < deadline:
             self._stopped.wait(_POLL_INTERVAL)
         opened = self._open(newer)
         if opened is None:
@@ -318,9 +319,9 @@ class Exchange:
         """Wait until node 1 is connected, for `PATIENCE` once, as long as *serve* is true."""
         if self._copies is None or self._node_0 is None or self._is_given_up:
             return
-        deadline = clock.awake() + PATIENCE
+        deadline = clock.uptime() + PATIENCE
         while not self._copies.connected.wait(0.005) and serve():
-            if clock.awake() > deadline:
+            if clock.uptime() > deadline:
                 self._is_given_up = True
                 text = "node 0 has not answered on port %d for %gs: its checkpoints in memory may not be copied\n"
                 sys.stderr.write(text % (self._port, PATIENCE))

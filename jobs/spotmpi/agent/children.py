@@ -12,9 +12,9 @@ from .attempt import POLL_INTERVAL, Launch
 from .clock import Clock
 from .context import AgentContext, Mounts
 from .files import write_atomically
-from .launch import ADDRESS, Place, gang_commands, launcher_count, local_place, size_file, worker_command
-from .lines import Line
-from .outcomes import Outcome, StopSource
+from .launch import ADDRESS, Location, gang_commands, launcher_count, local_location, size_file, worker_command
+from .launcher_output import Line
+from .outcomes import Outcome, StopSignal
 from .plan import COORDINATOR, WORKERS, Command, Member, read_member, read_plan, workers
 from .record import WAITING, Record
 
@@ -116,37 +116,37 @@ class Children:
         self,
         context: AgentContext,
         number: int,
-        stop_source: StopSource,
+        stop_signal: StopSignal,
         record: Record,
         since: float,
     ) -> Launch | Outcome:
         """The launchers of all nodes, and the workers of a pool or stream."""
-        outcome = self._wait_for_nodes(context, stop_source, record)
+        outcome = self._wait_for_nodes(context, stop_signal, record)
         if outcome is not None:
             return outcome
         plan = context.with_pods(self._members.pods if self._members else None).plan
         environment = {**self._session(context, number), **plan["environment"]}
-        place = local_place(plan, self._python, os.geteuid() == 0)
+        location = local_location(plan, self._python, os.geteuid() == 0)
         if plan.get("preload"):
-            place = place._replace(fork_socket=_fork_socket(context, place, environment, number, record))
-        commands = gang_commands(plan, range(launcher_count(plan)), place)
-        if place.control is not None or launchers.PORT in str(commands):
-            place = place._replace(port=self._reserve_port())
-            commands = gang_commands(plan, range(launcher_count(plan)), place)
+            location = location._replace(fork_socket=_fork_socket(context, location, environment, number, record))
+        commands = gang_commands(plan, range(launcher_count(plan)), location)
+        if location.control is not None or launchers.PORT in str(commands):
+            location = location._replace(port=self._reserve_port())
+            commands = gang_commands(plan, range(launcher_count(plan)), location)
         replicas = None
-        if place.control is not None:
-            _clear(place.control)
-            replicas = LocalWorkers(context, place, place.control)
+        if location.control is not None:
+            _clear(location.control)
+            replicas = LocalWorkers(context, location, location.control)
         return Launch(commands, environment, os.path.join(context.folder, PID_FILE), replicas)
 
-    def _wait_for_nodes(self, context: AgentContext, stop_source: StopSource, record: Record) -> Outcome | None:
+    def _wait_for_nodes(self, context: AgentContext, stop_signal: StopSignal, record: Record) -> Outcome | None:
         """The outcome of an attempt that is to end before it has its nodes; else None, once it has them."""
         last_reason = None
         while True:
             reason = self._members.missing() if self._members else None
             if reason is None:
                 return None
-            stop_request = stop_source.pending()
+            stop_request = stop_signal.pending()
             if stop_request is not None:
                 return stop_request.outcome
             if reason != last_reason:
@@ -180,13 +180,13 @@ class Children:
 
 
 def _fork_socket(
-    context: AgentContext, place: Place, environment: Dict[str, str], number: int, record: Record
+    context: AgentContext, location: Location, environment: Dict[str, str], number: int, record: Record
 ) -> str | None:
     """Where ranks are forked; None where they cannot be, with a line that says why if the plan asks for it."""
     from . import preload  # other runs do without
 
     try:
-        return preload.serve(context.plan, context.mounts.work, place.rank_wrapper, environment)
+        return preload.serve(context.plan, context.mounts.work, location.rank_wrapper, environment)
     except OSError as error:
         record.line(number, COORDINATOR, Line(None, "e", "ranks start without preload: %s" % (error.strerror or error)))
         return None
@@ -200,9 +200,9 @@ class LocalWorkers:
 
     interruption_pause = 0.0
 
-    def __init__(self, context: AgentContext, place: Place, control: str) -> None:
+    def __init__(self, context: AgentContext, location: Location, control: str) -> None:
         self.cgroup = context.mounts.cgroup
-        self._plan, self._place, self._control = context.plan, place, control
+        self._plan, self._location, self._control = context.plan, location, control
         self._code = os.path.join(context.folder, "code")
         self._prepared: Set[Member] = set()
 
@@ -224,7 +224,7 @@ class LocalWorkers:
         if member not in self._prepared:
             _copy(self._code, folder)
             self._prepared.add(member)
-        return worker_command(self._plan, member, self._place, folder)
+        return worker_command(self._plan, member, self._location, folder)
 
     def started(self, member: Member, process: int) -> None:
         """Write its process id for faults that are injected."""

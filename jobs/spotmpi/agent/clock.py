@@ -15,7 +15,7 @@ _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock:
-    """Unix time when called, which only records show; `awake` for limits and rates, `elapsed` for cost.
+    """Unix time when called, which only records show; `uptime` for limits and rates, `elapsed` for cost.
 
     Unix time may be set at any moment, by NTP or when a machine wakes up: the difference of two such times is no
     duration.
@@ -25,12 +25,12 @@ class Clock:
         """Unix seconds."""
         return time.time()
 
-    def awake(self) -> float:
+    def uptime(self) -> float:
         """Seconds since some moment in which this machine was not suspended.
 
-        A machine that sleeps does nothing for a run, and must not fail it for that. ``time.monotonic`` is
-        CLOCK_MONOTONIC on Linux (clock_getres(2): "does not count time that the system is suspended") and
-        mach_absolute_time on macOS, which stops as well.
+        A machine that sleeps does nothing for a run, and must not fail it for that. Android's SystemClock calls both
+        clocks so. ``time.monotonic`` is CLOCK_MONOTONIC on Linux (clock_getres(2): "does not count time that the system
+        is suspended") and mach_absolute_time on macOS, which stops as well.
         """
         return time.monotonic()
 

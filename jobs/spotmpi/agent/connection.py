@@ -69,6 +69,11 @@ class Identity:
         return self._context(ssl.PROTOCOL_TLS_CLIENT)
 
     def _context(self, protocol_of_end: int) -> ssl.SSLContext:
+        """The TLS settings of an end: the run's own authority alone, and no dates, see the module.
+
+        Raises:
+            InvalidKeys: the files are missing, or of no use.
+        """
         authority, certificate, key = (os.path.join(self._folder, name) for name in protocol.TLS_FILES)
         missing = [name for name in protocol.TLS_FILES if not os.path.exists(os.path.join(self._folder, name))]
         if missing:
@@ -102,7 +107,7 @@ class Connection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = sock
         self.address = _address(sock)  # of the other end
-        self.last_received = self.last_polled = self._clock.awake()
+        self.last_received = self.last_polled = self._clock.uptime()
         self.closed = False
         self.heartbeat: Heartbeat | None = None  # ends with the connection
         self.authenticated = False  # whether the other end has proved that it has the run's key
@@ -125,7 +130,7 @@ class Connection:
         self._admitted = True
         with contextlib.suppress(OSError):  # it is disconnected already
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * silence))
-        self.last_received = self._clock.awake()
+        self.last_received = self._clock.uptime()
 
     @property
     def has_unsent(self) -> bool:
@@ -162,11 +167,11 @@ class Connection:
                 self._fail(error)
                 self.close()
             self._flush()
-            self._last_sent = self._clock.awake()
+            self._last_sent = self._clock.uptime()
 
     def send_heartbeat(self, interval: float) -> None:
         """Send a heartbeat if none of the last *interval* seconds saw a message."""
-        if not self.closed and self._clock.awake() > self._last_sent + interval:
+        if not self.closed and self._clock.uptime() > self._last_sent + interval:
             self.send(beat=1)
 
     def receive(self, limit: int | None = None) -> list[dict[str, Any]]:
@@ -189,7 +194,7 @@ class Connection:
 
     def _read(self) -> bool:
         """Take what has arrived from the socket; whether no more will come."""
-        self.last_polled = self._clock.awake()
+        self.last_polled = self._clock.uptime()
         try:
             data = self.socket.recv(_MAX_MESSAGE if self._admitted else self._greeting_left)
         except BlockingIOError:
@@ -265,8 +270,8 @@ class Connection:
 class Heartbeat:
     """Sends heartbeats from a thread of its own, for this process may have to wait for a disk meanwhile.
 
-    Only as long as *last_polled*, as `Clock.awake` counts, is not too long ago: an agent that stalls for good counts as
-    lost. The interval grows with the number of *nodes* that send to one.
+    Only as long as *last_polled*, as `Clock.uptime` counts, is not too long ago: an agent that stalls for good counts
+    as lost. The interval grows with the number of *nodes* that send to one.
     """
 
     def __init__(
@@ -285,7 +290,7 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._stopped.wait(self._interval / 2):
-            for connection in self._connections() if self._clock.awake() < self._last_polled() + STALL else ():
+            for connection in self._connections() if self._clock.uptime() < self._last_polled() + STALL else ():
                 connection.send_heartbeat(self._interval)
 
     def stop(self) -> None:

@@ -177,14 +177,14 @@ def read_pod_context(mounts: Mounts, clock: Clock) -> AgentContext:
         restart_count = pod_context.failure_count(mounts.pod_info)
     context = AgentContext(plan, member, restart_count, Identity(plan["run"], mounts.secret), mounts, clock)
     text = pod_context.placement(mounts.pod_info)
-    return context if text is None else _placed(context, text)
+    return context if text is None else _with_placement(context, text)
 
 
-def _placed(context: AgentContext, text: str) -> AgentContext:
+def _with_placement(context: AgentContext, text: str) -> AgentContext:
     """*context* on the node group that the annotation with this *text* names."""
     from . import placement
 
     state = placement.parse(text)
     if state is None:
         return context
-    return context._replace(plan=placement.placed(context.plan, state), decisions=tuple(state["decisions"]))
+    return context._replace(plan=placement.with_placement(context.plan, state), decisions=tuple(state["decisions"]))

@@ -18,7 +18,7 @@ from .attempt import Attempt, Deadlines, Launch
 from .attempt_history import AttemptHistory, end_of
 from .context import AgentContext
 from .fencing import Fenced
-from .lines import Line
+from .launcher_output import Line
 from .outcomes import (
     FAILURE,
     INTERRUPTION,
@@ -34,7 +34,7 @@ from .outcomes import (
 )
 from .plan import COORDINATOR, NODE, WORKER, Member, nodes_in, workers
 from .progress import Progress
-from .stop_source import CoordinatorStopSource, Notice
+from .stop_requests import CoordinatorStopSignal, PreemptionNotice
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start
     from .transport import Members, Transport
@@ -54,7 +54,7 @@ _EXIT = {
 T = TypeVar("T")
 
 
-def run(context: AgentContext, transport: Transport, notice: Notice) -> int:
+def run(context: AgentContext, transport: Transport, notice: PreemptionNotice) -> int:
     """Run node 0's part of a run; the exit code tells JobSet whether to start its agents anew."""
     try:
         return AttemptLoop(context, transport, notice).run()
@@ -66,7 +66,7 @@ def run(context: AgentContext, transport: Transport, notice: Notice) -> int:
 class _NodeZero:
     """What node 0's agent works with, attempt after attempt and in each of them."""
 
-    def __init__(self, context: AgentContext, transport: Transport, notice: Notice) -> None:
+    def __init__(self, context: AgentContext, transport: Transport, notice: PreemptionNotice) -> None:
         self._context = context
         self._transport = transport
         self._notice = notice
@@ -87,7 +87,7 @@ class CoordinatedAttempt(_NodeZero):
         self,
         context: AgentContext,
         transport: Transport,
-        notice: Notice,
+        notice: PreemptionNotice,
         history: AttemptHistory,
         members: Members,
         number: int,
@@ -96,7 +96,7 @@ class CoordinatedAttempt(_NodeZero):
         self._history = history
         self._members = members
         self._number = number
-        self._stop_source = CoordinatorStopSource(
+        self._stop_signal = CoordinatorStopSignal(
             context,
             members,
             notice,
@@ -105,12 +105,12 @@ class CoordinatedAttempt(_NodeZero):
             lambda text: history.record.line(number, COORDINATOR, Line(None, "e", text)),
         )
         # Of the ranks, once they are started, which may never happen.
-        self._progress, self._started = Progress(history.held_since), history.held_since
+        self._progress, self._started = Progress(history.allocated_since), history.allocated_since
         self.met_error = self.was_futile = False
 
     def run(self, run_deadline: float | None) -> Outcome:
         """How it ended, which is recorded also where nothing was launched; ``limits.run`` is over at *run_deadline*."""
-        launched = self._context.clock.awake()
+        launched = self._context.clock.uptime()
         try:
             launch = self._launch()
             if isinstance(launch, Outcome):
@@ -118,12 +118,12 @@ class CoordinatedAttempt(_NodeZero):
             else:
                 attempt = self._start(launch, run_deadline)
                 self._progress, self._started = attempt.progress, self._context.clock()
-                launched = self._context.clock.awake()
+                launched = self._context.clock.uptime()
                 outcome = self._run_launchers(attempt)
         except OSError as error:
             outcome = self._outcome_of_error(error)
             self.met_error = outcome.cause == INTERRUPTION
-        lasted = self._context.clock.awake() - launched
+        lasted = self._context.clock.uptime() - launched
         self.was_futile = self._members.is_whole() and is_futile(self._progress, lasted)
         outcome = self._avoid_unfit(outcome)
         try:
@@ -137,12 +137,12 @@ class CoordinatedAttempt(_NodeZero):
         """What is launched once every member is ready, or why nothing can be."""
         history = self._history
         launch = self._transport.prepare(
-            self._context, self._number, self._stop_source, history.record, history.held_since
+            self._context, self._number, self._stop_signal, history.record, history.allocated_since
         )
         if not isinstance(launch, Outcome) and self._context.slurm:
             machine = history.avoided_machine(nodes_in(self._members.machines))
             if machine is not None:
-                return self._given_again(machine)
+                return self._end_on_avoided(machine)
         return launch
 
     def _start(self, launch: Launch, run_deadline: float | None) -> Attempt:
@@ -154,14 +154,14 @@ class CoordinatedAttempt(_NodeZero):
         self._repeat(lambda: history.record_start(self._number, [machines[node] for node in sorted(machines)]))
         self._members.broadcast(go=1)
         assert history.world is not None, "it has begun"
-        start = clock.awake() + plan["limits"]["start"]  # counts from this attempt
+        start = clock.uptime() + plan["limits"]["start"]  # counts from this attempt
         ending = plan.get("ending")
         deadlines = Deadlines(start, run_deadline, history.cost_deadline(), ending and ending["at"])
         launch = launch._replace(rate=history.world.rate, deadlines=deadlines)
-        return Attempt(self._number, plan, launch, history.record, self._stop_source, clock)
+        return Attempt(self._number, plan, launch, history.record, self._stop_signal, clock)
 
     def _run_launchers(self, attempt: Attempt) -> Outcome:
-        self._stop_source.progress = attempt.progress
+        self._stop_signal.progress = attempt.progress
         outcome = attempt.run()
         if outcome.cause == SUCCEEDED:
             outcome = self._wait_for_launchers(attempt)
@@ -171,27 +171,27 @@ class CoordinatedAttempt(_NodeZero):
         # mpirun may have noticed first that a host is gone, and it names no node.
         if outcome.cause == INTERRUPTION and not outcome.lost_nodes:
             self._members.serve(0.05)
-            outcome = outcome._replace(lost_nodes=self._stop_source.lost_nodes())
+            outcome = outcome._replace(lost_nodes=self._stop_signal.lost_nodes())
         return outcome
 
     def _wait_for_launchers(self, attempt: Attempt) -> Outcome:
         """How the launchers of the other nodes ended, once that of node 0 in *attempt* has succeeded."""
         clock, is_silent = self._context.clock, True
-        says_so_at = clock.awake() + _QUIET
+        says_so_at = clock.uptime() + _QUIET
         while len(self._members.ended) < (
             count := self._transport.remote_launchers(self._context.with_pods(self._members.pods))
         ):
-            stop_request = self._stop_source.pending() or attempt.exceeded_deadline()
+            stop_request = self._stop_signal.pending() or attempt.exceeded_deadline()
             if stop_request:
                 return stop_request.outcome
             self._members.serve(0.1)
-            if is_silent and clock.awake() > says_so_at:
+            if is_silent and clock.uptime() > says_so_at:
                 is_silent = False
                 ended = nodes_in(self._members.ended)
                 left = ", ".join(str(number) for number in range(1, count + 1) if number not in ended)
                 text = "the launcher of node 0 has ended, those of these nodes have not: %s" % left
                 self._history.record.event(record.WAITING, reason=text)
-        return self._stop_source.launcher_failure() or Outcome(SUCCEEDED, None, 0)
+        return self._stop_signal.launcher_failure() or Outcome(SUCCEEDED, None, 0)
 
     def _find_interruption(self) -> Outcome | None:
         """An interruption, where the launcher failed because a host went.
@@ -199,10 +199,10 @@ class CoordinatedAttempt(_NodeZero):
         Every agent ends what is left of the attempt and answers; one that is busy may send a heartbeat before.
         """
         clock = self._context.clock
-        failed = clock.awake()
+        failed = clock.uptime()
         self._members.broadcast_to_gang(end=self._number)
-        while clock.awake() < failed + self._context.plan["limits"]["silence"] * 1.5 + LIVENESS_MARGIN:
-            interruption = self._stop_source.interruption()
+        while clock.uptime() < failed + self._context.plan["limits"]["silence"] * 1.5 + LIVENESS_MARGIN:
+            interruption = self._stop_signal.interruption()
             if interruption:
                 return interruption
             gang = self._members.gang.items()
@@ -230,6 +230,7 @@ class CoordinatedAttempt(_NodeZero):
         return outcome
 
     def _record_end(self, outcome: Outcome) -> None:
+        """Record how the attempt ended, and avoid the machine from now on on which it failed again."""
         self._history.hardware = nodes_in(self._members.hardware)
         machine = None if outcome.node is None else self._machine(Member(NODE, outcome.node))
         self._repeat(lambda: self._history.end(self._number, self._progress, outcome, self._started, machine))
@@ -252,7 +253,7 @@ class CoordinatedAttempt(_NodeZero):
             if node == COORDINATOR:
                 self._notice.give(reason)
             if machine is not None and not self._avoid(machine, reason, True):
-                return self._given_again(machine)
+                return self._end_on_avoided(machine)
         return outcome
 
     def _machine(self, node: Member) -> str | None:
@@ -262,7 +263,7 @@ class CoordinatedAttempt(_NodeZero):
     def _avoid(self, machine: str, reason: str, checked: bool) -> bool:
         return self._repeat(lambda: self._history.avoid(machine, reason, checked))
 
-    def _given_again(self, machine: str) -> Outcome:
+    def _end_on_avoided(self, machine: str) -> Outcome:
         """The end of an attempt whose nodes include a *machine* that the run avoids.
 
         Slurm gets the job back, with the node excluded. In a cluster only another submission can exclude it, and the
@@ -286,12 +287,12 @@ class CoordinatedAttempt(_NodeZero):
 class AttemptLoop(_NodeZero):
     """What node 0's agent does, attempt after attempt."""
 
-    def __init__(self, context: AgentContext, transport: Transport, notice: Notice) -> None:
+    def __init__(self, context: AgentContext, transport: Transport, notice: PreemptionNotice) -> None:
         super().__init__(context, transport, notice)
         self._errors = 0  # of this machine, which ended the last attempts
         self._futile = 0  # the last attempts, as many as came to nothing
-        self._started = context.clock.awake()
-        self._run_deadline: float | None = None  # as `Clock.awake` counts
+        self._started = context.clock.uptime()
+        self._run_deadline: float | None = None  # as `Clock.uptime` counts
 
     def run(self) -> int:
         """Run attempts until the end; the exit code."""
@@ -400,8 +401,8 @@ class AttemptLoop(_NodeZero):
             text = "%d attempts in a row came to no iteration and no checkpoint; the next one begins after %d s"
             with contextlib.suppress(OSError):
                 run_record.event(record.WAITING, reason=text % (self._futile, seconds))
-        deadline = clock.awake() + seconds
-        while (left := deadline - clock.awake()) > 0 and not self._notice.reason and not self._is_to_end():
+        deadline = clock.uptime() + seconds
+        while (left := deadline - clock.uptime()) > 0 and not self._notice.reason and not self._is_to_end():
             serve()
             clock.sleep(min(left, POLL_INTERVAL))
 
@@ -414,7 +415,7 @@ class AttemptLoop(_NodeZero):
         return AttemptHistory(run_record, context.plan, since, context.clock, first, context.mounts.image_record)
 
     def _deadline_of_run(self, history: AttemptHistory) -> float | None:
-        """When ``limits.run`` is over, as `Clock.awake` counts.
+        """When ``limits.run`` is over, as `Clock.uptime` counts.
 
         In pods only the API server's clock, against this node's, tells how much of a run is over; if this one is late,
         at least the time for which its attempts ran is.
@@ -425,7 +426,7 @@ class AttemptLoop(_NodeZero):
         submitted = self._context.plan.get("submitted")
         if submitted is None:
             return self._started + limit
-        return clock.awake() + limit - max(clock() - submitted, history.held)
+        return clock.uptime() + limit - max(clock() - submitted, history.elapsed)
 
     def _restart_limit(self) -> Outcome | None:
         """The end of a run that was restarted more often than both limits allow: without a volume, no record counts.

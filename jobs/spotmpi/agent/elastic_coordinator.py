@@ -31,7 +31,7 @@ class ElasticCoordinator(StandbyCoordinator):
         self._all = self._nodes
         self._patience = min(self._elastic["patience"], _SHARE_OF_START * context.plan["limits"]["start"])
         self._wait = JOIN_GRACE if began else self._patience
-        self._since = self._clock.awake()
+        self._since = self._clock.uptime()
         self._chosen = False
 
     @property
@@ -48,7 +48,7 @@ class ElasticCoordinator(StandbyCoordinator):
         self._prepared.clear()
         if self._chosen:
             self._wait = JOIN_GRACE
-        self._chosen, self._since = False, self._clock.awake()
+        self._chosen, self._since = False, self._clock.uptime()
         super().begin(attempt)
 
     def serve(self, timeout: float) -> None:
@@ -71,7 +71,8 @@ class ElasticCoordinator(StandbyCoordinator):
         return [place for place, worker in self.workers.items() if not worker.lost and place not in self.notices]
 
     def _choose(self) -> None:
-        live, waited = self._live(), self._clock.awake() - self._since
+        """Choose the nodes of the attempt once no more are waited for: the largest size that those ready fill."""
+        live, waited = self._live(), self._clock.uptime() - self._since
         ready = [place for place in live if place in self.ready]
         is_getting_ready = len(ready) < len(live) and waited < self._patience
         if 1 + len(ready) < self._all and (waited < self._wait or is_getting_ready):

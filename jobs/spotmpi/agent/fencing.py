@@ -31,7 +31,7 @@ class Fence:
         self._folder = folder
         self._clock = clock
         self._number = self._newest = number
-        self._refreshed = self._clock.awake()
+        self._refreshed = self._clock.uptime()
         self._stopped = threading.Event()
 
     def watch(self) -> None:
@@ -52,7 +52,7 @@ class Fence:
         Raises:
             OSError: the folder could not be read, and who cannot know whether a newer attempt has begun writes nothing.
         """
-        is_old = final or self._clock.awake() > self._refreshed + MAX_AGE
+        is_old = final or self._clock.uptime() > self._refreshed + MAX_AGE
         error = self.refresh() if is_old else None
         self.check()
         if error is not None:
@@ -75,7 +75,7 @@ class Fence:
             except OSError as error:
                 failure = error
         if failure is None:
-            self._refreshed = self._clock.awake()
+            self._refreshed = self._clock.uptime()
         return failure
 
 

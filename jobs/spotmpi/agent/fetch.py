@@ -1,8 +1,8 @@
 """Fetches files from https addresses to the run volume: in parallel pieces, resumable, verified.
 
-    python3 -m spotmpi.agent.fetch ORDERS AUTHORITY
+    python3 -m spotmpi.agent.fetch DOWNLOADS AUTHORITY
 
-ORDERS is a gzipped JSON list of lists, one for each source: {"url", "name", "folder", "sha256" or null, "unpack"};
+DOWNLOADS is a gzipped JSON list of lists, one for each source: {"url", "name", "folder", "sha256" or null, "unpack"};
 AUTHORITY a file of certificates (PEM) that are trusted in addition to the default ones, or an empty one. It prints
 progress as JSON lines: {"name", "got": bytes, "of": bytes, "whole": files, "all": files}. The last line is
 {"done": [[files, bytes, files that were transferred], ...]}, one for each source, or {"failed": reason}, and is the
@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
-from typing import Any
+from typing import Any, Optional, TypedDict
 
 from . import store, web_file
 from .files import exists
@@ -106,7 +106,17 @@ class FetchLog:
             log.write(json.dumps({"mark": key, "version": version, "files": files}) + "\n")
 
 
-class Progress:
+class DownloadValues(TypedDict):
+    """A file to fetch, and where to."""
+
+    url: str
+    name: str  # in messages
+    folder: str
+    sha256: Optional[str]  # of its content, where it is known
+    unpack: bool  # it is an archive
+
+
+class FetchProgress:
     """Prints progress, at most once a second."""
 
     def __init__(self, count: int) -> None:
@@ -125,10 +135,12 @@ class Progress:
 class Fetch:
     """Fetches one file; a list of the pieces that have arrived is kept next to it."""
 
-    def __init__(self, order: dict[str, Any], log: FetchLog, pieces: ThreadPoolExecutor, progress: Progress) -> None:
-        self._order, self._log, self._pool, self._progress = order, log, pieces, progress
-        self._key = key_of(order["url"])
-        self._folder = store.safe_path(order["folder"], ".fetch-" + self._key + store.PART)
+    def __init__(
+        self, download: DownloadValues, log: FetchLog, pieces: ThreadPoolExecutor, progress: FetchProgress
+    ) -> None:
+        self._values, self._log, self._pool, self._progress = download, log, pieces, progress
+        self._key = key_of(download["url"])
+        self._folder = store.safe_path(download["folder"], ".fetch-" + self._key + store.PART)
         self._path = os.path.join(self._folder, "file")
         self._notes = os.path.join(self._folder, "pieces")
         self._lock = threading.Lock()
@@ -136,21 +148,21 @@ class Fetch:
 
     def look(self) -> None:
         """Find out whether it is there already, before others are unpacked: its files must not be replaced then."""
-        self._probed = web_file.retry(lambda: web_file.probe(self._order["url"]))
+        self._probed = web_file.retry(lambda: web_file.probe(self._values["url"]))
         self._log.files(self._key, self._version(*self._probed))
 
     def _version(self, size: int, version: str) -> list[Any]:
-        return [size, version, self._order["sha256"]]
+        return [size, version, self._values["sha256"]]
 
     def named(self, step: Callable[[], Any]) -> Any:
         """The result of a step of it, whose errors have its name."""
         try:
             return step()
         except (Unavailable, *DAMAGES) as error:
-            raise Unavailable("%s: %s" % (self._order["name"], error)) from error
+            raise Unavailable("%s: %s" % (self._values["name"], error)) from error
         except OSError as error:
             kind = Unavailable if error.errno in _FULL else OSError
-            raise kind("%s: %s" % (self._order["name"], error)) from error
+            raise kind("%s: %s" % (self._values["name"], error)) from error
 
     def run(self) -> list[int]:
         """Fetch, verify and unpack it, unless done before: its files, their bytes, and how many files were transferred.
@@ -165,17 +177,18 @@ class Fetch:
         raise OSError("it was replaced %d times while it was fetched; push again once it no longer changes" % VERSIONS)
 
     def _fetch(self) -> list[int]:
-        size, version = self._probed or web_file.retry(lambda: web_file.probe(self._order["url"]))
+        size, version = self._probed or web_file.retry(lambda: web_file.probe(self._values["url"]))
         self._probed = None
         full_version = self._version(size, version)
         files, transferred = self._log.files(self._key, full_version), False
         if files is None:
             files, transferred = self._download(size, version), True
             self._log.add(self._key, full_version, files)
-        self._progress.report(self._order["name"], size, size, whole=True)
+        self._progress.report(self._values["name"], size, size, whole=True)
         return [len(files), sum(files.values()), len(files) * transferred]
 
     def _download(self, size: int, version: str) -> dict[str, int]:
+        """Fetch the pieces that are missing, verify the whole and install it; its files with their bytes."""
         present, tag = self._present_pieces(size, version), self._tag(size, version)
         missing = [start for start in range(0, size, PIECE) if start not in present]
         pieces = [self._pool.submit(self._download_piece, start, size, tag) for start in missing]
@@ -191,11 +204,11 @@ class Fetch:
         return self._install()
 
     def _report(self, present: set[int], size: int) -> None:
-        self._progress.report(self._order["name"], min(len(present) * PIECE, size), size)
+        self._progress.report(self._values["name"], min(len(present) * PIECE, size), size)
 
     def _tag(self, size: int, version: str) -> str | None:
         """The entity tag that all pieces must have, None where a checksum of the file is given."""
-        if self._order["sha256"] or not size:
+        if self._values["sha256"] or not size:
             return None
         if not version.startswith('"'):
             remedy = "append #sha256= and 64 hexadecimal digits to the address"
@@ -219,7 +232,7 @@ class Fetch:
         return {int(line) for line in lines[1:] if line.endswith("\n")}
 
     def _download_piece(self, start: int, size: int, tag: str | None) -> int:
-        data = web_file.retry(lambda: web_file.read(self._order["url"], start, min(start + PIECE, size), tag))
+        data = web_file.retry(lambda: web_file.read(self._values["url"], start, min(start + PIECE, size), tag))
         with open(self._path, "r+b") as file:
             file.seek(start)
             file.write(data)
@@ -228,18 +241,19 @@ class Fetch:
         return start
 
     def _verify(self) -> None:
-        expected = self._order["sha256"]
+        expected = self._values["sha256"]
         if expected and store.size_and_digest(self._path)[1] != expected:
             remove(self._folder)
             raise Unavailable("the SHA-256 of the file is not the given one: check both, then push again")
 
     def _install(self) -> dict[str, int]:
-        folder, name = self._order["folder"], self._order["name"]
+        """Give the file its name, or unpack it; its files with their bytes."""
+        folder, name = self._values["folder"], self._values["name"]
 
         def install(part: str, path: str) -> None:
             self._log.install(self._key, part, path)
 
-        if self._order["unpack"]:
+        if self._values["unpack"]:
             with tarfile.open(self._path) as packed:
                 files = unpack(packed, folder, install=install)
         else:
@@ -254,19 +268,24 @@ class Fetch:
         return files
 
 
-def fetch_all(sources: list[list[dict[str, Any]]]) -> list[list[int]]:
-    """Fetch every file of every source: files, bytes and transferred files of each source."""
-    orders = [(number, order) for number, source in enumerate(sources) for order in source]
-    folders = {order["folder"] for _, order in orders}
+def fetch_all(sources: list[list[DownloadValues]]) -> list[list[int]]:
+    """Fetch all *sources*; of each the number of its files, their bytes, and how many files were transferred.
+
+    Raises:
+        Unavailable: a file cannot be had, or does not fit; another try would not help.
+        OSError: it may be had later.
+    """
+    downloads = [(number, download) for number, source in enumerate(sources) for download in source]
+    folders = {download["folder"] for _, download in downloads}
     for folder in folders:
         os.makedirs(folder, exist_ok=True)
     logs = {folder: FetchLog(folder) for folder in folders}
-    progress, sums = Progress(len(orders)), [[0, 0, 0] for _ in sources]
+    progress, sums = FetchProgress(len(downloads)), [[0, 0, 0] for _ in sources]
     with ThreadPoolExecutor(PIECES_AT_ONCE) as pieces, ThreadPoolExecutor(FILES_AT_ONCE) as files:
-        fetches = [Fetch(order, logs[order["folder"]], pieces, progress) for _, order in orders]
+        fetches = [Fetch(download, logs[download["folder"]], pieces, progress) for _, download in downloads]
         list(files.map(lambda each: each.named(each.look), fetches))
         for index, result in enumerate(files.map(lambda each: each.named(each.run), fetches)):
-            number = orders[index][0]
+            number = downloads[index][0]
             sums[number] = [sums[number][at] + result[at] for at in range(len(result))]
     return sums
 
@@ -285,7 +304,7 @@ def print_json(**values: Any) -> None:
 
 
 def main(path: str, authority: str) -> int:
-    """Fetch the orders in the file *path*, trusting *authority* too; the exit code."""
+    """Fetch the downloads in the file *path*, trusting *authority* too; the exit code."""
     web_file.trust(authority)
     try:
         with gzip.open(path) as file:

@@ -42,7 +42,7 @@ class Entry(NamedTuple):
     arguments: List[str]
 
 
-class Request(NamedTuple):
+class ForkRequest(NamedTuple):
     """What a rank wrapper sends for its rank."""
 
     command: List[str]
@@ -89,6 +89,7 @@ class Libraries:
         gc.freeze()
 
     def _import(self, module: str) -> Optional[str]:
+        """Import a module for all ranks; why its import must not be shared, or None."""
         before = _thread_count()
         try:
             import_module(module)
@@ -196,7 +197,7 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._wakes.fileno())
 
-    def serve(self) -> Request:
+    def serve(self) -> ForkRequest:
         """The request that this process, a fork of the server's, is to carry out."""
         while True:
             for key, _ in self._selector.select():
@@ -211,7 +212,7 @@ class Server:
                 else:
                     self._forward(key.data)
 
-    def _accept(self) -> Optional[Request]:
+    def _accept(self) -> Optional[ForkRequest]:
         """Answer a rank wrapper; its request where this process is the fork."""
         with contextlib.suppress(OSError, ValueError):
             connection, _ = self._listener.accept()
@@ -228,7 +229,7 @@ class Server:
                     _close(request.files)
         return None
 
-    def _fork(self, connection: socket.socket, request: Request) -> Optional[Request]:
+    def _fork(self, connection: socket.socket, request: ForkRequest) -> Optional[ForkRequest]:
         """Fork a process for the request, which returns it; no process, and an answer that says so, if that fails."""
         waits, go = os.pipe()
         try:
@@ -293,7 +294,7 @@ class Server:
                         connection.sendall(_STATUS.pack(status))
 
 
-def receive(connection: socket.socket) -> Request:
+def receive(connection: socket.socket) -> ForkRequest:
     """The request that a rank wrapper sends; OSError or ValueError where it is none."""
     space = socket.CMSG_SPACE(3 * struct.calcsize("i"))
     head, control, _, _ = connection.recvmsg(_HEAD.size, space, socket.MSG_CMSG_CLOEXEC | socket.MSG_WAITALL)
@@ -311,7 +312,7 @@ def receive(connection: socket.socket) -> Request:
         folder, umask, cores, ignored, count, *rest = text.split(b"\0")
         command = [os.fsdecode(part) for part in rest[: int(count)]]
         environment = dict(variable.split(b"=", 1) for variable in rest[int(count) :])
-        return Request(command, environment, folder, int(umask), _numbers(cores), _numbers(ignored), files)
+        return ForkRequest(command, environment, folder, int(umask), _numbers(cores), _numbers(ignored), files)
     except (ValueError, struct.error) as error:
         _close(files)
         raise ValueError(str(error)) from error
@@ -326,7 +327,7 @@ def _numbers(text: bytes) -> List[int]:
     return [int(part) for part in text.split(b",") if part]
 
 
-def become(request: Request, output: Tuple[bytes, ...], server: int) -> None:
+def become(request: ForkRequest, output: Tuple[bytes, ...], server: int) -> None:
     """Take over what a rank inherits from its rank wrapper; it ends with the *server*."""
     for number, file in enumerate(request.files):
         os.dup2(file, number)
@@ -411,7 +412,7 @@ def _code(path: str, main: ModuleType) -> CodeType:
     return compile(loader.get_data(path), path, "exec", dont_inherit=True)
 
 
-def run(request: Request, mpi: Mpi) -> None:
+def run(request: ForkRequest, mpi: Mpi) -> None:
     """Run the rank of *request*; an error of the program is reported as its interpreter would."""
     program = entry(request.command)
     if program is None or not (program.module or os.path.isfile(program.name)):

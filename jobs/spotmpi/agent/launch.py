@@ -43,7 +43,7 @@ class World(NamedTuple):
         return values
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """What the arguments of processes depend on besides the plan: where their agent runs, and how it reaches others."""
 
     python: str  # that runs rank wrappers, and pools whose plan names no other
@@ -116,84 +116,87 @@ def launcher_count(plan: RunPlan) -> int:
     return launchers.start_count(plan["launcher"], len(plan["hosts"]), plan["run_on"])
 
 
-def gang_commands(plan: RunPlan, nodes: Iterable[int], place: Place) -> list[Command]:
+def gang_commands(plan: RunPlan, nodes: Iterable[int], location: Location) -> list[Command]:
     """The launchers of *nodes*, or a pool's scheduler with its driver."""
-    return [_gang_command(plan, node, place) for node in nodes]
+    return [_gang_command(plan, node, location) for node in nodes]
 
 
-def worker_command(plan: RunPlan, member: Member, place: Place, folder: str) -> Command:
+def worker_command(plan: RunPlan, member: Member, location: Location, folder: str) -> Command:
     """A worker of a pool or stream, which works in *folder*."""
-    address = _pool_address(plan, place)
-    arguments = launchers.pool_worker(_pool_python(plan, place), member.text, address, folder)
-    arguments.append("--host=" + ("[%s]" % place.worker_host if ":" in place.worker_host else place.worker_host))
+    address = _pool_address(plan, location)
+    arguments = launchers.pool_worker(_pool_python(plan, location), member.text, address, folder)
+    host = location.worker_host
+    arguments.append("--host=" + ("[%s]" % host if ":" in host else host))
     environment = dict(workers(plan)[member.role]["environment"])
-    if place.control is not None:
+    if location.control is not None:
         environment[protocol.ENV_POOL] = address
     return {
         "member": member,
         "name": str(member),
-        "arguments": [*place.rank_wrapper, *arguments],
+        "arguments": [*location.rank_wrapper, *arguments],
         "environment": environment,
     }
 
 
-def _gang_command(plan: RunPlan, node: int, place: Place) -> Command:
+def _gang_command(plan: RunPlan, node: int, location: Location) -> Command:
+    """The launcher of a node, with the scheduler of a pool or stream before it on node 0."""
     driver, has_workers = gang(plan)["command"], bool(workers(plan))
     name = LAUNCHER
     environment: dict[str, str] = {}
     if plan["launcher"] == "pool":
-        scheduler = _scheduler(plan, place, ends_alone=not driver)
+        scheduler = _scheduler(plan, location, ends_alone=not driver)
         name = LAUNCHER if driver else SCHEDULER
-        arguments = [*place.rank_wrapper, *(launchers.pool_driver(scheduler, driver) if driver else scheduler)]
+        arguments = [*location.rank_wrapper, *(launchers.pool_driver(scheduler, driver) if driver else scheduler)]
     else:
-        arguments, environment = _rank_launcher(plan, node, place)
+        arguments, environment = _rank_launcher(plan, node, location)
         if has_workers and node == 0:  # with the scheduler of its stream
-            scheduler = _scheduler(plan, place)
-            arguments = [*place.rank_wrapper, *launchers.pool_driver(scheduler, arguments, place.wait_for)]
-    if has_workers and place.control is not None:
-        environment = {**environment, protocol.ENV_POOL: _pool_address(plan, place)}
+            scheduler = _scheduler(plan, location)
+            arguments = [*location.rank_wrapper, *launchers.pool_driver(scheduler, arguments, location.wait_for)]
+    if has_workers and location.control is not None:
+        environment = {**environment, protocol.ENV_POOL: _pool_address(plan, location)}
     return {"member": Member(NODE, node), "name": name, "arguments": arguments, "environment": environment}
 
 
-def _rank_launcher(plan: RunPlan, node: int, place: Place) -> tuple[list[str], dict[str, str]]:
+def _rank_launcher(plan: RunPlan, node: int, location: Location) -> tuple[list[str], dict[str, str]]:
     """The arguments of what starts a node's ranks, and its variables."""
     launcher = launchers.LAUNCHERS[plan["launcher"]]
-    start = launchers.Start(node_count(plan), plan["slots"], node, place.address, plan["python"], place.mpi)
-    arguments = [part.replace(launchers.PORT, place.port) for part in launcher.arguments(start)]
-    variables = {key: value.replace(launchers.PORT, place.port) for key, value in launcher.environment(start).items()}
-    return [*arguments, *place.fork_wrapper, *launcher.wrapper_options(), *gang(plan)["command"]], variables
+    start = launchers.Start(node_count(plan), plan["slots"], node, location.address, plan["python"], location.mpi)
+    arguments = [part.replace(launchers.PORT, location.port) for part in launcher.arguments(start)]
+    environment = launcher.environment(start)
+    variables = {key: value.replace(launchers.PORT, location.port) for key, value in environment.items()}
+    return [*arguments, *location.fork_wrapper, *launcher.wrapper_options(), *gang(plan)["command"]], variables
 
 
-def _scheduler(plan: RunPlan, place: Place, ends_alone: bool = False) -> list[str]:
+def _scheduler(plan: RunPlan, location: Location, ends_alone: bool = False) -> list[str]:
     """The scheduler of a pool or stream; one that *ends_alone* does so where no driver comes or stays."""
     limits = plan["limits"]
     driver = limits["driver"] if ends_alone else None
     scheduler = launchers.pool_scheduler(
-        _pool_python(plan, place),
+        _pool_python(plan, location),
         workers(plan)[WORKER]["count"],
         limits["interruptions"],
         limits["start"] if driver is not None else None,
         driver,
         # On a cluster a lost worker may need another machine, as at the start; here it is restarted at once.
-        replacement=limits["start"] if place.control is None else None,
+        replacement=limits["start"] if location.control is None else None,
     )
-    if place.control is None:
+    if location.control is None:
         return scheduler
-    address = os.path.join(place.control, ADDRESS)
-    return [*scheduler, "--host=127.0.0.1", "--port=" + place.port, "--address-file=" + address]
+    address = os.path.join(location.control, ADDRESS)
+    return [*scheduler, "--host=127.0.0.1", "--port=" + location.port, "--address-file=" + address]
 
 
-def _pool_address(plan: RunPlan, place: Place) -> str:
+def _pool_address(plan: RunPlan, location: Location) -> str:
     """Where the scheduler listens."""
-    return plan["environment"][protocol.ENV_POOL] if place.control is None else "tls://127.0.0.1:" + place.port
+    return plan["environment"][protocol.ENV_POOL] if location.control is None else "tls://127.0.0.1:" + location.port
 
 
-def _pool_python(plan: RunPlan, place: Place) -> str:
-    return plan["pool_python"] or place.python
+def _pool_python(plan: RunPlan, location: Location) -> str:
+    return plan["pool_python"] or location.python
 
 
-def local_place(plan: RunPlan, python: str, root: bool) -> Place:
+def local_location(plan: RunPlan, python: str, root: bool) -> Location:
     """That of a run whose processes are all on the machine of its agent; *root* is whether its user is root."""
     path = plan["mpi"]["path"]
     mpi = None if path is None else launchers.OpenMpi(path, plan["mpi"]["family"], root)
-    return Place(python, launchers.PORT, mpi=mpi, control=plan["environment"].get(protocol.ENV_POOL_CONTROL))
+    return Location(python, launchers.PORT, mpi=mpi, control=plan["environment"].get(protocol.ENV_POOL_CONTROL))

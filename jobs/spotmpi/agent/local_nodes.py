@@ -24,7 +24,7 @@ class LocalNodes(NoMembers):
         super().__init__()
         self._elastic, self._folder, self._clock = context.plan["elastic"], context.folder, context.clock
         self._all = range(len(context.hosts))
-        # The fault of each, and when it comes back, as `Clock.awake` counts.
+        # The fault of each, and when it comes back, as `Clock.uptime` counts.
         self._away: Dict[int, Tuple[str, float]] = {}
         self.begin()
 
@@ -63,6 +63,7 @@ class LocalNodes(NoMembers):
         return size if size is not None and size > len(self.pods or ()) else None
 
     def _look(self) -> None:
+        """Read which nodes were taken away, and give those back whose time is over."""
         for node in self._all:
             path = _path(self._folder, node)
             try:
@@ -72,8 +73,8 @@ class LocalNodes(NoMembers):
                 self._away.pop(node, None)
                 continue
             if node not in self._away:
-                self._away[node] = (fault, self._clock.awake() + AWAY)
-            elif self._clock.awake() >= self._away[node][1]:
+                self._away[node] = (fault, self._clock.uptime() + AWAY)
+            elif self._clock.uptime() >= self._away[node][1]:
                 with contextlib.suppress(OSError):
                     os.remove(path)
                     del self._away[node]

@@ -1,8 +1,14 @@
-"""What every node of a gang does in a pod: check its hardware, unpack code, run sshd, write its ranks' environment."""
+"""What every node of a gang does in a pod: check its hardware, unpack code, run sshd, write its ranks' environment.
+
+A node is fit for an attempt if its GPUs are there and without errors, and its disks take files. A clock is not checked:
+nothing in a run compares those of two nodes. Neither is a collective, which would need the framework of the program and
+seconds of every start; the connection to node 0 is one already.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -12,14 +18,22 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable
+from typing import List
 
 from . import boot, hardware, launchers, network, processes, protocol, ssh, starts, store, unpack
 from .context import AgentContext
-from .launch import RANK_WRAPPER, Place
+from .launch import RANK_WRAPPER, Location
 from .plan import workers
 
 POLL_INTERVAL = 0.05  # seconds
 _RESTART_PAUSE = 1.0  # seconds from the end of an sshd to the start of the next
+
+ROOM = 64 * 1024 * 1024  # bytes on the node's own disk, without which no rank writes its output
+_GPU_TIMEOUT = 60.0  # seconds: a driver that hangs answers never, one without persistence after some
+_DISK_TIMEOUT = 30.0  # seconds for a small file on a file system of the network, which may hang for ever
+_BROKEN = (errno.EIO, errno.ESTALE, errno.EROFS)
+# Uncorrected errors since the driver was loaded, or the GPU reset: https://docs.nvidia.com/deploy/nvidia-smi
+_QUERY = ["--query-gpu=index,ecc.errors.uncorrected.volatile.total", "--format=csv,noheader"]
 
 
 def start_sshd(context: AgentContext) -> None:
@@ -29,22 +43,6 @@ def start_sshd(context: AgentContext) -> None:
     """
     if launchers.is_mpi(context.plan["launcher"]) and not context.slurm:
         threading.Thread(target=_run_sshd, args=(context,), name="sshd", daemon=True).start()
-
-
-def _run_sshd(context: AgentContext) -> None:
-    assert context.mounts.secret is not None, "agents on machines of their own have keys"
-    try:
-        ssh.install_keys(context.mounts.secret, context.ssh_folder)
-        while True:
-            process = ssh.start_daemon(context.ssh_folder)
-            processes.kept.add(process.pid)
-            process.wait()
-            if process.pid not in processes.kept:
-                return  # this agent ends
-            processes.kept.discard(process.pid)
-            context.clock.sleep(_RESTART_PAUSE)
-    except (ssh.InvalidKeys, OSError) as error:
-        sys.stderr.write("no sshd runs in this pod, which only programs that call ssh need: %s\n" % error)
 
 
 def clear_shared_memory(folder: str | None) -> None:
@@ -125,6 +123,92 @@ def wait_for_imports(context: AgentContext, wait: Callable[[], bool]) -> None:
             pass
 
 
+def location(context: AgentContext, environment: dict[str, str]) -> Location:
+    """What the arguments of this node's processes depend on, with its *environment*."""
+    starts_mpi = launchers.is_mpi(context.plan["launcher"]) and context.is_coordinator
+    return Location(
+        sys.executable,
+        str(context.rendezvous),
+        context.hosts[0],
+        context.environment_file,
+        _open_mpi(context, environment) if starts_mpi else None,
+        worker_host=network.address_towards(context.hosts[0]) if context.is_worker else "",
+        wait_for=context.launchers_ended_file if context.launcher_count > 1 else None,
+        fork_socket=_fork_socket(context),
+    )
+
+
+class Unfit(Exception):
+    """The node cannot do its part of an attempt; the message says what is wrong with it."""
+
+
+def check(context: AgentContext) -> None:
+    """Raise `Unfit` for a fault of this node, or OSError where the run volume does not answer, which others share."""
+    problem = gpu_problem(context.role["gpus"]) or disk_problem(context.mounts.work)
+    if problem:
+        raise Unfit(problem)
+    _write(context.mounts.runs, "check-%s" % context.member.file)
+
+
+def gpu_problem(requested: int) -> str | None:
+    """What is wrong with the *requested* GPUs of this node; None where nobody can tell, as without nvidia-smi."""
+    if not requested or not shutil.which("nvidia-smi"):
+        return None
+    try:
+        answer = subprocess.run(
+            ["nvidia-smi", *_QUERY], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_GPU_TIMEOUT
+        )
+    except subprocess.TimeoutExpired:
+        return "nvidia-smi has not answered for %gs" % _GPU_TIMEOUT
+    return gpu_fault(answer.stdout.decode("utf-8", "replace"), requested)
+
+
+def gpu_fault(answer: str, requested: int) -> str | None:
+    """What an *answer* of nvidia-smi says of the *requested* GPUs that is a fault, or None."""
+    rows = [line.split(",") for line in answer.splitlines()]
+    counts = {row[0].strip(): row[1].strip() for row in rows if len(row) == 2 and row[0].strip().isdigit()}
+    others = " ".join(line.strip() for line in answer.splitlines() if line.split(",")[0].strip() not in counts)
+    # Of more GPUs than that, as without control groups on Slurm, some are those of other jobs.
+    if len(counts) > requested or "is not a valid field" in answer:
+        return None
+    # Fewer alone are none: parts of a GPU (MIG), and turns on one, count as GPUs of a pod, and as one here.
+    if not counts or (len(counts) < requested and others):
+        return "%d of %d GPUs visible%s" % (len(counts), requested, ": " + others[:200] if others else "")
+    errors = [
+        "GPU %s: %s uncorrected ECC errors" % item for item in counts.items() if item[1].isdigit() and int(item[1])
+    ]
+    return "; ".join(errors) or None
+
+
+def disk_problem(folder: str) -> str | None:
+    """What is wrong with the disk of *folder*, this node's own, or None."""
+    try:
+        free = shutil.disk_usage(folder).free
+        if free < ROOM:
+            return "%d MiB free on its disk (%s), %d are needed" % (free >> 20, folder, ROOM >> 20)
+        _write(folder, "check")
+    except OSError as error:
+        return "its disk does not take a file (%s): %s" % (folder, error.strerror or error)
+    return None
+
+
+def _run_sshd(context: AgentContext) -> None:
+    """Run sshd until this agent ends, and again if it ends before; what prevents it is printed."""
+    assert context.mounts.secret is not None, "agents on machines of their own have keys"
+    try:
+        ssh.install_keys(context.mounts.secret, context.ssh_folder)
+        while True:
+            process = ssh.start_daemon(context.ssh_folder)
+            processes.exempt.add(process.pid)
+            process.wait()
+            if process.pid not in processes.exempt:
+                return  # this agent ends
+            processes.exempt.discard(process.pid)
+            context.clock.sleep(_RESTART_PAUSE)
+    except (ssh.InvalidKeys, OSError) as error:
+        sys.stderr.write("no sshd runs in this pod, which only programs that call ssh need: %s\n" % error)
+
+
 def _fork_socket(context: AgentContext) -> str | None:
     if not context.plan.get("preload"):
         return None
@@ -144,21 +228,6 @@ def _environment(context: AgentContext) -> dict[str, str]:
     folders.append(context.wheels_folder if os.path.isdir(context.wheels_folder) else None)
     environment["PYTHONPATH"] = ":".join(filter(None, folders))
     return environment
-
-
-def place(context: AgentContext, environment: dict[str, str]) -> Place:
-    """What the arguments of this node's processes depend on, with its *environment*."""
-    starts_mpi = launchers.is_mpi(context.plan["launcher"]) and context.is_coordinator
-    return Place(
-        sys.executable,
-        str(context.rendezvous),
-        context.hosts[0],
-        context.environment_file,
-        _open_mpi(context, environment) if starts_mpi else None,
-        worker_host=network.address_towards(context.hosts[0]) if context.is_worker else "",
-        wait_for=context.launchers_ended_file if context.launcher_count > 1 else None,
-        fork_socket=_fork_socket(context),
-    )
 
 
 def _open_mpi(context: AgentContext, environment: dict[str, str]) -> launchers.OpenMpi:
@@ -184,3 +253,30 @@ def _version(mpirun: str) -> str:
 def _interface(context: AgentContext) -> str:
     """The network interface that leads to the other nodes, for MPI, NCCL and Gloo alike."""
     return network.interface_towards(context.hosts[1 if context.is_coordinator and len(context.hosts) > 1 else 0])
+
+
+def _write(folder: str, name: str) -> None:
+    """Write and remove a file; OSError where *folder* is broken, or does not answer in time."""
+    failures: List[OSError] = []
+
+    def write() -> None:
+        path = os.path.join(folder, "." + name)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                os.write(descriptor, b"x")
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+                os.unlink(path)
+        except OSError as error:  # who needs a file that is denied says so
+            if error.errno in _BROKEN:
+                failures.append(error)
+
+    thread = threading.Thread(target=write, name="check", daemon=True)
+    thread.start()
+    thread.join(_DISK_TIMEOUT)
+    if thread.is_alive():
+        raise OSError(errno.ETIMEDOUT, "no answer for %gs" % _DISK_TIMEOUT, folder)
+    if failures:
+        raise failures[0]

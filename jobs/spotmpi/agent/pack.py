@@ -40,8 +40,8 @@ class Extent:
         return data.ljust(size, b"\0")
 
 
-def add(packed: tarfile.TarFile, folder: str, name: str, left_out: dict[str, str]) -> None:
-    """Add the entry *name* of *folder*, and all below it, to a tar; what cannot be added goes to *left_out*."""
+def add(packed: tarfile.TarFile, folder: str, name: str, excluded: dict[str, str]) -> None:
+    """Add the entry *name* of *folder*, and all below it, to a tar; what cannot be added goes to *excluded*."""
     path = os.path.join(folder, name)
     try:
         status = os.lstat(path)
@@ -53,29 +53,29 @@ def add(packed: tarfile.TarFile, folder: str, name: str, left_out: dict[str, str
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW) if stat.S_ISREG(status.st_mode) else None
     except OSError as error:
         removed = isinstance(error, FileNotFoundError)
-        left_out[name] = "was removed while it was read" if removed else "cannot be read: %s" % error.strerror
+        excluded[name] = "was removed while it was read" if removed else "cannot be read: %s" % error.strerror
         return
     if file is not None:
-        _add_file(packed, name, file, left_out)
+        _add_file(packed, name, file, excluded)
     elif stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):
         packed.addfile(entry)
     else:
-        left_out[name] = "is not a file, folder or link"
+        excluded[name] = "is not a file, folder or link"
     for each in names:
-        add(packed, folder, os.path.join(name, each), left_out)
+        add(packed, folder, os.path.join(name, each), excluded)
 
 
-def _add_file(packed: tarfile.TarFile, name: str, file: int, left_out: dict[str, str]) -> None:
+def _add_file(packed: tarfile.TarFile, name: str, file: int, excluded: dict[str, str]) -> None:
     with os.fdopen(file, "rb") as content:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
-            left_out[name] = "was replaced while it was read"
+            excluded[name] = "was replaced while it was read"
             return
         entry, extent = _entry(name, status), Extent(content)
         entry.size = status.st_size
         packed.addfile(entry, extent)  # type: ignore[arg-type]  # it only reads
         if extent.damage:
-            left_out[name] = extent.damage
+            excluded[name] = extent.damage
 
 
 def _entry(name: str, status: os.stat_result) -> tarfile.TarInfo:
@@ -92,16 +92,16 @@ def main(folder: str, part: str, tail: str) -> None:
         os.stat(folder)
     except FileNotFoundError:
         sys.exit("folder not found: " + folder)
-    left_out: dict[str, str] = {}
+    excluded: dict[str, str] = {}
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as packed:
         if part == ".":
             for name in sorted(os.listdir(folder)):
-                add(packed, folder, name, left_out)
+                add(packed, folder, name, excluded)
         else:
             with contextlib.suppress(FileNotFoundError):
                 os.lstat(os.path.join(folder, part))
-                add(packed, folder, part, left_out)
-        last = json.dumps(left_out).encode()
+                add(packed, folder, part, excluded)
+        last = json.dumps(excluded).encode()
         entry = tarfile.TarInfo(LEFT_OUT)
         entry.size = len(last)
         packed.addfile(entry, io.BytesIO(last))

@@ -108,11 +108,11 @@ class Coordinator:
         # Oldest first; those that have authenticated themselves stay until their greeting.
         self._unauthenticated: dict[Connection, None] = {}
         self._limit = _limit_unauthenticated(expected.nodes + expected.standby)
-        self._accept_after = 0.0  # as `Clock.awake` counts
+        self._accept_after = 0.0  # as `Clock.uptime` counts
         self._unconfirmed: set[Member] = set()  # welcomed, but without a message since
         self._listener = network.listen(channel.port)
         self._listener.setblocking(False)
-        self._last_polled = self._clock.awake()
+        self._last_polled = self._clock.uptime()
         self._heartbeat = Heartbeat(
             lambda: list(self.workers.values()), lambda: self._last_polled, expected.nodes, channel.clock
         )
@@ -191,7 +191,7 @@ class Coordinator:
     def serve(self, timeout: float) -> None:
         """Handle what has arrived, waiting at most *timeout* seconds for something."""
         with selectors.PollSelector() as selector:  # which needs no descriptor, as there may be none left
-            if self._clock.awake() >= self._accept_after:
+            if self._clock.uptime() >= self._accept_after:
                 selector.register(self._listener, selectors.EVENT_READ, None)
             for connection in [*self._unauthenticated, *self.workers.values()]:
                 connection.register(selector)
@@ -200,13 +200,13 @@ class Coordinator:
                 if key.data is None:
                     self._accept()
                 elif key.data in self._unauthenticated:
-                    if until is None or self._clock.awake() < until:
+                    if until is None or self._clock.uptime() < until:
                         self._admit(key.data)
-                    until = until or self._clock.awake() + _HANDSHAKES
+                    until = until or self._clock.uptime() + _HANDSHAKES
                 else:
                     for message in key.data.receive():
                         self._handle(key.data, message)
-        self._last_polled = self._clock.awake()
+        self._last_polled = self._clock.uptime()
         for connection in [*self._unauthenticated, *self.workers.values()]:
             connection.last_polled = self._last_polled
         for connection in [each for each in self._unauthenticated if each.lost]:
@@ -220,10 +220,10 @@ class Coordinator:
 
     def dismiss(self, node: Member, reason: str) -> None:
         """Let a worker leave the run, and wait until it says so: then it does not join again."""
-        worker, deadline = self.workers[node], self._clock.awake() + _DISMISSAL
+        worker, deadline = self.workers[node], self._clock.uptime() + _DISMISSAL
         if not worker.closed:
             worker.send(leave=reason)
-        while node not in self.notices and not worker.lost and self._clock.awake() < deadline:
+        while node not in self.notices and not worker.lost and self._clock.uptime() < deadline:
             self.serve(0.05)
 
     def broadcast(self, **message: Any) -> None:
@@ -255,10 +255,10 @@ class Coordinator:
         """
         self.closed = True
         self._heartbeat.stop()
-        deadline = self._clock.awake() + _CLOSE_GRACE
+        deadline = self._clock.uptime() + _CLOSE_GRACE
         for worker in self.workers.values():
             worker.finish()
-        while any(not worker.closed for worker in self.workers.values()) and self._clock.awake() < deadline:
+        while any(not worker.closed for worker in self.workers.values()) and self._clock.uptime() < deadline:
             for worker in self.workers.values():
                 worker.receive()
             self._clock.sleep(0.005)
@@ -288,7 +288,7 @@ class Coordinator:
         if self._unauthenticated:
             self._drop(self._most_dispensable())
         else:
-            self._accept_after = self._clock.awake() + _ACCEPT_PAUSE
+            self._accept_after = self._clock.uptime() + _ACCEPT_PAUSE
 
     def _most_dispensable(self) -> Connection:
         """The oldest unauthenticated connection from the address that has most: a stranger's flood drops its own."""
@@ -297,7 +297,7 @@ class Coordinator:
 
     def _is_in_time(self, connection: Connection) -> bool:
         """Whether this may be a worker that is about to prove itself: the only connection of its address, and new."""
-        is_new = self._clock.awake() < connection.last_received + _HANDSHAKE_TIME
+        is_new = self._clock.uptime() < connection.last_received + _HANDSHAKE_TIME
         return is_new and sum(each.address == connection.address for each in self._unauthenticated) == 1
 
     def _drop(self, connection: Connection) -> None:
@@ -311,6 +311,7 @@ class Coordinator:
         del self.workers[node], self.machines[node]
 
     def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
+        """Take a message of a node into account; all but a notice are of an attempt."""
         node = next(node for node, worker in self.workers.items() if worker is connection)
         self._unconfirmed.discard(node)
         if "notice" in message:
@@ -390,7 +391,7 @@ def _limit_unauthenticated(nodes: int) -> int:
     return min(limit, max(soft // 4, 1))
 
 
-class Joined(NamedTuple):
+class Admission(NamedTuple):
     """A worker's connection to node 0, the attempt that it is welcome in, and its place, where pods stand by.
 
     *nodes* is how many the attempt has, where that changes.
@@ -402,7 +403,7 @@ class Joined(NamedTuple):
     nodes: Optional[int] = None
 
 
-def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Joined | str:
+def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Admission | str:
     """Connect to node 0 and be welcomed; the reason why not yet otherwise.
 
     *greeting* holds the name, restart count and machine of this worker, *nodes* how many there are in all.
@@ -422,7 +423,7 @@ def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Joi
         connection.heartbeat = Heartbeat(lambda: [connection], lambda: connection.last_polled, nodes, clock)
         place = answer.get("place")
         own = None if place is None else read_member(place)
-        return Joined(connection, int(answer["welcome"]), own, answer.get("nodes"))
+        return Admission(connection, int(answer["welcome"]), own, answer.get("nodes"))
     connection.close()
     refusal = (answer or {}).get("refused")
     if isinstance(refusal, str):
@@ -434,8 +435,8 @@ def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Joi
 
 def _greet(connection: Connection, greeting: Greeting, clock: Clock) -> dict[str, Any] | None:
     """The answer of the other end to *greeting*, sent once it is authenticated; None where it gives none in time."""
-    deadline, greeted = clock.awake() + ANSWER_TIMEOUT, False
-    while clock.awake() < deadline and not connection.closed:
+    deadline, greeted = clock.uptime() + ANSWER_TIMEOUT, False
+    while clock.uptime() < deadline and not connection.closed:
         messages = connection.receive(1)
         if messages:
             return messages[0]

@@ -34,7 +34,7 @@ class Decision(TypedDict, total=False):
     idle_dollars: Optional[float]  # what these cost
 
 
-class Seen(TypedDict):
+class GroupObservation(TypedDict):
     """What a node group gave at a time: allowed nodes, 0 after the patience, None where these were lost again."""
 
     t: float  # Unix seconds by the API server's clock
@@ -60,7 +60,7 @@ class State(TypedDict):
     tried: List[str]
     moving: bool  # suspended, to be resumed on the group `at`
     decisions: List[Decision]
-    seen: List[Seen]
+    seen: List[GroupObservation]
     away: Optional[Away]
 
 
@@ -199,14 +199,15 @@ def next_state(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequen
     if target is None and here not in in_block and gang.is_partial_over(capacity, now):
         pause = Pause("%s %s" % (here, gang.shortage(capacity, sizes, now)), backoff(state, capacity))
         first = placement_of(capacity, next(name for name in state["order"] if name not in shut))
-        return given_back(following, first, now, pause, idle_values(state, gang.idle_since, capacity, sizes, now))
+        return give_back(following, first, now, pause, idle_values(state, gang.idle_since, capacity, sizes, now))
     return None if following == state else following
 
 
 def _left(state: State, is_led: bool, idle: Decision, capacity: PlacedCapacity, now: float) -> State | None:
     """The state of a gang whose Capacity Block ends: on the next group, or in the block that starts next.
 
-    Where there is neither, the agent by which it *is led* ends the run, see `placed`. Without one no node is asked for.
+    Where there is neither, the agent by which it *is led* ends the run, see `with_placement`. Without one
+    no node is asked for.
     """
     here = placement_of(capacity, state["at"])
     reason = "the Capacity Block %s ends at %s" % (here["block"]["reservation"], utc(here["block"]["end"]))
@@ -229,7 +230,7 @@ class Pause(NamedTuple):
     seconds: float
 
 
-def given_back(state: State, target: Placement, now: float, pause: Pause, idle: Decision) -> State:
+def give_back(state: State, target: Placement, now: float, pause: Pause, idle: Decision) -> State:
     """*state* with the decision to give the nodes of a partial gang back, and to ask *target* after a *pause*."""
     minutes = "%g min" % math.ceil(pause.seconds / 60)
     reason = "%s; they are given back, and %s is asked in %s" % (pause.reason, target["name"], minutes)
@@ -278,10 +279,16 @@ def decided(state: State, target: Placement, now: float, reason: str, more: Deci
     decision: Decision = {**_decision(target, now, reason), **(more or {})}
     decisions = [*state["decisions"], decision][-_KEPT:]
     moving = target["name"] != state["at"]
-    return {**state, "at": target["name"], "moving": moving, "decisions": decisions, "away": asked_for(state["away"])}
+    return {
+        **state,
+        "at": target["name"],
+        "moving": moving,
+        "decisions": decisions,
+        "away": request_again(state["away"]),
+    }
 
 
-def asked_for(away: Away | None) -> Away | None:
+def request_again(away: Away | None) -> Away | None:
     """*away* once these nodes are asked for again."""
     return None if away is None else {**away, "pods": []}
 
@@ -298,7 +305,7 @@ def observed(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequence
     last = next((each for each in reversed(seen) if each["group"] == at), None)
     known = last["nodes"] if last is not None and last is seen[-1] else None
     waited = 0.0 if gang.waiting_since is None else now - gang.waiting_since
-    entry: Seen = {"t": now, "group": at, "nodes": gang.usable(sizes), "waited": waited}
+    entry: GroupObservation = {"t": now, "group": at, "nodes": gang.usable(sizes), "waited": waited}
     if entry["nodes"] is not None:
         if known == entry["nodes"] and not tried:
             return state
@@ -318,7 +325,7 @@ def placement_of(capacity: PlacedCapacity, name: str) -> Placement:
     return next(each for each in capacity["placements"] if each["name"] == name)
 
 
-def placed(plan: RunPlan, state: State) -> RunPlan:
+def with_placement(plan: RunPlan, state: State) -> RunPlan:
     """*plan* as it is in the current placement; ``limits.start`` allows for the time in which nodes may come there.
 
     In a Capacity Block after which no group is left, it has an end.

@@ -116,7 +116,12 @@ class ClusterApi:
         return "/apis/jobset.x-k8s.io/v1alpha2/namespaces/%s/jobsets/%s" % (self.namespace, run)
 
     def _request(self, method: str, path: str, body: Union[Object, Patch, None] = None) -> Optional[Object]:
-        """The answer, or None where there is no such object."""
+        """The answer, or None where there is no such object; ``now`` is then the time of the API server.
+
+        Raises:
+            RequestFailed: it answered with an error.
+            OSError: it did not answer.
+        """
         # A token is replaced in its file within the hour.
         headers = {"Authorization": "Bearer " + _read(self._account, "token"), "Accept": "application/json"}
         if body is not None:

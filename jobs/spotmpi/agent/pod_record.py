@@ -9,7 +9,7 @@ from typing import Any
 
 from . import fencing, record
 from .clock import CLOCK, Clock
-from .lines import Line
+from .launcher_output import Line
 from .plan import Member
 from .schema import AttemptRecord, Summary
 
@@ -32,16 +32,16 @@ class PodRecord(record.Record):
         super().__init__(folder, lambda: self._time, before)
         self._now: Callable[[], float] = lambda: round(clock(), 6)  # with the precision of the folder
         self._time = clock()  # of the entry that is being written: the same in the folder and on stdout
-        self._awake = clock.awake if isinstance(clock, Clock) else None
+        self._uptime = clock.uptime if isinstance(clock, Clock) else None
         self._steady = clock if isinstance(clock, Clock) else CLOCK
         self._lines: dict[tuple[int, Member], int] = {}
         self._printed = 0
         self._fence: fencing.Fence | None = None
 
-    def take_attempt(self) -> int:
+    def claim_attempt(self) -> int:
         """The number of a new attempt, where no other agent has begun one; earlier ones are fenced off from now on."""
         self._check(final=True)
-        number = super().take_attempt()
+        number = super().claim_attempt()
         fencing.announce(self.folder, number)
         if self._fence:
             self._fence.stop()
@@ -88,8 +88,8 @@ class PodRecord(record.Record):
         """Append and print what the program reported."""
         self._check(final=False)
         self._time = self._now()
-        if self._awake:
-            values = {**values, "awake": round(self._awake() - ago, 6)}
+        if self._uptime:
+            values = {**values, "uptime": round(self._uptime() - ago, 6)}
         super().metric(attempt, member, kind, values, ago)
         self._print(METRIC, {**values, "t": self._time - ago, "attempt": attempt, "member": member.text, "kind": kind})
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import protocol, record
 from .connection import Connection
-from .lines import Line
+from .launcher_output import Line
 from .peers import Channel, Coordinator
 from .places import ExpectedPods
 from .plan import COORDINATOR, Member, RunPlan, workers
@@ -67,6 +67,7 @@ class PoolCoordinator(Coordinator):
         self.ready.discard(node)
 
     def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
+        """Take a message of a node or worker into account; workers come and go within an attempt."""
         member = next((each for each, worker in self.workers.items() if worker is connection), None)
         if member is None:
             return  # a newer pod has taken over

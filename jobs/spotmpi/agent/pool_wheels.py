@@ -53,10 +53,10 @@ def install(plan: RunPlan, folder: str, clock: Clock) -> None:
     if wheels is None:
         require_own(python, installed_version, driver)
     elif not (driver and all(installed_version(name) == driver[name] for name in EXACT)):
-        started = clock.awake()
+        started = clock.uptime()
         names = unpack(_read(wheels), wheels["architecture"], folder, python, driver)
         if names:
-            seconds = clock.awake() - started
+            seconds = clock.uptime() - started
             sys.stderr.write("unpacked in %.1f s, which the image lacks: %s\n" % (seconds, ", ".join(names)))
 
 

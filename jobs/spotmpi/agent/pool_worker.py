@@ -15,14 +15,14 @@ from .attempt import Attempt, Launch
 from .context import AgentContext
 from .files import exists
 from .launch import worker_command
-from .lines import Line
-from .node import check_hardware, place, unpack_code, write_environment
+from .launcher_output import Line
+from .node import check_hardware, location, unpack_code, write_environment
 from .outcomes import NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error
 from .plan import Command, Member
 from .pod_record import PodRecord
-from .stop_source import Notice
+from .stop_requests import PreemptionNotice
 from .tcp import Tcp
-from .worker import CoordinatorLink, join_coordinator, stage_data, without_progress
+from .worker import CoordinatorClient, join_coordinator, stage_data, without_progress
 
 SCHEDULER_GRACE = 2.0  # seconds in which node 0 follows its scheduler
 RETURN_LIMIT = 3600.0  # seconds for which a worker waits for node 0 to come back; its node costs money meanwhile
@@ -30,8 +30,8 @@ RETRY_PAUSE = 10.0  # seconds before an error of this pod is tried again
 _LEAVE = StopRequest(Outcome(STOPPED, "this worker leaves the pool", 0), False)
 
 
-class PoolLink(CoordinatorLink):
-    """The connection to node 0 of a pool; a `StopSource` that also ends the worker process on notice."""
+class PoolCoordinatorClient(CoordinatorClient):
+    """The connection to node 0 of a pool; a `StopSignal` that also ends the worker process on notice."""
 
     def pending(self) -> StopRequest | None:
         """The `StopRequest` for the worker process, or None."""
@@ -43,7 +43,7 @@ class PoolLink(CoordinatorLink):
         return not (self.over or self.connection.lost or self.notice.reason)
 
 
-def run(context: AgentContext, transport: Tcp, notice: Notice, started: float) -> int:
+def run(context: AgentContext, transport: Tcp, notice: PreemptionNotice, started: float) -> int:
     """Work for the pool until it is over; the pod's exit code."""
     try:
         os.makedirs(context.folder, exist_ok=True)
@@ -73,7 +73,7 @@ class PoolWorker:
     """What one worker's agent does; *number* is the attempt under which its output is recorded."""
 
     def __init__(
-        self, context: AgentContext, transport: Tcp, notice: Notice, pod_record: PodRecord, number: int
+        self, context: AgentContext, transport: Tcp, notice: PreemptionNotice, pod_record: PodRecord, number: int
     ) -> None:
         self._context = context
         self._transport = transport
@@ -97,13 +97,13 @@ class PoolWorker:
             joined = join_coordinator(self._context, self._transport, self._notice, since, limit)
             if joined is None:
                 break
-            link = PoolLink(joined, self._notice, self._context.mounts.cgroup)
-            self._take_part(link)
-            while link.is_connected and link.newest > link.attempt:
-                link.begin()
-                self._take_part(link)
-            link.connection.close()
-            if link.over:
+            coordinator = PoolCoordinatorClient(joined, self._notice, self._context.mounts.cgroup)
+            self._take_part(coordinator)
+            while coordinator.is_connected and coordinator.newest > coordinator.attempt:
+                coordinator.begin()
+                self._take_part(coordinator)
+            coordinator.connection.close()
+            if coordinator.over:
                 return 0
             if self._notice.reason:
                 break
@@ -114,46 +114,46 @@ class PoolWorker:
         self._print("no connection to node 0 within %s: this worker ends" % (name % limit))
         return 0
 
-    def _take_part(self, link: PoolLink) -> None:
-        """`_work` in the attempt of *link*, with its failure reported."""
-        failure = self._work(link)
+    def _take_part(self, coordinator: PoolCoordinatorClient) -> None:
+        """`_work` in the attempt of *coordinator*, with its failure reported."""
+        failure = self._work(coordinator)
         if failure:
-            link.report_end(failure.exit_code, failure.reason)
-            self._wait(link, float("inf") if failure.cause == NOT_RETRYABLE else RETRY_PAUSE)
+            coordinator.report_end(failure.exit_code, failure.reason)
+            self._wait(coordinator, float("inf") if failure.cause == NOT_RETRYABLE else RETRY_PAUSE)
 
-    def _work(self, link: PoolLink) -> Outcome | None:
-        """Keep a worker process running while *link* is alive; the outcome where no other attempt can help."""
+    def _work(self, coordinator: PoolCoordinatorClient) -> Outcome | None:
+        """Keep a worker process running while *coordinator* is alive; the outcome where no other attempt can help."""
         try:
             if self._hardware is None:
                 facts = check_hardware(self._context)
                 unpack_code(self._context)
-                if not stage_data(self._context, link):  # which reports its failure
-                    self._wait(link, RETRY_PAUSE)
+                if not stage_data(self._context, coordinator):  # which reports its failure
+                    self._wait(coordinator, RETRY_PAUSE)
                     return None
                 self._hardware = facts
-            link.report(ready=1, hardware=self._hardware)
-            return self._keep_running(link, write_environment(self._context, self._number))
+            coordinator.report(ready=1, hardware=self._hardware)
+            return self._keep_running(coordinator, write_environment(self._context, self._number))
         except hardware.Incompatible as error:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
         except OSError as error:
             return outcome_of_error(error, self._context.folder)
 
-    def _keep_running(self, link: PoolLink, environment: dict[str, str]) -> Outcome | None:
-        """Run the worker process, one after another, until *link* is over; the outcome where none can ever work."""
+    def _keep_running(self, coordinator: PoolCoordinatorClient, environment: dict[str, str]) -> Outcome | None:
+        """Run one worker process after another, until the attempt is over; the outcome where none can ever work."""
         launch = Launch([], environment, self._context.pid_file, PodWorker(self._context, environment))
         plan, clock = without_progress(self._context.plan), self._context.clock  # a worker without calls is not stuck
-        outcome = Attempt(self._number, plan, launch, self._record, link, clock).run()
+        outcome = Attempt(self._number, plan, launch, self._record, coordinator, clock).run()
         return outcome if outcome.cause == NOT_RETRYABLE else None
 
     def _print(self, text: str) -> None:
         self._record.line(self._number, self._context.member, Line(None, "e", text))
 
-    def _wait(self, link: PoolLink, seconds: float) -> None:
-        """Serve *link* for so long, or until its attempt is over."""
+    def _wait(self, coordinator: PoolCoordinatorClient, seconds: float) -> None:
+        """Serve *coordinator* for so long, or until its attempt is over."""
         clock = self._context.clock
-        deadline = clock.awake() + seconds
-        while not (link.ends or self._notice.reason) and clock.awake() < deadline:
-            link.wait()
+        deadline = clock.uptime() + seconds
+        while not (coordinator.ends or self._notice.reason) and clock.uptime() < deadline:
+            coordinator.wait()
 
 
 class PodWorker:
@@ -176,7 +176,7 @@ class PodWorker:
     def command(self, member: Member) -> Command:
         """Its process, reached at the address that leads to node 0 now."""
         context = self._context
-        return worker_command(context.plan, member, place(context, self._environment), context.plan["folder"])
+        return worker_command(context.plan, member, location(context, self._environment), context.plan["folder"])
 
     def started(self, member: Member, process: int) -> None:
         """Nobody asks for it."""

@@ -39,7 +39,7 @@ def serve(plan: RunPlan, folder: str, rank_wrapper: Sequence[str], environment: 
     if path is None or (before is not None and before.poll() is None):
         return path
     if before is not None:
-        processes.kept.discard(before.pid)
+        processes.exempt.discard(before.pid)
     from . import fork_server
 
     entry = fork_server.entry(gang(plan)["command"])
@@ -57,7 +57,7 @@ def serve(plan: RunPlan, folder: str, rank_wrapper: Sequence[str], environment: 
             pass_fds=[descriptor],
             start_new_session=True,
         )
-    processes.kept.add(_servers[path].pid)
+    processes.exempt.add(_servers[path].pid)
     return path
 
 

@@ -15,7 +15,7 @@ from .clock import CLOCK, Clock
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
-kept: Set[int] = set()  # ids of processes, without their descendants, that `kill_descendants` leaves
+exempt: Set[int] = set()  # ids of processes, without their descendants, that `kill_descendants` leaves
 
 
 def adopt_orphans() -> None:
@@ -104,14 +104,14 @@ def signal_process(pid: int, number: int) -> bool:
 
 
 def kill_descendants(limit: float = 5.0, clock: Clock = CLOCK) -> list[int]:
-    """Kill and reap all descendants but those `kept`, for at most *limit* seconds; the ids of those that are left."""
-    deadline = clock.awake() + limit
+    """Kill and reap all descendants but those `exempt`, for at most *limit* seconds; the ids of those that are left."""
+    deadline = clock.uptime() + limit
     while True:
-        left = [pid for pid in descendants() if pid not in kept]
+        left = [pid for pid in descendants() if pid not in exempt]
         for pid in left:
             signal_process(pid, signal.SIGKILL)
         _reap()
-        if not left or clock.awake() > deadline:
+        if not left or clock.uptime() > deadline:
             return left
         clock.sleep(0.01)
 
@@ -124,6 +124,7 @@ def _reap() -> None:
 
 
 def _parents() -> Iterator[tuple[int, int]]:
+    """Each process of this machine that is no zombie, with its parent."""
     if not os.path.isdir("/proc/self"):
         listing = subprocess.run(["ps", "-axo", "pid=,ppid=,stat="], stdout=subprocess.PIPE, universal_newlines=True)
         for line in listing.stdout.splitlines():

@@ -32,7 +32,7 @@ STREAM = "stream"
 
 # Keys that no group of a metrics pattern may use: only protocol lines can fill them, or the record fills them itself.
 RESERVED_KEYS = frozenset(
-    {"seconds", "waited", "ranks", "cut", "hosts", "versions", "t", "awake", "attempt", "member", "kind"}
+    {"seconds", "waited", "ranks", "cut", "hosts", "versions", "t", "uptime", "attempt", "member", "kind"}
 )
 
 _START = b'{"spotmpi":'
@@ -102,9 +102,9 @@ def truncate(reason: str) -> str:
     """The *reason* in at most `REASON_LENGTH` characters: a longer one loses its middle."""
     if len(reason) <= REASON_LENGTH:
         return reason
-    left_out = " ... (%d characters left out) ... " % (len(reason) - REASON_LENGTH)
-    length = (REASON_LENGTH - len(left_out)) // 2
-    return reason[:length] + left_out + reason[-length:]
+    omission = " ... (%d characters left out) ... " % (len(reason) - REASON_LENGTH)
+    length = (REASON_LENGTH - len(omission)) // 2
+    return reason[:length] + omission + reason[-length:]
 
 
 def is_report(start: bytes) -> bool:
@@ -228,7 +228,7 @@ _CHECKS = {
     "hosts": _is_text_list,
     "versions": _is_versions,
     "waited": _is_duration,
-    "awake": _is_duration,
+    "uptime": _is_duration,
 }
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from . import hardware, network, protocol, record
 from .clock import CLOCK, Clock
-from .outcomes import NOT_RETRYABLE, Outcome, StopSource, outcome_of_error
+from .outcomes import NOT_RETRYABLE, Outcome, StopSignal, outcome_of_error
 from .peers import Coordinator
 from .plan import NODE, Member, StagingPlan
 
@@ -104,7 +104,7 @@ class Readiness:
         self._staging = staging
         self._missing_here = missing_here or (lambda: None)
         self._clock = clock
-        self._all_connected: float | None = None  # when the last host connected, as `Clock.awake` counts
+        self._all_connected: float | None = None  # when the last host connected, as `Clock.uptime` counts
 
     @property
     def failure(self) -> Outcome | None:
@@ -123,30 +123,30 @@ class Readiness:
         here = str(self._staging) if self._staging.busy or self._staging.error else self._missing_here()
         return here and "node 0: %s" % here
 
-    def wait(self, limit: float, events: record.Record, stop_source: StopSource) -> Outcome | None:
+    def wait(self, limit: float, events: record.Record, stop_signal: StopSignal) -> Outcome | None:
         """None once nothing is missing, else the outcome of waiting for *limit* seconds; records what is missing."""
-        deadline, last_text, last_event = self._clock.awake() + limit, "", 0.0
+        deadline, last_text, last_event = self._clock.uptime() + limit, "", 0.0
         self._all_connected = None
         while True:
             self._coordinator.serve(0.05)
             text = self.missing()
             if text is None:
                 return None
-            stop_request = stop_source.pending()
+            stop_request = stop_signal.pending()
             if stop_request:
                 return stop_request.outcome
             if self.failure:
                 return self.failure._replace(reason="node 0: %s" % self.failure.reason)
-            if self._clock.awake() > deadline:
+            if self._clock.uptime() > deadline:
                 reason = "limits.start (%gs) is over: %s" % (limit, text)
                 return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
-            if text != last_text and self._clock.awake() > last_event + EVENT_INTERVAL:
-                last_text, last_event = text, self._clock.awake()
+            if text != last_text and self._clock.uptime() > last_event + EVENT_INTERVAL:
+                last_text, last_event = text, self._clock.uptime()
                 events.event(record.WAITING, reason="%s (limits.start allows %gs)" % (text, limit))
 
     def _unresolved(self) -> list[str]:
         """The hosts whose name does not resolve, or still leads to a pod of before."""
-        now = self._clock.awake()
+        now = self._clock.uptime()
         self._all_connected = now if self._all_connected is None else self._all_connected
         unresolved = []
         for node, host in enumerate(self._hosts()):

@@ -4,7 +4,7 @@ Every line reaches its file by one write, so a reader finds an incomplete one on
 that is being written, and waits for its newline.
 
     events.jsonl              {"t": 1789.1, "event": "started", "attempt": 1, ...}
-    metrics.jsonl             {"t": 1789.2, "awake": 52.1, "attempt": 1, "member": "node/0", "kind": "metric", ...}
+    metrics.jsonl             {"t": 1789.2, "uptime": 52.1, "attempt": 1, "member": "node/0", "kind": "metric", ...}
     logs/<attempt>/<role>-<k>.log   "2026-11-21T07:52:01.123456Z 0 o text": arrival time, rank or -, o/e, the line.
                               The n-th line of a file is number n of that attempt and member. In a follower's copy
                               "... - m 12" stands for 12 lines that it could not get.
@@ -24,7 +24,7 @@ from typing import Any
 
 from .clock import CLOCK, Clock
 from .files import write_atomically
-from .lines import Line
+from .launcher_output import Line
 from .plan import Member, read_member
 from .schema import AttemptRecord, Summary, read_object
 
@@ -95,8 +95,8 @@ class Record:
 
     def _arrival(self, ago: float) -> dict[str, float]:
         """When a metric arrived: Unix time for people, and what a `Clock` has besides to compute rates with."""
-        awake = {"awake": self.clock.awake() - ago} if isinstance(self.clock, Clock) else {}
-        return {"t": self.clock() - ago, **awake}
+        uptime = {"uptime": self.clock.uptime() - ago} if isinstance(self.clock, Clock) else {}
+        return {"t": self.clock() - ago, **uptime}
 
     def line(self, attempt: int, member: Member, line: Line) -> None:
         """Append one line of output."""
@@ -122,7 +122,7 @@ class Record:
             for name, texts in batched.items():
                 self._append(name, "".join(texts))
 
-    def take_attempt(self) -> int:
+    def claim_attempt(self) -> int:
         """The number of a new attempt, taken by exclusive create: the highest recorded one plus 1."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(os.path.join(self.folder, "attempts"))
@@ -181,6 +181,7 @@ class Record:
         return "%s.%06dZ" % (self._second[1], microseconds % 1000000)
 
     def _append(self, name: str, text: str) -> None:
+        """Append to a file of the record, once more where a handle is stale; OSError names the file."""
         if self._batched is not None:
             self._batched.setdefault(name, []).append(text)
             return
@@ -220,7 +221,7 @@ class Record:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = os.open(path, flags, 0o644)
             self._open[name] = descriptor
-            _end_torn_line(path, descriptor)
+            _end_partial_line(path, descriptor)
         self._open[name] = descriptor  # the last one
         return descriptor
 
@@ -253,7 +254,7 @@ def first_attempt(folder: str, submission: str) -> int:
     return int(noted[submission])
 
 
-def noted_first_attempt(folder: str, submission: str) -> int | None:
+def recorded_first_attempt(folder: str, submission: str) -> int | None:
     """`first_attempt` where an agent has noted it; otherwise None."""
     noted = _submissions(folder).get(submission)
     return noted if isinstance(noted, int) else None
@@ -295,7 +296,7 @@ def disk_full_reason(error: OSError, folder: str) -> str:
     return "%s: %s; free some space, then resume the run" % (error.filename or folder, error.strerror)
 
 
-def _end_torn_line(path: str, descriptor: int) -> None:
+def _end_partial_line(path: str, descriptor: int) -> None:
     """Append the newline that an earlier writer left out."""
     size = os.fstat(descriptor).st_size
     if size:

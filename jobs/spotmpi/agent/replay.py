@@ -25,7 +25,7 @@ Timed = Tuple[float, Dict[str, Any]]
 
 def entries(folder: str, member: Member, since: float, until: float, submitted: float) -> list[dict[str, Any]]:
     """The entries of a member within a span of Unix seconds, by time; lines at its very ends may be repeated."""
-    first = record.noted_first_attempt(folder, repr(submitted)) or 0
+    first = record.recorded_first_attempt(folder, repr(submitted)) or 0
     timed = list(_lines(folder, member, first, since - _ROUNDING, until + _ROUNDING))
     if member == COORDINATOR:
         metrics = _objects(folder, "metrics.jsonl", pod_record.METRIC)

@@ -19,7 +19,7 @@ FIRST_PAUSE, MAX_PAUSE = 0.1, 5.0  # seconds before the next start of one that e
 
 
 class Replicas:
-    """The processes of *role*, which `tend` starts and starts again."""
+    """The processes of *role*, which `supervise` starts and starts again."""
 
     def __init__(self, role: ReplicatedRole, clock: Clock) -> None:
         self.role = role
@@ -30,14 +30,14 @@ class Replicas:
         self._due: Dict[Member, Tuple[float, str]] = {}  # when a process is started again, and why it ended
         self._oom_kills = hardware.oom_kills(role.cgroup)  # at the latest end of a process
 
-    def tend(
+    def supervise(
         self, start: Callable[[Command], subprocess.Popen[bytes]], announce: Callable[[Member, str], None]
     ) -> None:
         """Start the processes that are missing and due, and end those that are to run no more.
 
         *announce* gets the member whose process is started again, and how the one before it ended.
         """
-        now, members = self._clock.awake(), self.role.members()
+        now, members = self._clock.uptime(), self.role.members()
         for member in self.processes.keys() - set(members):
             self.processes[member].terminate()
         for member in members if self.role.is_ready() else ():
@@ -53,7 +53,7 @@ class Replicas:
     def ended(self, member: Member, end: str, interrupted: bool) -> None:
         """Note that a process has ended, and how: *end* is a predicate."""
         del self.processes[member]
-        now = self._clock.awake()
+        now = self._clock.uptime()
         early = self._early_ends.get(member, 0) + 1 if now - self._started[member] < STEADY else 0
         self._early_ends[member] = early
         pause = min(FIRST_PAUSE * 2.0 ** min(early - 1, 10), MAX_PAUSE) if early else 0.0

@@ -27,10 +27,12 @@ def find_return(
     checkpoint. A run that has reported no checkpoint, or of which a price is unknown, stays.
     """
     here = placement.placement_of(capacity, state["at"])
-    if here["machine"]["market"] != "on-demand" or not measured.iterates or not measured.stored or not measured.pace:
+    if here["machine"]["market"] != "on-demand" or not measured.iterates or not measured.stored:
+        return None
+    if not measured.iteration_seconds:
         return None
     start = max(capacity["overhead"], measured.start)
-    unsaved = (measured.done - measured.stored) * measured.pace
+    unsaved = (measured.done - measured.stored) * measured.iteration_seconds
     left = _seconds_left(state, measured, now)
     for name in state["order"][: state["order"].index(state["at"])]:
         there = placement.placement_of(capacity, name)
@@ -51,6 +53,6 @@ def find_return(
 
 def _seconds_left(state: placement.State, measured: Measured, now: float) -> float:
     """Seconds to the end of the run; where nobody knows, as many as it has had its nodes for."""
-    if measured.total and measured.pace:
-        return max(0.0, (measured.total - measured.done) * measured.pace)
+    if measured.total and measured.iteration_seconds:
+        return max(0.0, (measured.total - measured.done) * measured.iteration_seconds)
     return now - state["seen"][-1]["t"]

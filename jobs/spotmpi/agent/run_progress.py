@@ -1,11 +1,11 @@
-"""How far a run is, read from its run folder while it runs: iterations, their pace, how long starts took, and cost."""
+"""How far a run is, read from its run folder while it runs: iterations, their time, how long starts took, and cost."""
 
 from __future__ import annotations
 
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from . import limits, protocol, record
+from . import outcomes, protocol, record
 from .attempt_history import has_record, pods_at_work, read_attempts
 from .schema import AttemptRecord, read_object
 
@@ -16,19 +16,20 @@ class Measured(NamedTuple):
     """What a run has reported so far.
 
     ``done`` are the iterations of which the work is not lost while the newest attempt goes on, ``stored`` those of the
-    newest checkpoint, ``pace`` is in seconds per iteration, ``start`` the longest time in seconds from the nodes to an
-    attempt's first new iteration, and ``spent`` in US dollars. ``iterates`` tells whether the newest attempt has come
-    to an iteration and has not ended. ``paces`` are those by number of nodes, the newest last, as far as that is known.
+    newest checkpoint, ``iteration_seconds`` those of one iteration, ``start`` the longest time in seconds from the
+    nodes to an attempt's first new iteration, and ``spent`` in US dollars. ``iterates`` tells whether the newest
+    attempt has come to an iteration and has not ended. ``seconds_by_nodes`` are those of an iteration by number
+    of nodes, the newest last, as far as that is known.
     """
 
     done: int
     stored: int
     total: Optional[int]
-    pace: Optional[float]
+    iteration_seconds: Optional[float]
     start: float
     spent: float
     iterates: bool
-    paces: Tuple[Tuple[int, float], ...] = ()
+    seconds_by_nodes: Tuple[Tuple[int, float], ...] = ()
 
 
 NOTHING = Measured(0, 0, None, None, 0.0, 0.0, False)
@@ -39,7 +40,7 @@ def pods_in_use(folder: str, since: float) -> Optional[List[int]]:
 
     *folder* is that of the run, whose submission began at *since*.
     """
-    first = record.noted_first_attempt(folder, repr(since))
+    first = record.recorded_first_attempt(folder, repr(since))
     newest = max(record.numbers(os.path.join(folder, "attempts")), default=0)
     if first is None or newest < first or has_record(folder, newest):
         return None
@@ -58,27 +59,27 @@ class RunProgress:
         self._points: List[Point] = []  # its first and its newest
         self._stored = 0
         self._total: Optional[int] = None
-        self._pace: Optional[float] = None
-        self._paced = 0  # the attempt that had it
-        self._paces: Dict[int, float] = {}  # by nodes
+        self._iteration_seconds: Optional[float] = None
+        self._timed = 0  # the attempt that had it
+        self._seconds_by_nodes: Dict[int, float] = {}  # by nodes
 
     def read(self, now: float) -> Measured:
         """What is known at the Unix time *now*; nothing where the folder does not exist yet."""
         self._read_metrics()
-        first = record.noted_first_attempt(self._folder, repr(self._since))
+        first = record.recorded_first_attempt(self._folder, repr(self._since))
         attempts: List[AttemptRecord] = [] if first is None else read_attempts(self._folder, False)
         own = [each for each in attempts if each["attempt"] >= (first or 0)]
         nodes = {each["attempt"]: len(each["world"]["members"]) for each in own if "world" in each}
-        if self._pace is not None and self._paced in nodes:
-            self._paces.pop(nodes[self._paced], None)
-            self._paces[nodes[self._paced]] = self._pace
+        if self._iteration_seconds is not None and self._timed in nodes:
+            self._seconds_by_nodes.pop(nodes[self._timed], None)
+            self._seconds_by_nodes[nodes[self._timed]] = self._iteration_seconds
         running = bool(own) and "ended" not in own[-1]
         iterates = running and own[-1]["attempt"] == self._attempt
         done = self._points[-1][0] if iterates else self._stored
         start = max((each.get("start") or 0.0 for each in own), default=0.0)
-        spent = limits.dollars(own, now)
-        paces = tuple(self._paces.items())
-        return Measured(max(done, self._stored), self._stored, self._total, self._pace, start, spent, iterates, paces)
+        spent = outcomes.dollars(own, now)
+        by_nodes, each = tuple(self._seconds_by_nodes.items()), self._iteration_seconds
+        return Measured(max(done, self._stored), self._stored, self._total, each, start, spent, iterates, by_nodes)
 
     def _read_metrics(self) -> None:
         try:
@@ -93,20 +94,21 @@ class RunProgress:
             pass
 
     def _take(self, values: Dict[str, Any]) -> None:
+        """Take a line of metrics into account, in the order in which they were written."""
         kind, iteration = values.get("kind"), values.get("iteration")
         if kind == protocol.CONTEXT:
             self._total = values.get("total_iterations") or self._total
         elif kind == protocol.CHECKPOINT and isinstance(iteration, int):
             self._stored = iteration
         elif kind == protocol.METRIC and isinstance(iteration, int):
-            attempt, awake = values.get("attempt"), values.get("awake")
-            if not isinstance(attempt, int) or not isinstance(awake, (int, float)):
+            attempt, uptime = values.get("attempt"), values.get("uptime")
+            if not isinstance(attempt, int) or not isinstance(uptime, (int, float)):
                 return  # programs of the run can write into its folder too
-            point = (iteration, float(awake))
+            point = (iteration, float(uptime))
             if attempt != self._attempt:
                 self._attempt, self._points = attempt, [point]
                 return
             self._points = [self._points[0], point]
             iterations = iteration - self._points[0][0]
             if iterations > 0:
-                self._pace, self._paced = (point[1] - self._points[0][1]) / iterations, self._attempt
+                self._iteration_seconds, self._timed = (point[1] - self._points[0][1]) / iterations, self._attempt

@@ -43,9 +43,9 @@ class AttemptRecord(_AttemptBase, total=False):
 
     version: int
     node: int
-    present: float  # Unix seconds from which on the attempt held its nodes
+    present: float  # Unix seconds from which on the attempt had its nodes
     ended: float
-    held: float  # seconds for which the attempt held its nodes, by a clock that nobody sets
+    elapsed: float  # seconds for which the attempt had its nodes, by a clock that nobody sets
     reason: Optional[str]
     exit_code: int
     lost_nodes: List[int]  # lost without notice
@@ -54,7 +54,7 @@ class AttemptRecord(_AttemptBase, total=False):
     resumed_iteration: Optional[int]
     first_iteration: Optional[int]
     first_iteration_time: Optional[float]  # Unix seconds
-    start: Optional[float]  # seconds until then for which it had held its nodes, by a clock that nobody sets
+    start: Optional[float]  # seconds until then for which it had had its nodes, by a clock that nobody sets
     checkpoint_iteration: Optional[int]
     lost_iterations: Optional[int]  # that this attempt had to repeat
     hardware: List[Dict[str, Any]]
@@ -94,7 +94,7 @@ class Greeting(TypedDict, total=False):
     machine: Dict[str, Any]
 
 
-_SECONDS = ("started", "ended", "present", "held")
+_SECONDS = ("started", "ended", "present", "elapsed")
 _SECONDS_OR_NONE = ("first_iteration_time", "start")
 
 

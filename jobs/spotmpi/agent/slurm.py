@@ -23,7 +23,7 @@ from .context import REQUESTS, AgentContext, Mounts
 from .files import write_atomically
 from .plan import NODE, Member, RunPlan, read_plan
 from .schema import read_attempt
-from .stop_source import Notice
+from .stop_requests import PreemptionNotice
 from .tcp import Tcp
 
 FOLDER = "slurm"  # in the run folder: what batch script, agents and terminals tell each other
@@ -42,21 +42,21 @@ _FIRST_PORT, _PORTS, _JOBS = 20000, 4, 3000
 _OF_JOB = ("SLURM_JOB_", "SLURM_JOBID", "SLURM_CONF", "SLURM_CLUSTER_NAME")
 
 
-class JobNotice(Notice):
-    """A `Notice` that the batch script gives by a file, too, when Slurm is about to end the job."""
+class JobNotice(PreemptionNotice):
+    """A `PreemptionNotice` that the batch script gives by a file, too, when Slurm is about to end the job."""
 
     def __init__(self, path: str, clock: Clock) -> None:
         super().__init__("the job on this node")
         self._clock = clock
         self._path = path
         self._announced = False
-        self._next_look = clock.awake()
+        self._next_look = clock.uptime()
 
     @property
     def reason(self) -> str | None:
         """What ends this node, or None."""
-        if not self._announced and self._clock.awake() >= self._next_look:
-            self._next_look = self._clock.awake() + NOTICE_INTERVAL
+        if not self._announced and self._clock.uptime() >= self._next_look:
+            self._next_look = self._clock.uptime() + NOTICE_INTERVAL
             self._announced = os.path.exists(self._path)
         if self._announced:
             return "Slurm is about to end the job, at its time limit or for another one"

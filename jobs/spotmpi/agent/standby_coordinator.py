@@ -7,7 +7,7 @@ from typing import Any
 from . import record
 from .connection import Connection
 from .context import AgentContext
-from .lines import Line
+from .launcher_output import Line
 from .peers import Channel
 from .places import ExpectedPods, Places, Promotion
 from .plan import COORDINATOR, NODE, STANDBY, Member
@@ -37,9 +37,9 @@ class StandbyCoordinator(PoolCoordinator):
         self._host = context.host
         self._places = Places(nodes, standby, at_work)
         self._prepared: set[Member] = set()  # places that stand by and have been ready since their agent has joined
-        self._last_seen: dict[Member, float] = {}  # when a node's lost agent was last heard, as `Clock.awake` counts
+        self._last_seen: dict[Member, float] = {}  # when a node's lost agent was last heard, as `Clock.uptime` counts
         self._promoted: dict[Member, Promotion] = {}  # by node, until the ranks are started
-        self._fill_after = self._clock.awake() + JOIN_GRACE
+        self._fill_after = self._clock.uptime() + JOIN_GRACE
 
     @property
     def pods(self) -> list[Member]:
@@ -62,7 +62,7 @@ class StandbyCoordinator(PoolCoordinator):
         super().serve(timeout)
         for place in [place for place in self.workers if place.role == STANDBY and self.workers[place].lost]:
             self._lose_standby(place, "node 0 lost the connection to it")
-        if self._clock.awake() >= self._fill_after:
+        if self._clock.uptime() >= self._fill_after:
             for promotion in self._fill_places():
                 self._welcome(promotion.node)
 
@@ -80,7 +80,7 @@ class StandbyCoordinator(PoolCoordinator):
                     node=node.number,
                     standby=self._host(promotion.pod),
                     replaces=self._host(promotion.replaced),
-                    seconds=None if lost_at is None else self._clock.awake() - lost_at,
+                    seconds=None if lost_at is None else self._clock.uptime() - lost_at,
                 )
             self._promoted.clear()
             self._last_seen.clear()
@@ -125,6 +125,7 @@ class StandbyCoordinator(PoolCoordinator):
         return self._host(self._places.pods[place])
 
     def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
+        """Take a message of a node, or of a pod that stands by, into account."""
         place = next((place for place, worker in self.workers.items() if worker is connection), None)
         if place is None:
             return  # of a pod that has been lost meanwhile

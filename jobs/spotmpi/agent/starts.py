@@ -124,7 +124,7 @@ class StartedProcesses:
         os.set_blocking(process.stdout.fileno(), False)
         self._running[number] = process
 
-    def tend(self) -> None:
+    def supervise(self) -> None:
         """Report what has been printed, and what has ended; called often."""
         for number, process in list(self._running.items()):
             code = process.poll()

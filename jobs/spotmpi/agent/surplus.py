@@ -34,7 +34,7 @@ def next_state(
     if away is not None and away["pods"]:
         is_needed = gang.waiting_since is not None if away["used"] else is_led
         if is_needed or now >= away["until"]:
-            return {**state, "away": placement.asked_for(away)}
+            return {**state, "away": placement.request_again(away)}
     if not is_led:
         return _led_by_node_0(state, gang, capacity, sizes, now)
     last = state["seen"][-1] if state["seen"] else None

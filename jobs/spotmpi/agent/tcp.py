@@ -6,21 +6,21 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from . import hardware, launchers, node_check, peers, protocol, ssh
+from . import hardware, launchers, node, peers, protocol, ssh
 from .attempt import Launch
 from .attempt_history import pods_at_work, was_moved
 from .connection import Identity
 from .context import AgentContext
 from .elastic_coordinator import ElasticCoordinator
 from .launch import gang_commands
-from .node import check_hardware, clear_shared_memory, place, serve_forks, start_sshd, unpack_code, write_environment
-from .outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, StopSource
+from .node import check_hardware, clear_shared_memory, location, serve_forks, start_sshd, unpack_code, write_environment
+from .outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, StopSignal
 from .places import ExpectedPods
 from .plan import COORDINATOR, nodes_in, workers
 from .pod_record import PodRecord
 from .pool_coordinator import PoolCoordinator, tables
 from .readiness import Readiness, Staging
-from .record import Record, noted_first_attempt
+from .record import Record, recorded_first_attempt
 from .schema import Greeting
 from .standby_coordinator import StandbyCoordinator
 from .starts import StartServer
@@ -61,7 +61,7 @@ class Tcp:
         expected = ExpectedPods(len(context.hosts), restart_count)
         try:
             if "elastic" in context.plan:
-                first = noted_first_attempt(context.folder, repr(context.plan.get("submitted"))) or number
+                first = recorded_first_attempt(context.folder, repr(context.plan.get("submitted"))) or number
                 began = pods_at_work(context.folder, first) is not None and not was_moved(context.folder)
                 self._members = ElasticCoordinator(self._channel(context), context, number, record, began)
             elif context.standby:
@@ -75,7 +75,7 @@ class Tcp:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
         return self._members
 
-    def join(self, context: AgentContext, greeting: Greeting) -> peers.Joined | str:
+    def join(self, context: AgentContext, greeting: Greeting) -> peers.Admission | str:
         """A worker's connection to node 0, or the reason why not yet."""
         nodes = sum(role["count"] for role in context.plan["roles"]) + len(context.standby)
         return peers.join(context.hosts[0], self._channel(context), greeting, nodes)
@@ -87,7 +87,7 @@ class Tcp:
         self,
         context: AgentContext,
         number: int,
-        stop_source: StopSource,
+        stop_signal: StopSignal,
         record: Record,
         since: float,
     ) -> Launch | Outcome:
@@ -100,10 +100,10 @@ class Tcp:
         try:
             members.machines[COORDINATOR] = hardware.identify(COORDINATOR, since)
             members.hardware[COORDINATOR] = self._prepare_node(context)
-            failure = self._expect(context, members).wait(context.plan["limits"]["start"], record, stop_source)
+            failure = self._expect(context, members).wait(context.plan["limits"]["start"], record, stop_signal)
             if failure is not None:
                 return failure
-        except node_check.Unfit as error:
+        except node.Unfit as error:
             members.unfit[COORDINATOR] = str(error)
             return Outcome(INTERRUPTION, "node 0: %s" % error, protocol.INTERRUPTED)
         except (ssh.InvalidKeys, hardware.Incompatible) as error:
@@ -116,13 +116,13 @@ class Tcp:
             members.relay = self._starts.relay
             start_sshd(context)
         environment = write_environment(context, number)
-        commands = gang_commands(context.plan, [0], place(context, environment))
+        commands = gang_commands(context.plan, [0], location(context, environment))
         return Launch(commands, environment, context.pid_file)
 
     def _prepare_node(self, context: AgentContext) -> hardware.Facts:
         """The hardware of node 0, on which an attempt can be started now."""
         facts = self._facts
-        node_check.check(context)
+        node.check(context)
         if facts is None:
             facts = check_hardware(context)
             unpack_code(context)

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Protocol, Set, Tuple, Union
 
 from .attempt import Launch
 from .context import AgentContext
-from .outcomes import Outcome, StopSource
+from .outcomes import Outcome, StopSignal
 from .plan import Command, Member
 from .record import Record
 
@@ -123,7 +123,7 @@ class Transport(Protocol):
         ...
 
     def prepare(
-        self, context: AgentContext, number: int, stop_source: StopSource, record: Record, since: float
+        self, context: AgentContext, number: int, stop_signal: StopSignal, record: Record, since: float
     ) -> Union[Launch, Outcome]:
         """What node 0 starts once all members are ready, or how the attempt ended before.
 

@@ -18,24 +18,25 @@ from .context import AgentContext
 from .launch import gang_commands
 from .node import (
     POLL_INTERVAL,
+    Unfit,
+    check,
     check_hardware,
     clear_shared_memory,
-    place,
+    location,
     serve_forks,
     start_sshd,
     unpack_code,
     wait_for_imports,
     write_environment,
 )
-from .node_check import Unfit, check
 from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error, restart_pause
-from .peers import Joined
+from .peers import Admission
 from .plan import NODE, STANDBY, Member, RunPlan, read_member
 from .pod_record import PodRecord
 from .readiness import Staging
 from .schema import Greeting
 from .starts import StartedProcesses
-from .stop_source import Notice
+from .stop_requests import PreemptionNotice
 from .tcp import Tcp
 
 if TYPE_CHECKING:  # few runs need it
@@ -48,16 +49,16 @@ END_GRACE = 60.0  # seconds from the end of a run to the end of its pods
 _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
 
 
-class CoordinatorLink:
-    """The connection by which node 0 was *joined* and what it requested from then on; a `StopSource`.
+class CoordinatorClient:
+    """The connection by which node 0 was *joined* and what it requested from then on; a `StopSignal`.
 
     Whatever node 0 does, this node is left *grace* seconds after a notice: a pod that is killed counts as failed.
     """
 
     def __init__(
         self,
-        joined: Joined,
-        notice: Notice,
+        joined: Admission,
+        notice: PreemptionNotice,
         cgroup: str,
         folder: str = "/",
         clock: Clock = CLOCK,
@@ -76,7 +77,7 @@ class CoordinatorLink:
         self._cgroup = cgroup
         self._clock = clock
         self._grace = grace
-        self._leave_at = float("inf")  # the end of the grace after a notice, as `Clock.awake` counts
+        self._leave_at = float("inf")  # the end of the grace after a notice, as `Clock.uptime` counts
         self._ended = 0  # the newest attempt that has ended
         self._oom_kills = hardware.oom_kills(cgroup)  # before this attempt
         self._notice_sent = self._oom_sent = False
@@ -89,7 +90,7 @@ class CoordinatorLink:
     @property
     def is_closed(self) -> bool:
         """Whether this node has nothing more to do for this agent of node 0."""
-        return self.over or self.connection.lost or self._clock.awake() > self._leave_at
+        return self.over or self.connection.lost or self._clock.uptime() > self._leave_at
 
     @property
     def has_next(self) -> bool:
@@ -116,7 +117,7 @@ class CoordinatorLink:
                 self.leave(str(message["leave"]))
             if "start" in message and message.get("attempt") == self.attempt and not self.ends:
                 self.started.start(int(message["start"]), str(message["command"]))
-        self.started.tend()
+        self.started.supervise()
         if self.notice.reason and not self._notice_sent:
             self._give_notice(self.notice.reason)
         if not self._oom_sent and hardware.oom_kills(self._cgroup) > self._oom_kills:
@@ -129,7 +130,7 @@ class CoordinatorLink:
         self._give_notice(reason, **more)
 
     def _give_notice(self, reason: str, **more: int) -> None:
-        self._notice_sent, self._leave_at = True, self._clock.awake() + self._grace
+        self._notice_sent, self._leave_at = True, self._clock.uptime() + self._grace
         self.connection.send(notice=reason, **more)
 
     def wait(self) -> None:
@@ -156,7 +157,7 @@ class CoordinatorLink:
         return self.ends and not self.over
 
 
-def run(context: AgentContext, transport: Tcp, notice: Notice, started: float) -> int:
+def run(context: AgentContext, transport: Tcp, notice: PreemptionNotice, started: float) -> int:
     """This node's part of the run, attempt after attempt; the pod's exit code.
 
     Where nodes are replaced one by one, it joins each agent of node 0 that follows, and outlives the last one: the
@@ -169,25 +170,25 @@ def run(context: AgentContext, transport: Tcp, notice: Notice, started: float) -
             return protocol.INTERRUPTED
         # Node 0 has heard of the notice a moment later, and may wait for a checkpoint for all of the grace.
         mounts, grace = context.mounts, context.plan["grace"] + pod_context.END_TIME / 2
-        link = CoordinatorLink(joined, notice, mounts.cgroup, mounts.work, context.clock, grace)
-        worker.run(link)
+        coordinator = CoordinatorClient(joined, notice, mounts.cgroup, mounts.work, context.clock, grace)
+        worker.run(coordinator)
         joined.connection.close()  # which may have fallen silent alone
-        started, place = context.clock(), link.place or place
-        if link.over or notice.reason or not context.replaces_nodes:
+        started, place = context.clock(), coordinator.place or place
+        if coordinator.over or notice.reason or not context.replaces_nodes:
             break
     worker.close()
-    if notice.reason or not link.over:
+    if notice.reason or not coordinator.over:
         return protocol.INTERRUPTED
     if not context.replaces_nodes:
         return 0
     _wait_for_end(context, notice)
-    return link.exit_code
+    return coordinator.exit_code
 
 
-def _wait_for_end(context: AgentContext, notice: Notice) -> None:
+def _wait_for_end(context: AgentContext, notice: PreemptionNotice) -> None:
     """Wait until JobSet ends this pod, as it does once node 0's has ended."""
-    deadline = context.clock.awake() + END_GRACE
-    while context.clock.awake() < deadline and not notice.reason:
+    deadline = context.clock.uptime() + END_GRACE
+    while context.clock.uptime() < deadline and not notice.reason:
         context.clock.sleep(POLL_INTERVAL)
 
 
@@ -197,33 +198,35 @@ class Worker:
     def __init__(self, context: AgentContext, exchange: Exchange | None = None) -> None:
         self._context = self._whole = context  # of the current attempt, and with all nodes that the run may have
         self._exchange = exchange  # of checkpoints in memory
-        self._link: CoordinatorLink  # to the current agent of node 0
+        self._coordinator: CoordinatorClient  # to the current agent of node 0
         self._facts: hardware.Facts | None = None  # once this node is prepared
         self._is_staged = self._has_sshd = False
         self._record: PodRecord | None = None  # of this node's own launchers
         self._errors = 0  # of this machine, which ended the last attempts
 
-    def run(self, link: CoordinatorLink) -> None:
+    def run(self, coordinator: CoordinatorClient) -> None:
         """Take part in attempts until node 0 ends the last one, or is lost; then none of their processes is left."""
-        self._link = link
+        self._coordinator = coordinator
         while True:
-            link.begin()
-            if link.place is not None:
-                pods = None if link.nodes is None else [Member(NODE, number) for number in range(link.nodes)]
-                self._context = self._whole.with_pods(pods)._replace(member=link.place)
+            coordinator.begin()
+            if coordinator.place is not None:
+                pods = (
+                    None if coordinator.nodes is None else [Member(NODE, number) for number in range(coordinator.nodes)]
+                )
+                self._context = self._whole.with_pods(pods)._replace(member=coordinator.place)
             if self._exchange is not None:
-                self._exchange.begin(self._context, link.connection)
+                self._exchange.begin(self._context, coordinator.connection)
             self._take_part()
-            while not link.ends:
-                link.wait()
+            while not coordinator.ends:
+                coordinator.wait()
             processes.kill_descendants()
-            link.started.clear()
-            if link.is_closed:
+            coordinator.started.clear()
+            if coordinator.is_closed:
                 break
             clear_shared_memory(self._context.mounts.shared_memory)
-            link.report(idle=1)
-            while not (link.has_next or link.is_closed):
-                link.wait()
+            coordinator.report(idle=1)
+            while not (coordinator.has_next or coordinator.is_closed):
+                coordinator.wait()
 
     def close(self) -> None:
         """Close what this node has recorded."""
@@ -231,30 +234,33 @@ class Worker:
             self._record.close()
 
     def _take_part(self) -> None:
-        context, link = self._context, self._link
+        """Prepare this node for the attempt, report that it is ready or why it cannot be, and carry out its part."""
+        context, coordinator = self._context, self._coordinator
         try:
             facts = self._prepare()
-            environment = write_environment(context, link.attempt)
+            environment = write_environment(context, coordinator.attempt)
         except Unfit as error:
             if context.member.role == STANDBY:  # it stands by, and keeps other pods from this machine
                 sys.stderr.write("this pod does not get ready: %s\n" % error)
                 return
-            link.leave(str(error), unfit=1)
+            coordinator.leave(str(error), unfit=1)
             return
         except (hardware.Incompatible, OSError) as error:
             code = outcome_of_error(error).exit_code if isinstance(error, OSError) else protocol.NOT_RETRYABLE
             if code == protocol.INTERRUPTED:
                 self._wait_after_error()
-            link.report_end(code, str(error))
+            coordinator.report_end(code, str(error))
             return
         self._errors = 0
-        self._is_staged = self._is_staged or stage_data(context, link)
+        self._is_staged = self._is_staged or stage_data(context, coordinator)
         if context.stands_by:  # else ranks wait for the imports themselves
             wait_for_imports(context, self._serve)
         if self._exchange is not None:  # else what the first iterations do could be lost with node 0
             self._exchange.wait(context.clock, self._poll)
-        if self._is_staged and not link.ends:
-            link.report(ready=1, hardware=facts, **({} if link.nodes is None else {"nodes": link.nodes}))
+        if self._is_staged and not coordinator.ends:
+            coordinator.report(
+                ready=1, hardware=facts, **({} if coordinator.nodes is None else {"nodes": coordinator.nodes})
+            )
             if not self._has_sshd:
                 self._has_sshd = True
                 start_sshd(context)
@@ -263,21 +269,21 @@ class Worker:
 
     def _serve(self) -> bool:
         """Serve node 0 for a moment; whether the attempt goes on."""
-        self._link.connection.wait(POLL_INTERVAL)
+        self._coordinator.connection.wait(POLL_INTERVAL)
         return self._poll()
 
     def _poll(self) -> bool:
         """Serve node 0; whether the attempt goes on."""
-        self._link.poll()
-        return not self._link.ends
+        self._coordinator.poll()
+        return not self._coordinator.ends
 
     def _wait_after_error(self) -> None:
         """Wait before an error of this machine leads to the next attempt, if it ended the last one as well."""
-        link, clock = self._link, self._context.clock
-        deadline = clock.awake() + restart_pause(self._errors)
+        coordinator, clock = self._coordinator, self._context.clock
+        deadline = clock.uptime() + restart_pause(self._errors)
         self._errors += 1
-        while not (link.notice.reason or link.ends) and clock.awake() < deadline:
-            link.wait()
+        while not (coordinator.notice.reason or coordinator.ends) and clock.uptime() < deadline:
+            coordinator.wait()
 
     def _prepare(self) -> hardware.Facts:
         """The hardware of this node, on which ranks can be started now."""
@@ -292,41 +298,41 @@ class Worker:
 
     def _launch_and_report(self, environment: dict[str, str]) -> None:
         """`_launch`, with every error reported to node 0, which would otherwise count a lost host."""
-        link = self._link
+        coordinator = self._coordinator
         try:
             self._launch(environment)
         except OSError as error:
             outcome = outcome_of_error(error, self._context.folder)
-            link.report_end(outcome.exit_code, outcome.reason)
+            coordinator.report_end(outcome.exit_code, outcome.reason)
         except Exception as error:
             traceback.print_exc()
-            link.report_end(protocol.FAILED, "internal error of spotmpi: %r" % error)
+            coordinator.report_end(protocol.FAILED, "internal error of spotmpi: %r" % error)
 
     def _launch(self, environment: dict[str, str]) -> None:
         """Run this node's own launcher once node 0 says so, and report how it ended."""
-        context, link = self._context, self._link
-        while not (link.go or link.ends):
-            link.wait()
-        if link.ends:
+        context, coordinator = self._context, self._coordinator
+        while not (coordinator.go or coordinator.ends):
+            coordinator.wait()
+        if coordinator.ends:
             return
         if self._record is None:
             os.makedirs(context.folder, exist_ok=True)
             self._record = PodRecord(context.folder, context.clock)
-        commands = gang_commands(context.plan, [context.member.number], place(context, environment))
+        commands = gang_commands(context.plan, [context.member.number], location(context, environment))
         plan, launch = without_progress(context.plan), Launch(commands, environment, context.pid_file)
-        outcome = Attempt(link.attempt, plan, launch, self._record, link, context.clock).run()
+        outcome = Attempt(coordinator.attempt, plan, launch, self._record, coordinator, context.clock).run()
         code = 0 if outcome.cause == SUCCEEDED else outcome.exit_code or protocol.FAILED
-        link.report_end(code, outcome.reason)
+        coordinator.report_end(code, outcome.reason)
 
 
 def join_coordinator(
     context: AgentContext,
     transport: Tcp,
-    notice: Notice,
+    notice: PreemptionNotice,
     started: float,
     limit: float | None = None,
     place: Member | None = None,
-) -> Joined | None:
+) -> Admission | None:
     """The connection to node 0; None after *limit* seconds, or on notice.
 
     *started* is the Unix time from which on this node works for the run. By default *limit* is ``limits.start``.
@@ -339,12 +345,12 @@ def join_coordinator(
         "restart_count": context.restart_count,
         "machine": hardware.identify(context.member, started),
     }
-    last_reason, seen = "", context.clock.awake()
+    last_reason, seen = "", context.clock.uptime()
     patience = None
     if context.standby and place is not None and place.role == STANDBY:
         patience = VACATE_AFTER + VACATE_NEXT_AFTER * place.number
-    deadline = context.clock.awake() + (context.plan["limits"]["start"] if limit is None else limit)
-    while context.clock.awake() < deadline and not notice.reason:
+    deadline = context.clock.uptime() + (context.plan["limits"]["start"] if limit is None else limit)
+    while context.clock.uptime() < deadline and not notice.reason:
         answer = transport.join(context, greeting)
         if not isinstance(answer, str):
             return answer
@@ -352,8 +358,8 @@ def join_coordinator(
             last_reason = answer
             sys.stderr.write("waiting for node 0: %s\n" % answer)
         if patience is not None and not network.has_no_address(context.hosts[0]):
-            seen = context.clock.awake()
-        elif patience is not None and context.clock.awake() >= seen + patience:
+            seen = context.clock.uptime()
+        elif patience is not None and context.clock.uptime() >= seen + patience:
             notice.give("node 0 has had no address for %g s: its next pod may need this machine" % patience)
             sys.stderr.write("%s\n" % notice.reason)
         context.clock.sleep(POLL_INTERVAL)
@@ -365,11 +371,11 @@ def without_progress(plan: RunPlan) -> RunPlan:
     return {**plan, "limits": {**plan["limits"], "no_progress": None}}
 
 
-def stage_data(context: AgentContext, link: CoordinatorLink) -> bool:
+def stage_data(context: AgentContext, coordinator: CoordinatorClient) -> bool:
     """Whether the data is on this node; a failure is reported to node 0."""
     staging = Staging(context.plan.get("staging"), context.mounts.cgroup)
-    while staging.busy and not link.ends:
-        link.wait()
+    while staging.busy and not coordinator.ends:
+        coordinator.wait()
     if staging.failure:
-        link.report_end(staging.failure.exit_code, staging.failure.reason)
+        coordinator.report_end(staging.failure.exit_code, staging.failure.reason)
     return not staging.busy and not staging.failure

@@ -26,6 +26,7 @@ from spotmpi.entries.build_lock import collect, only_builder
 from spotmpi.entries.inputs import Resolved
 from spotmpi.entries.manifest import DATASET, FORMAT, MANIFEST, Code, File, Manifest, Reference, check_name, digest_of
 from spotmpi.entries.store import Store, folder
+from spotmpi.entries.values import token
 from spotmpi.images.environment import known_images, lock_hash
 from spotmpi.pools.errors import PoolLost
 from spotmpi.pools.progress import print_message
@@ -381,13 +382,13 @@ def _manifest(request: _Request, files: tuple[File, ...], run: str | None, cost:
 
 def _token(dataset: Dataset, name: str, value: Any) -> str:
     """What identifies an argument; one with code in it is part of the code."""
-    return "code" if code_identity.has_code(value, dataset.function) else code_identity.token(value, name)
+    return "code" if code_identity.has_code(value, dataset.function) else token(value, name)
 
 
 def _plain(value: Any) -> bool:
     """Whether JSON gives a value back as it is: not a number of numpy, which has another key than one of Python."""
     try:
         again = json.loads(json.dumps(value, allow_nan=False))
-        return bool(again == value) and code_identity.token(again, "") == code_identity.token(value, "")
+        return bool(again == value) and token(again, "") == token(value, "")
     except (TypeError, ValueError, InputError):
         return False

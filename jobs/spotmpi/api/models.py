@@ -178,7 +178,7 @@ def predict(
         InputError: there is no such model or data set, or all problems of the spec.
         NotPredicted: the run did not succeed, or its results could not be kept.
     """
-    from spotmpi.api import kept  # what only starts runs
+    from spotmpi.api import keep_requests  # what only starts runs
     from spotmpi.api.pipelines import pipeline
 
     chosen = find(model)
@@ -188,7 +188,7 @@ def predict(
     state = started.run(source, [f'init="{reference}"', f'keep="{name}"'], on)
     if state.state != "succeeded":
         raise NotPredicted(f"the prediction {state.id} {state.state}: {state.reason or 'no reason is recorded'}")
-    found = kept.results_of(state)
+    found = keep_requests.results_of(state)
     if found is None:
         raise NotPredicted(f"the results of {state.id} are not kept: `spotmpi status {state.id}` tries again")
     return found

@@ -16,7 +16,7 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Echo
-from spotmpi.entries.code import shipped_file, with_imports
+from spotmpi.entries.shipped import shipped_file, with_imports
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import Source, from_values, read_spec

@@ -13,8 +13,7 @@ from spotmpi.agent.plan import POSTPROCESS, WORKER
 from spotmpi.agent.schema import read_attempt
 from spotmpi.api import runs
 from spotmpi.backends import targets
-from spotmpi.backends.base import Backend
-from spotmpi.backends.follow import submit
+from spotmpi.backends.base import Backend, submit
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError, input_error
@@ -205,9 +204,9 @@ class NewRun(ExistingRun):
             for event in self._backend.events(self.run, True):
                 if connected.is_set():
                     return
-                self._say_event(event)
+                self._echo_event(event)
 
-    def _say_event(self, event: Event) -> None:
+    def _echo_event(self, event: Event) -> None:
         if event.kind == record.WAITING and event.values.get("reason"):
             self._echo(f"waiting: {event.values['reason']}")
 

@@ -75,7 +75,7 @@ def reproduce(
         if found is not None and "function" in found[0].details:
             maker.make(*found)
             return Reproduction(tuple(maker.made), maker.files, tuple(maker.different))
-        target = _made_by_run(found[0]) if found else _files_of(place, store)
+        target = _target_of_run(found[0]) if found else _files_of(place, store)
         spec = maker.spec = run_entries.in_store(
             _with_code(target.spec, modules, targets.target_of(on).is_local), opened
         )
@@ -124,7 +124,7 @@ class _Target(NamedTuple):
     files: Mapping[str, tuple[int, str]]
 
 
-def _made_by_run(manifest: Manifest) -> _Target:
+def _target_of_run(manifest: Manifest) -> _Target:
     """What a run has made: the results of a prediction, or the state of a model without the run's id and times."""
     record = RunPaths(names.default_runs_folder() / str(manifest.run))
     if lineage.run_of(record.folder) is not None:
@@ -208,7 +208,7 @@ class _Maker:
         if manifest.key in self.known:
             return self.known[manifest.key]
         if "function" not in manifest.details:
-            self._echo(_taken(manifest))
+            self._echo(_reuse_note(manifest))
             return DataSet(manifest, store)
         if manifest.details.get("tokens"):
             named = ", ".join(manifest.details["tokens"])
@@ -290,10 +290,10 @@ def _data_of(target: _Target, store: Store, echo: Echo) -> Iterator[tuple[Manife
         if found.kind == DATASET:
             yield found, opened
         else:
-            echo(_taken(found))
+            echo(_reuse_note(found))
 
 
-def _taken(manifest: Manifest) -> str:
+def _reuse_note(manifest: Manifest) -> str:
     """What is said of what a run has made: to make one file again starts one run."""
     return f"{manifest} is taken as it was kept: `spotmpi reproduce {manifest}` makes it again"
 

@@ -18,7 +18,7 @@ from spotmpi.runs import fingerprint, reader
 from spotmpi.runs.reader import RunState
 from spotmpi.runs.recorded_plan import json_object
 
-_NOT_METRICS = ("t", "awake", "attempt", "member", "kind", "seconds")  # of a line of metrics: when it came, and whence
+_NOT_METRICS = ("t", "uptime", "attempt", "member", "kind", "seconds")  # of a line of metrics: when it came, and whence
 
 
 def run_manifest(

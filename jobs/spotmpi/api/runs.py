@@ -18,8 +18,7 @@ from spotmpi.agent import record
 from spotmpi.agent.files import is_file
 from spotmpi.agent.plan import Member, read_member
 from spotmpi.backends import targets
-from spotmpi.backends.base import Backend, Plan
-from spotmpi.backends.follow import follow, submit
+from spotmpi.backends.base import Backend, Plan, follow, submit
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core import hints, names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, UnknownRun, input_error
@@ -148,13 +147,13 @@ def _preview(plan: Plan) -> Mapping[str, Any]:
 
 def list_runs(on: TargetLike = None, mine: bool = False, echo: Echo = lambda text: None) -> list[RunState]:
     """All recorded runs, oldest first; with *mine* only those that this user submitted."""
-    states = [_kept(state, echo, on) for state in targets.backend(on).list()]
+    states = [_keep_results(state, echo, on) for state in targets.backend(on).list()]
     return [state for state in states if state.owner in (None, names.user())] if mine else states
 
 
 def status(run: str, on: TargetLike = None, echo: Echo = lambda text: None) -> RunState:
     """The current state of a run; its id may be shortened."""
-    return _kept(with_price(targets.backend_of(run, on).state(run)), echo, on)
+    return _keep_results(with_price(targets.backend_of(run, on).state(run)), echo, on)
 
 
 def logs(run: str, follow: bool = False, on: TargetLike = None) -> Iterator[Event]:
@@ -428,20 +427,20 @@ def _submit(
     run: str = plan["run"]
     state = backend.state(run)
     if spec.keep:
-        from spotmpi.api import kept  # few runs are
+        from spotmpi.api import keep_requests  # few runs are
 
-        kept.request(Path(state.folder), spec)
+        keep_requests.request(Path(state.folder), spec)
     if detach:
         return state
-    return _kept(with_price(follow(backend, run, on_event, echo)), echo)
+    return _keep_results(with_price(follow(backend, run, on_event, echo)), echo)
 
 
-def _kept(state: RunState, echo: Echo, on: TargetLike = None) -> RunState:
+def _keep_results(state: RunState, echo: Echo, on: TargetLike = None) -> RunState:
     """*state*; the model of a run that has succeeded and asks for it is kept, where *state* is not read in vain."""
     if state.state == record.SUCCEEDED and is_file(RunPaths(Path(state.folder)).keep):
-        from spotmpi.api import kept
+        from spotmpi.api import keep_requests
 
-        kept.keep_requested(state, on, echo)
+        keep_requests.keep_requested(state, on, echo)
     return state
 
 

@@ -23,7 +23,7 @@ _NAME = 60  # characters of a scalar's name
 _LINE = 120  # characters of an example of output
 _STREAM_EVERY = 30.0  # seconds between lines with the figures of a stream
 _YEAR = 365 * 86400.0  # seconds
-_NOT_SCALARS = frozenset({"iteration", "time", "epoch", "seconds", "waited", "ranks", "kind", "samples", "awake"})
+_NOT_SCALARS = frozenset({"iteration", "time", "epoch", "seconds", "waited", "ranks", "kind", "samples", "uptime"})
 
 
 class View(Protocol):
@@ -81,7 +81,7 @@ class PlainView(QuietView):
     """
 
     def __init__(self) -> None:
-        self._pace = Pace()
+        self._throughput = Throughput()
         self._in_output = False
 
     def show(self, event: Event) -> None:
@@ -89,12 +89,12 @@ class PlainView(QuietView):
         if event.kind == record.LINE:
             print_line(event.values["text"])
             return
-        self._pace.update(event)
+        self._throughput.update(event)
         if event.kind == record.RECOGNIZED:
             self._in_output = not str(event.values.get("form", "")).endswith("bar")
         elif self._in_output and event.kind == record.METRIC and event.values.get("kind") == protocol.METRIC:
             return
-        text = event_text(event, self._pace)
+        text = event_text(event, self._throughput)
         if text:
             self.echo(text)
 
@@ -104,7 +104,7 @@ class AttemptView(QuietView):
 
     def show(self, event: Event) -> None:
         """Print the event on stderr, unless it is output or a metric."""
-        text = "" if event.kind in (record.LINE, record.METRIC) else event_text(event, Pace())
+        text = "" if event.kind in (record.LINE, record.METRIC) else event_text(event, Throughput())
         if text:
             self.echo(text)
 
@@ -113,13 +113,13 @@ class LiveView(QuietView):
     """Like `PlainView`, with rank 0's progress as a bar instead of lines."""
 
     def __init__(self) -> None:
-        self._pace = Pace()
+        self._throughput = Throughput()
         self._started: tuple[Progress, TaskID] | None = None
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._started:
             bar, task = self._started
-            bar.update(task, visible=self._pace.iteration > 0)  # else it still waits for one on the screen
+            bar.update(task, visible=self._throughput.iteration > 0)  # else it still waits for one on the screen
             bar.stop()
 
     @property
@@ -140,17 +140,17 @@ class LiveView(QuietView):
         if event.kind == record.LINE:
             self._print(event.values["text"])
             return
-        self._pace.update(event)
+        self._throughput.update(event)
         if event.kind == record.METRIC and event.values.get("kind") in (protocol.METRIC, protocol.STREAM):
             bar.update(
                 task,
-                description="training" if self._pace.iteration else "batches",
-                completed=self._pace.iteration,
-                total=self._pace.total,
-                status=self._pace.status(),
+                description="training" if self._throughput.iteration else "batches",
+                completed=self._throughput.iteration,
+                total=self._throughput.total,
+                status=self._throughput.status(),
             )
             return
-        text = event_text(event, self._pace)
+        text = event_text(event, self._throughput)
         if text:
             self.echo(text)
 
@@ -170,7 +170,7 @@ class LiveView(QuietView):
             print_line(text)
 
 
-class Pace:
+class Throughput:
     """Rate and progress of an attempt, from its events."""
 
     def __init__(self) -> None:
@@ -249,11 +249,11 @@ def stream_texts(state: RunState) -> list[str]:
     return [stream_text(Figures.from_json(state.stream)), *([advice] if advice else [])]
 
 
-def event_text(event: Event, pace: Pace) -> str:
+def event_text(event: Event, throughput: Throughput) -> str:
     """*event* as one line for people; empty for output and for events that need no line."""
     if event.kind == record.METRIC:
         stream = event.values.get("kind") == protocol.STREAM
-        return pace.due_stream(event.time) if stream else _metric_text(event.values, pace)
+        return throughput.due_stream(event.time) if stream else _metric_text(event.values, throughput)
     because = f": {printable(event.reason)}" if event.reason else ""
     if event.kind == record.STARTED:
         nodes = event.values.get("nodes")
@@ -302,10 +302,11 @@ def placement_text(values: Mapping[str, Any]) -> str:
     return f"{values.get('group')} ({values.get('type')}, {values.get('market')}, {price})"
 
 
-def _metric_text(values: dict[str, Any], pace: Pace) -> str:
+def _metric_text(values: dict[str, Any], throughput: Throughput) -> str:
     kind, iteration = values.get("kind"), values.get("iteration")
     if kind == protocol.METRIC:
-        return f"iteration {pace.iteration}" + (f"/{pace.total}" if pace.total else "") + f"  {pace.status(False)}"
+        total = f"/{throughput.total}" if throughput.total else ""
+        return f"iteration {throughput.iteration}{total}  {throughput.status(False)}"
     scalars = "  ".join(_scalars(values))
     if kind in (protocol.EVALUATION, protocol.RESULT):
         return f"{kind} at iteration {iteration}  {scalars}"

@@ -75,6 +75,7 @@ def _from_response(response: Mapping[str, Any], action: str, region: str, now: d
 
 
 def _from_authentication(code: str, response: Mapping[str, Any], region: str, now: datetime) -> CloudError:
+    """Why AWS does not accept the credentials; *now* tells whether this machine's clock is wrong."""
     skew = _clock_skew(response, now)
     # EC2 returns AuthFailure for a wrong clock too, so the clock is checked before the code.
     if skew is not None and abs(skew) > _MAX_SKEW:
@@ -105,6 +106,7 @@ def _clock_skew(response: Mapping[str, Any], now: datetime) -> timedelta | None:
 
 
 def _from_library(error: Exception, action: str, region: str) -> CloudError:
+    """The error of a call that got no answer, or was never sent."""
     name = type(error).__name__
     message = " ".join(redacted(str(error)).split())
     if name in ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"):

@@ -15,7 +15,7 @@ class RegistryError(Exception):
     """The registry did not answer or refused; the message is boto3's."""
 
 
-class Login(NamedTuple):
+class RegistryLogin(NamedTuple):
     """A user name and a short-lived password for a registry."""
 
     user: str
@@ -60,7 +60,7 @@ def tag_digest(region: str, repository: str, tag: str) -> str:
     return str(response["imageDetails"][0]["imageDigest"])
 
 
-def registry_login(region: str) -> Login:
+def registry_login(region: str) -> RegistryLogin:
     """The login at the ECR registry of the account in *region*; RegistryError where it is refused."""
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
@@ -70,4 +70,4 @@ def registry_login(region: str) -> Login:
     except (BotoCoreError, ClientError) as error:
         raise RegistryError(str(error)) from error
     user, _, password = base64.b64decode(response["authorizationData"][0]["authorizationToken"]).decode().partition(":")
-    return Login(user, password)
+    return RegistryLogin(user, password)

@@ -89,6 +89,7 @@ def _group(values: Mapping[str, Any]) -> ScalingGroup:
 
 
 def _lifetimes(aws: Aws, environment: Environment, group: ScalingGroup) -> list[Lifetime]:
+    """The nodes that a group has had, by the activities that AWS keeps for six weeks."""
     node_group = environment.group(group.group or "")
     history = activities(aws, environment.region, group.name)
     terminations = [each for each in history if each["StatusCode"] not in _NOT_DONE]

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spotmpi.capacity.job import Job, hours
-from spotmpi.capacity.placement import CAPACITY_BLOCK, Clock, Offer, State
+from spotmpi.capacity.placement import CAPACITY_BLOCK, DecisionClock, Offer, State
 
 
-def choose_block(state: State, blocks: Sequence[Offer], clock: Clock) -> tuple[Offer, str] | None:
+def choose_block(state: State, blocks: Sequence[Offer], clock: DecisionClock) -> tuple[Offer, str] | None:
     """The block to be in now, or to wait for without nodes, and why; None where other nodes are needed before.
 
     One that has started is left out where it gains nothing, or the rest of the work would be late after it.
@@ -36,7 +36,7 @@ def choose_block(state: State, blocks: Sequence[Offer], clock: Clock) -> tuple[O
     return block, f"{block} starts in {starts}, is paid, and has time for the {hours(state.work)} of work left"
 
 
-def without_blocks(state: State, blocks: Sequence[Offer], clock: Clock) -> State:
+def without_blocks(state: State, blocks: Sequence[Offer], clock: DecisionClock) -> State:
     """*state* without what its job does in blocks that have not started, and without the time of these.
 
     A start in the block and one after it are time that no work is done in. Nodes in a block are left.
@@ -55,6 +55,6 @@ def without_blocks(state: State, blocks: Sequence[Offer], clock: Clock) -> State
     )
 
 
-def _seconds(job: Job, block: Offer, clock: Clock) -> float:
+def _seconds(job: Job, block: Offer, clock: DecisionClock) -> float:
     """Seconds from now on for which a block is there before the deadline."""
     return max(0.0, min(block.end, job.deadline) - max(block.start, clock.elapsed))

@@ -68,7 +68,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Choice:
-    """The mode for each job, and for each mode its expected dollars to the end, and whether it is safe."""
+    """The mode for each job, (jobs,), and for each mode its expected dollars to the end, and whether it is safe.
+
+    These two are (jobs x modes).
+    """
 
     mode: Indices
     expected: Numbers
@@ -189,6 +192,10 @@ class Planner:
         return choice
 
     def _choose(self, plan: Values, moment: Moment) -> Choice:
+        """The cheapest mode for each job that is safe and has its nodes; one stays in a mode that costs slightly more.
+
+        Expected dollars, (jobs x modes), are those from this moment to the end.
+        """
         job, count = self.job, len(moment.mode)
         jobs, sizes = np.arange(count), [len(chain) for chain in plan.setting.chains]
         after = step(job, moment)

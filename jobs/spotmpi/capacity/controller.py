@@ -3,8 +3,8 @@
     python -m spotmpi.capacity.controller
 
 It asks `policy.decide`, with what the cluster and the run folder tell: offers are the node groups of the plan, the
-history is what they gave so far, and work, pace and starts are as the run itself measured them. A decision needs numpy
-in the image. Without it, or after an error of the policy, the run stays where it is up to the last safe moment.
+history is what they gave so far, and work, iterations and starts are as the run itself measured them. A decision needs
+numpy in the image. Without it, or after an error of the policy, the run stays where it is up to the last safe moment.
 """
 
 from __future__ import annotations
@@ -133,16 +133,16 @@ class _View:
         return max(on_demand) if on_demand else min((each["waited"] for each in came), default=0.0)
 
     @property
-    def pace(self) -> Optional[float]:
+    def iteration_seconds(self) -> Optional[float]:
         """Seconds per iteration on the most nodes, where measured there; else what is known, rather too many."""
         measured, work = self.measured, (self.capacity["deadline"] or {"work": 0.0})["work"]
-        paces = dict(measured.paces)
-        if len(self.sizes) == 1 or not paces:
-            return measured.pace
-        if self.size in paces:
-            return paces[self.size]
-        nodes, pace = measured.paces[-1]
-        return max(pace * nodes / self.size, work / measured.total if measured.total else 0.0)
+        seconds_by_nodes = dict(measured.seconds_by_nodes)
+        if len(self.sizes) == 1 or not seconds_by_nodes:
+            return measured.iteration_seconds
+        if self.size in seconds_by_nodes:
+            return seconds_by_nodes[self.size]
+        nodes, seconds = measured.seconds_by_nodes[-1]
+        return max(seconds * nodes / self.size, work / measured.total if measured.total else 0.0)
 
     @property
     def at(self) -> Placement:
@@ -167,18 +167,18 @@ class _View:
         """
         if not self.whole:
             return 0.0
-        if self.pace:
-            return (self.measured.done - self.measured.stored) * self.pace
+        if self.iteration_seconds:
+            return (self.measured.done - self.measured.stored) * self.iteration_seconds
         return self._unreported(self.job.overhead)
 
     def _work_left(self, work: float, overhead: float) -> float:
         """Seconds of work that is left, by what was measured, else by the *work* of the spec."""
         measured, least = self.measured, 1.0
         done = measured.done if self.whole else measured.stored
-        if self.pace and measured.total:
-            return max(least, (measured.total - done) * self.pace)
-        if self.pace:
-            return max(least, work - done * self.pace)
+        if self.iteration_seconds and measured.total:
+            return max(least, (measured.total - done) * self.iteration_seconds)
+        if self.iteration_seconds:
+            return max(least, work - done * self.iteration_seconds)
         return max(least, work - self._unreported(overhead))  # it reports no iterations, and stores none
 
     def _unreported(self, overhead: float) -> float:
@@ -199,8 +199,9 @@ class _View:
 
 
 def _by_policy(view: _View) -> Decided:
+    """What the policy of simulations decides for the run now."""
     from spotmpi.capacity import policy
-    from spotmpi.capacity.placement import Clock, Keep, Observation, State, Wait
+    from spotmpi.capacity.placement import DecisionClock, Keep, Observation, State, Wait
     from spotmpi.capacity.placement import Placement as Gang
 
     groups = {each["name"]: each for each in view.capacity["placements"]}
@@ -215,7 +216,7 @@ def _by_policy(view: _View) -> Decided:
     if view.nodes is not None:
         gang = Gang(here.zone, here.market, here.instance_type, view.nodes, here.reservation)
     state = State(view.job, gang, view.work, view.starting, view.measured.spent, view.unsaved)
-    decision = policy.decide(state, [*offers.values()], history, Clock(view.elapsed, view.tick))
+    decision = policy.decide(state, [*offers.values()], history, DecisionClock(view.elapsed, view.tick))
     if isinstance(decision, (Keep, Wait)):
         return Decided(_STAY if isinstance(decision, Keep) else _WAIT, decision.reason)
     return Decided(next(name for name, each in offers.items() if each.has(decision.placement)), decision.reason)
@@ -263,7 +264,7 @@ def _follow(view: _View, decided: Decided, newly_refused: bool) -> placed.State:
     is_partial = view.gang.is_partial_over(view.capacity, view.now) or (following is not None and view.gang.placed > 0)
     if is_partial and (following is None or following["name"] in state["tried"]):
         target, pause = _pause(view, following or view.at, decided)
-        return state if pause is None else placed.given_back(state, target, view.now, pause, idle)
+        return state if pause is None else placed.give_back(state, target, view.now, pause, idle)
     if following is not None:
         return placed.decided(state, following, view.now, "asked next while waiting: " + decided.reason, idle)
     is_new = newly_refused and decided.group != here

@@ -95,7 +95,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Clock:
+class DecisionClock:
     """Seconds since the job began, and seconds to the next decision, if nothing happens before."""
 
     elapsed: float

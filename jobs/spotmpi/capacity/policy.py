@@ -14,8 +14,8 @@ from spotmpi.capacity.market import Market
 from spotmpi.capacity.placement import (
     CAPACITY_BLOCK,
     CapacityPool,
-    Clock,
     Decision,
+    DecisionClock,
     Keep,
     Observation,
     Offer,
@@ -32,7 +32,7 @@ class NothingOffered(ValueError):
     """No nodes are offered on a market that the job needs."""
 
 
-def decide(state: State, offers: Sequence[Offer], history: Sequence[Observation], clock: Clock) -> Decision:
+def decide(state: State, offers: Sequence[Offer], history: Sequence[Observation], clock: DecisionClock) -> Decision:
     """What to do now: the cheapest in expectation of what cannot miss the deadline or the budget.
 
     The last safe moment goes to on-demand nodes, and a switch has to pay for its start and more. ``history`` may begin
@@ -77,14 +77,19 @@ class _View:
     """State, offers and history as the arrays of a choice."""
 
     state: State
-    clock: Clock
+    clock: DecisionClock
     market: Market
     on_demand: Offer
     planner: Planner
     moment: Moment
 
     @classmethod
-    def of(cls, state: State, offers: Sequence[Offer], history: Sequence[Observation], clock: Clock) -> _View:
+    def of(cls, state: State, offers: Sequence[Offer], history: Sequence[Observation], clock: DecisionClock) -> _View:
+        """What the policy knows at a time: the offers that the job may use, and what was seen of them since its start.
+
+        Raises:
+            NothingOffered: there are no nodes of the only market that it may use.
+        """
         job = state.job
         allowed = [offer for offer in offers if _allowed(job, offer)]
         on_demand = _on_demand(state, allowed)
@@ -161,7 +166,7 @@ def _has(offer: Offer, nodes: int) -> bool:
 
 
 def _observed(
-    job: Job, spot: dict[CapacityPool, Offer], on_demand: Offer, history: Sequence[Observation], clock: Clock
+    job: Job, spot: dict[CapacityPool, Offer], on_demand: Offer, history: Sequence[Observation], clock: DecisionClock
 ) -> Market:
     """The market at ticks that are whole since the start, up to now; the last of them is now."""
     pools = sorted(spot)
@@ -187,7 +192,8 @@ def _nodes(job: Job, offer: Offer) -> int:
     return job.sizes[-1] if offer.available is None else offer.available
 
 
-def _moment(state: State, seen: Market, on_demand: Offer, clock: Clock) -> Moment:
+def _moment(state: State, seen: Market, on_demand: Offer, clock: DecisionClock) -> Moment:
+    """The job as arrays over one job, as `choice` takes it; *seen* are the spot pools."""
     job, here = state.job, state.placement
     sizes = np.array(job.sizes * len(seen.pools), dtype=np.int64)
     pool = np.repeat(np.arange(len(seen.pools)), len(job.sizes))

@@ -90,6 +90,7 @@ class _Windows:
         return np.asarray(np.isinf(self.seconds))
 
     def moment(self, index: int) -> Moment:
+        """All jobs at tick number *index*, after the loss of what is no longer offered."""
         market, at = self.market, self.starts + index
         count = len(self.starts)
         price = np.empty((count, SPOT + len(self.pool)))
@@ -122,6 +123,7 @@ class _Windows:
         )
 
     def advance(self, moment: Moment, mode: Indices) -> None:
+        """Let all jobs work for a tick in the *mode* of each, (jobs,)."""
         job, tick, active = self.job, moment.tick, self.unfinished
         mode = np.where(active, mode, NONE)
         begun = (mode != moment.mode) & (mode != NONE)

@@ -156,6 +156,7 @@ def _together(traces: Sequence[Trace]) -> list[slice]:
 def _problems(
     traces: Sequence[Trace], used: Sequence[Trace], job: Job, price: float | None, on_demand: float | None
 ) -> list[Problem]:
+    """Why *used*, those of *traces* that the job may use, are of no use for a simulation."""
     zones, types = ({trace.pool.zone for trace in traces}, {trace.pool.instance_type for trace in traces})
     problems = [
         Problem(f"capacity.{key}", name, f"no trace of it; the traces are of {', '.join(sorted(known))}")

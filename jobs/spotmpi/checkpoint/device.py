@@ -58,6 +58,7 @@ def copy_on_device(value: Any) -> Optional[DeviceArray]:
 
 
 def _torch_copy(torch: Any, tensor: Any) -> Optional[DeviceArray]:
+    """A copy of a tensor on its GPU, read later in a stream of its own; None where its memory does not suffice."""
     device = tensor.device
     try:
         copy = tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
@@ -82,6 +83,7 @@ def _torch_copy(torch: Any, tensor: Any) -> Optional[DeviceArray]:
 
 
 def _cupy_copy(cupy: Any, array: Any) -> Optional[DeviceArray]:
+    """A copy of an array on its GPU, read later in a stream of its own; None where its memory does not suffice."""
     import numpy
 
     try:

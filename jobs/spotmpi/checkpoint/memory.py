@@ -108,6 +108,7 @@ class Memory:
         state: mmap.mmap,
         later: List[Tuple[DeviceArray, int, int]],
     ) -> None:
+        """Fill in what is read from GPUs *later*, and give the checkpoint its name."""
         with memoryview(state) as view:
             for part, start, end in later:
                 part.fill(view[start:end])

@@ -12,8 +12,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Union
 from spotmpi.agent import protocol
 from spotmpi.agent.files import write_atomically
 from spotmpi.checkpoint import memory
-from spotmpi.checkpoint.background import Written
-from spotmpi.checkpoint.store import Store, Values, WrongIdentity
+from spotmpi.checkpoint.store import Store, Values, Written, WrongIdentity
 
 State = Union[Mapping[str, Any], Callable[[], Mapping[str, Any]]]
 Broadcast = Callable[[Any], Any]

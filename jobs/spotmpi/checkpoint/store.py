@@ -1,28 +1,35 @@
-"""The checkpoints of one run: on a volume, and where it has some, in the memory of this node."""
+"""The checkpoints of one run: on a volume, and where it has some, in the memory of this node.
+
+One at a time is written to the volume while training goes on, from a copy of the state in memory.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
 import sys
+import threading
 import time
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional, Type
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Type
 
 from spotmpi.agent import checkpoint_files as files
-from spotmpi.agent import protocol
+from spotmpi.agent import hardware, protocol
 from spotmpi.agent.files import locked
-from spotmpi.checkpoint.background import Background, Dropped, Written, copied
+from spotmpi.checkpoint.device import DeviceArray
 from spotmpi.checkpoint.memory import Memory
 from spotmpi.checkpoint.state import Part, bytes_of, decode, encode
 
 _DAMAGED = "damaged-"
 Values = Dict[str, Any]
 
+_PIECE = 1 << 20  # bytes between two looks whether to go on
 
-class Found(NamedTuple):
+
+class StoredCheckpoint(NamedTuple):
     """A checkpoint that was read: where, what its manifest says, and the state."""
 
     path: str
@@ -66,7 +73,7 @@ class Store:
         if self.memory:
             self.memory.prepare()
 
-    def newest(self, check: Callable[[Values], object] = lambda manifest: None) -> Optional[Found]:
+    def newest(self, check: Callable[[Values], object] = lambda manifest: None) -> Optional[StoredCheckpoint]:
         """The newest complete checkpoint, be it in memory or on the volume.
 
         Damaged ones, also those whose manifest *check* says so of, are removed from memory and renamed on the volume,
@@ -174,7 +181,7 @@ class Store:
         for name, in_memory in sorted(found, reverse=True):
             yield os.path.join(memory if in_memory else self._folder, name), in_memory
 
-    def _read(self, path: str, check: Callable[[Values], object]) -> Found:
+    def _read(self, path: str, check: Callable[[Values], object]) -> StoredCheckpoint:
         manifest = files.read_manifest(path)
         check(manifest)
         data = files.read_state(path, manifest)
@@ -186,33 +193,7 @@ class Store:
         ]
         if differing:
             raise WrongIdentity("checkpoint %s belongs to %s" % (path, ", ".join(differing)))
-        return Found(path, manifest, decode(data))
-
-
-def _write_state(folder: str, parts: Iterable[Part]) -> tuple[int, str]:
-    """Write the *parts* of a state to a file in a new *folder*; its size and SHA-256."""
-    os.mkdir(folder)
-    digest = hashlib.sha256()
-    with open(os.path.join(folder, files.STATE), "wb") as file:
-        for part in parts:
-            data = bytes_of(part)
-            file.write(data)
-            digest.update(data)
-        file.flush()
-        os.fsync(file.fileno())
-        return file.tell(), digest.hexdigest()
-
-
-def _remove_unfinished(path: str) -> None:
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        return  # its writer has just renamed or removed it
-    _print("incomplete checkpoint %s removed" % os.path.basename(path))
-
-
-def _print(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+        return StoredCheckpoint(path, manifest, decode(data))
 
 
 class Unloadable(ValueError):
@@ -255,3 +236,101 @@ def _end_run_with(problem: Unloadable) -> None:
             os._exit(protocol.NOT_RETRYABLE)  # without waiting for other ranks in a collective
 
     sys.excepthook = end
+
+
+class Written(NamedTuple):
+    """The end of a checkpoint to the volume: its folder, or the problem that prevented it, and how long it took."""
+
+    iteration: int
+    path: str
+    seconds: float
+    problem: Optional[OSError] = None
+
+
+class Dropped(Exception):
+    """Another checkpoint is to be written instead."""
+
+
+class Background:
+    """A thread that writes a checkpoint, if there is one."""
+
+    def __init__(self) -> None:
+        self._thread: Optional[threading.Thread] = None
+        self._dropped = threading.Event()
+        self._iteration = 0
+        self._since = 0.0
+
+    def under_way(self) -> Optional[Tuple[int, float]]:
+        """The iteration of the checkpoint that is being written, and the seconds so far."""
+        if self._thread is None or not self._thread.is_alive():
+            return None
+        return self._iteration, time.monotonic() - self._since
+
+    def start(self, iteration: int, copy: List[Part], write: Callable[[Iterator[memoryview]], None]) -> None:
+        """Let *write* write the pieces of *copy*; the one before has ended."""
+        self._iteration, self._since, self._dropped = iteration, time.monotonic(), threading.Event()
+        self._thread = threading.Thread(target=write, args=(_pieces(copy, self._dropped),), name="checkpoint")
+        self._thread.start()
+
+    def make_way(self, iteration: int) -> None:
+        """Drop the checkpoint under way, for another one of *iteration*; one of the same iteration is finished."""
+        if self._thread is None:
+            return
+        if self._iteration == iteration:
+            self._thread.join()
+        else:
+            self._dropped.set()  # a call that waits for the volume goes on, and nobody waits for it
+
+
+def copied(parts: List[Part]) -> Optional[List[Part]]:
+    """A copy of all *parts*, in order; None where memory does not suffice for it. Those on a GPU are copies already."""
+    if sum(map(len, parts)) > _available_memory():
+        return None
+    return [part if isinstance(part, DeviceArray) else memoryview(bytes(part)) for part in parts]
+
+
+def _write_state(folder: str, parts: Iterable[Part]) -> tuple[int, str]:
+    """Write the *parts* of a state to a file in a new *folder*; its size and SHA-256."""
+    os.mkdir(folder)
+    digest = hashlib.sha256()
+    with open(os.path.join(folder, files.STATE), "wb") as file:
+        for part in parts:
+            data = bytes_of(part)
+            file.write(data)
+            digest.update(data)
+        file.flush()
+        os.fsync(file.fileno())
+        return file.tell(), digest.hexdigest()
+
+
+def _remove_unfinished(path: str) -> None:
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return  # its writer has just renamed or removed it
+    _print("incomplete checkpoint %s removed" % os.path.basename(path))
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _pieces(copy: List[Part], dropped: threading.Event) -> Iterator[memoryview]:
+    """The pieces of *copy*; `Dropped` once nobody wants them any more."""
+    for part in copy:
+        view = bytes_of(part)
+        for start in range(0, len(view), _PIECE):
+            if dropped.is_set():
+                raise Dropped
+            yield view[start : start + _PIECE]
+    if dropped.is_set():
+        raise Dropped
+
+
+def _available_memory() -> float:
+    """Bytes that this process may still use, by the limit of its cgroup and by what the machine has."""
+    allowed, free = hardware.available_memory(hardware.own_cgroup()), None
+    with contextlib.suppress(OSError), open("/proc/meminfo") as file:
+        free = re.search(r"^MemAvailable:\s*(\d+) kB$", file.read(), re.MULTILINE)
+    unlimited = float("inf")
+    return min(unlimited if allowed is None else allowed, 1024 * int(free.group(1)) if free else unlimited)

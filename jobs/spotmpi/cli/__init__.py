@@ -3,7 +3,7 @@
 import atexit
 import gc
 
-# Imports make many objects and hardly any garbage: looking for some at the usual pace takes a quarter of a start, and
+# Imports make many objects and hardly any garbage: looking for some at the usual rate takes a quarter of a start, and
 # once more when the process ends 14 ms of a run.
 gc.set_threshold(100_000, 50, 50)
 atexit.register(gc.freeze)

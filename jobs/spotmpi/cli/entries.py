@@ -177,11 +177,11 @@ class EntryCommands:
 
 def open_store(store: str | None) -> Store:
     """The store, with what runs that have ended have made and is to be kept (the key `keep` of their specs)."""
-    from spotmpi.api import kept
+    from spotmpi.api import keep_requests
     from spotmpi.api.view import echo
     from spotmpi.entries.store import Store
 
-    kept.keep_ended(echo)
+    keep_requests.keep_ended(echo)
     return Store(store)
 
 

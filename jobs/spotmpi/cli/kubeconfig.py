@@ -29,7 +29,7 @@ def command(
     """
     from spotmpi.api.view import echo
     from spotmpi.backends.kubernetes.client import kubeconfig_entries
-    from spotmpi.backends.kubernetes.client.eks_access import access_of
+    from spotmpi.backends.kubernetes.client.kubeconfig import access_of
     from spotmpi.core import names
     from spotmpi.core.errors import input_error
 

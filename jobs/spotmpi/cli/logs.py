@@ -16,7 +16,7 @@ from spotmpi.cli.options import Json, RunId, TargetOptions, grouped
 
 if TYPE_CHECKING:
     from spotmpi.agent.plan import Member
-    from spotmpi.api.view import Pace
+    from spotmpi.api.view import Throughput
     from spotmpi.core.events import Event, Lines
 
 
@@ -104,11 +104,11 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
     output of the chosen member.
     """
     from spotmpi.agent import record
-    from spotmpi.api.view import Pace, echo
+    from spotmpi.api.view import Throughput, echo
     from spotmpi.core.events import Lines, Stream
     from spotmpi.core.printable import printable_output
 
-    pace = Pace()
+    throughput = Throughput()
     show = printable_output if sys.stdout.isatty() else str
     pieces = events.pieces if isinstance(events, Stream) and not as_json else iter(events)
     members: set[Member] = set()  # those with output
@@ -125,17 +125,17 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
         elif piece.kind == record.LINE:
             print(show(piece.values["text"]), flush=live)
         else:
-            _say_event(piece, pace)
+            _echo_event(piece, throughput)
     if members and chosen.member not in {None, *members}:
         echo(f"no output of {chosen.member}, only of {', '.join(map(str, sorted(members)))}")
 
 
-def _say_event(event: Event, pace: Pace) -> None:
+def _echo_event(event: Event, throughput: Throughput) -> None:
     from spotmpi.api.view import echo, event_text
     from spotmpi.core.printable import printable
 
-    pace.update(event)
-    text = event_text(event, pace)
+    throughput.update(event)
+    text = event_text(event, throughput)
     if text:
         echo(text)
     elif event.terminal:

@@ -93,6 +93,7 @@ def _report_traceback(error: BaseException) -> int:
 
 
 def _lines(error: BaseException) -> list[str]:
+    """What is printed of *error*: what happened, the value and the remedy, a line for each problem."""
     if isinstance(error, InputError):
         return [str(problem) for problem in error.problems]
     if isinstance(error, TyperException):

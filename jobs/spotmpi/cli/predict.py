@@ -100,6 +100,7 @@ def _print_table(forecasts: Sequence[NodeForecast]) -> None:
 
 
 def _cells(forecast: NodeForecast) -> tuple[str, ...]:
+    """The row of the table for one number of nodes, with time in hours."""
     from spotmpi.report.figures import MISSING, number, share
 
     prediction = forecast.prediction
@@ -119,6 +120,7 @@ def _cells(forecast: NodeForecast) -> tuple[str, ...]:
 
 
 def _json(forecast: Forecast) -> dict[str, object]:
+    """The forecast for ``--json``, with times in seconds."""
     import dataclasses
 
     model = forecast.model

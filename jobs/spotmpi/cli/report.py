@@ -133,6 +133,7 @@ def _show_comparison(comparison: Comparison, limit: float | None, as_json: bool)
 
 
 def _print_comparison(comparison: Comparison) -> None:
+    """Print a line for each row that both sweeps have, and what else differs between them."""
     from spotmpi.cli.tables import show_table
     from spotmpi.report.comparison import row_name
     from spotmpi.report.figures import factor, interval, number

@@ -256,6 +256,7 @@ def _example(words: Sequence[str]) -> str:
 
 
 def _show_result(state: RunState, detach: bool, as_json: bool) -> None:
+    """Print the id of a detached run, else how it ended; on stderr how to go on where that helps."""
     from spotmpi.agent import record
     from spotmpi.api.view import echo, result_text, stream_texts
     from spotmpi.cli.tables import continue_command

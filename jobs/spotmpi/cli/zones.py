@@ -54,7 +54,7 @@ def command(
     from spotmpi.environments.zones.comparison import compare_zones
 
     design = read_stack(options.write).design if options.write else None
-    comparison = compare_zones(_listed(types), nodes, _listed(region), design=design)
+    comparison = compare_zones(_split_list(types), nodes, _split_list(region), design=design)
     if not json:
         show(comparison)
     increase = request_increase(comparison, options.row, options.yes) if options.request else None
@@ -63,7 +63,7 @@ def command(
         _show_json(comparison, increase, path)
 
 
-def _listed(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

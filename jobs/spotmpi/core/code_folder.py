@@ -77,6 +77,11 @@ def _file_exists(path: Path) -> bool:
 
 
 def _listing(folder: Path) -> Iterator[str]:
+    """The files and links that git does not ignore, relative to *folder*, with those of checkouts inside it.
+
+    Raises:
+        InputError: git cannot list them.
+    """
     process = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if process.returncode and _git(folder, "rev-parse", "--is-inside-work-tree").returncode:
         with tempfile.TemporaryDirectory() as empty:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from spotmpi.core.printable import cut
+from spotmpi.core.printable import shorten
 
 EXIT_FAILURE = 1
 EXIT_WRONG_INPUT = 2
@@ -31,8 +31,8 @@ class Problem(NamedTuple):
     remedy: str
 
     def __str__(self) -> str:
-        shown = "" if self.value is None else f" = {cut(repr(self.value), _LONGEST)}"
-        field = self.field if self.field.isprintable() else cut(repr(self.field), _LONGEST)
+        shown = "" if self.value is None else f" = {shorten(repr(self.value), _LONGEST)}"
+        field = self.field if self.field.isprintable() else shorten(repr(self.field), _LONGEST)
         return f"{field}{shown}: {self.remedy}"
 
 

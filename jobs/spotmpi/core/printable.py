@@ -19,7 +19,7 @@ def printable(text: object, longest: int = LONGEST) -> str:
 
     So are marks that turn the direction of writing, and half surrogate pairs.
     """
-    shown = cut(str(text), longest)
+    shown = shorten(str(text), longest)
     return shown if shown.isprintable() else "".join(map(_escaped, shown))
 
 
@@ -36,10 +36,10 @@ def printable_output(line: str) -> str:
 
 def printable_lines(text: str, longest: int = WHOLE) -> str:
     """`printable` of text that may have several lines and tabs."""
-    return "\n".join(_shown(line) for line in cut(text, longest).split("\n"))
+    return "\n".join(_shown(line) for line in shorten(text, longest).split("\n"))
 
 
-def cut(text: str, longest: int) -> str:
+def shorten(text: str, longest: int) -> str:
     """*text* with at most so many letters: of a longer one both ends, since the ends of paths differ."""
     half = (longest - 3) // 2
     return text if len(text) <= longest else f"{text[:half]}...{text[len(text) - half :]}"

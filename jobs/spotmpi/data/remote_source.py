@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from spotmpi.core.errors import input_error
+
+if TYPE_CHECKING:
+    from spotmpi.agent.fetch import DownloadValues
 
 _HEX = re.compile(r"sha256=([0-9a-f]{64})")
 _PACKED = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -28,7 +31,7 @@ class Download:
         """The address without a signature."""
         return self.url.partition("?")[0]
 
-    def values(self, folder: str) -> dict[str, Any]:
+    def values(self, folder: str) -> DownloadValues:
         """The download as the pod reads it."""
         packed = self.is_packed
         return {"url": self.url, "name": self.name, "folder": folder, "sha256": self.sha256, "unpack": packed}

@@ -100,7 +100,8 @@ def _file_lock(path: Path, echo: Echo, name: str) -> Iterator[None]:
 def _take(
     storage: Storage, claim: str, owner: str, echo: Echo, sleep: Callable[[float], None], clock: Callable[[], float]
 ) -> None:
-    seen, since, told, lost = b"", clock(), False, 0
+    """Wait until *claim* is ours; one of an owner that shows no sign of life is taken over."""
+    seen, since, announced, lost = b"", clock(), False, 0
     while not storage.write(claim, _text(owner, 0), exclusive=True):
         current = storage.read(claim) or b""
         if current != seen:
@@ -112,8 +113,8 @@ def _take(
                 storage.remove(claim if is_same else marker)
                 continue
             since, lost = clock(), lost + 1
-        if not told:
-            told = True
+        if not announced:
+            announced = True
             echo(f"waiting for another process that builds it: {claim}")
         sleep(_PAUSE)
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
-import copyreg
-import enum
 import functools
 import hashlib
 import importlib
@@ -24,22 +22,19 @@ import pickle
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from spotmpi.agent import store as files_of_folder
-from spotmpi.agent.files import is_file, is_folder
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.entries.definitions import definition, imported_names, names_read, without_docstrings
+from spotmpi.entries.definitions import definition, names_read, without_docstrings
 from spotmpi.entries.manifest import Code, digest_of
-from spotmpi.streams.dataset import is_installed
+from spotmpi.entries.shipped import MISSING, attribute_of, imports_in, is_shipped, shipped_file, with_imports
+from spotmpi.entries.values import PLAIN, CodePickler, fields_of, is_imported, module_of, state_of, token
 
 _UNKNOWN = (eval, exec, globals, __import__, importlib.import_module, sys.modules)  # by which any code can be used
 _ENVIRONMENT = (os.environ, os.environb, os.getenv, os.getenvb)
 _NO_SOURCE = "has no source that can be read: define it by `def` or `class` in a module, such as sets.py"
-_MISSING = object()
-_PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _COLLECTIONS = (dict, list, tuple, set, frozenset)
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 _ALIASES = (types.GenericAlias, types.UnionType)
@@ -79,43 +74,6 @@ def files_of(function: Callable[..., Any], arguments: Mapping[str, Any] | None =
     return with_imports(path for module in sorted(reader.modules) if (path := shipped_file(module)))
 
 
-def with_imports(paths: Iterable[Path]) -> list[Path]:
-    """The files and packages *paths* with those that they import and that are not installed, used or not."""
-    found = dict.fromkeys(paths)
-    queue = [*found]
-    for path in queue:  # which grows
-        files = sorted(_python_files(path)) if is_folder(path) else [path]
-        names = sorted(
-            {name for file in files for name in imported_names(file)} - {"spotmpi"} - sys.stdlib_module_names
-        )
-        more = (shipped_file(name) if name in sys.modules else _sibling_module(path, name) for name in names)
-        new = [each for each in more if each and each not in found]
-        found.update(dict.fromkeys(new))
-        queue += new
-    return [*found]
-
-
-def _sibling_module(path: Path, name: str) -> Path | None:
-    """The module or package in the folder of another one, which is in the path of modules for it."""
-    module, package = path.with_name(f"{name}.py"), path.with_name(name)
-    return module if is_file(module) else package if is_file(package / "__init__.py") else None
-
-
-def _python_files(package: Path) -> Iterator[Path]:
-    yield from (package / name for name in files_of_folder.files(str(package)) if name.endswith(".py"))
-
-
-def shipped_file(module: str) -> Path | None:
-    """The file or package of a module, to ship; None where it is installed, as are those of an image."""
-    top = module.partition(".")[0]
-    loaded = sys.modules.get(top)
-    folders = list(getattr(loaded, "__path__", ()))
-    path = folders[0] if folders else getattr(loaded, "__file__", None)
-    if path is None or top == "spotmpi" or top in sys.stdlib_module_names or is_installed(path):
-        return None
-    return Path(path).absolute()
-
-
 def has_code(value: Any, function: Callable[..., Any]) -> bool:
     """Whether an argument of *function* has code in it that counts, such as a function or an object of its module."""
     return _Reader(packages=False, own=function.__module__).has_code(value)
@@ -127,23 +85,6 @@ def function_name(function: Callable[..., Any]) -> str:
     if module == "__main__":
         module = Path(getattr(sys.modules["__main__"], "__file__", None) or "__main__").stem
     return f"{module}.{name}"
-
-
-def token(value: object, name: str) -> str:
-    """What identifies *value* in any process.
-
-    Raises:
-        InputError: that is not possible; *name* is what the value is called.
-    """
-    if isinstance(value, _PLAIN):
-        return f"{type(value).__name__}:{value!r}"
-    from dask.tokenize import TokenizationError, tokenize
-
-    try:
-        return str(tokenize(value, ensure_deterministic=True))
-    except (TokenizationError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        remedy = "cannot be hashed, so that a change of it would not be noticed: use numbers, text, arrays or functions"
-        raise input_error(name, value, remedy) from error
 
 
 class _Reader:
@@ -168,8 +109,8 @@ class _Reader:
         """Take in *value*, which the code calls *name*, or what the attributes *chain* lead to from there."""
         while isinstance(value, types.ModuleType) and chain and chain[0] != "__dict__" and self._takes(value.__name__):
             name, attribute, chain = f"{value.__name__}.{chain[0]}", chain[0], chain[1:]
-            value = _attribute(value, attribute)
-            if value is _MISSING:
+            value = attribute_of(value, attribute)
+            if value is MISSING:
                 return  # code that is never reached, or an error of its own
         _require_known(value, name)
         if isinstance(value, types.ModuleType):
@@ -188,8 +129,8 @@ class _Reader:
             self.use(typing.get_origin(value), name)  # an annotation, or a generic class with its parameters
         elif callable(value) and hasattr(value, "__wrapped__") and not self._takes(type(value).__module__):
             self.use(value.__wrapped__, name)
-        elif callable(value) and _is_imported(value):
-            self.use_package(_module_of(value))
+        elif callable(value) and is_imported(value):
+            self.use_package(module_of(value))
         else:
             self._use_value(value, name)
 
@@ -202,6 +143,7 @@ class _Reader:
             self._take(name, name, ast.parse(inspect.getsource(module)), vars(module))
 
     def _use_definition(self, value: Any, called: str) -> None:
+        """Take in a function or class, and what it uses; of what is installed the version alone."""
         if id(value) in self._seen:
             return
         self._seen[id(value)] = value
@@ -227,7 +169,7 @@ class _Reader:
             _require_unchanged(module)
             tree = definition(value)
         except OSError as error:
-            fields = _fields(value)
+            fields = fields_of(value)
             if fields is None:
                 raise input_error("code", name, _NO_SOURCE) from error
             self.modules.add(module)
@@ -241,10 +183,10 @@ class _Reader:
         self.modules.add(module)
         tree = without_docstrings(tree)
         self.sources[name] = ast.unparse(tree)
-        imported = dict(_imports(tree, getattr(sys.modules.get(module), "__package__", None) or ""))
+        imported = dict(imports_in(tree, getattr(sys.modules.get(module), "__package__", None) or ""))
         for variable, chain in names_read(tree, {*imported}):
-            value = imported.get(variable, scope.get(variable, _MISSING))
-            if value is not _MISSING:
+            value = imported.get(variable, scope.get(variable, MISSING))
+            if value is not MISSING:
                 self.use(value, f"{name.partition('.')[0]}.{variable}", chain)
             else:
                 _require_known(getattr(builtins, variable, None), name)
@@ -269,7 +211,7 @@ class _Reader:
         return any(
             callable(each) or isinstance(each, types.ModuleType) or self._pickled(each)[1]
             for each in parts
-            if not isinstance(each, _PLAIN)
+            if not isinstance(each, PLAIN)
         )
 
     def _use_code_in(self, value: Any, name: str) -> None:
@@ -288,7 +230,7 @@ class _Reader:
                         self._use_code_in(part, name)
             elif hasattr(each, "__wrapped__"):
                 self._use_code_in(each.__wrapped__, name)
-            elif not isinstance(each, _PLAIN):
+            elif not isinstance(each, PLAIN):
                 for found in self._pickled(each)[1]:
                     self.use(found, name)
 
@@ -301,7 +243,7 @@ class _Reader:
             yield f"object {known[id(value)]}"
             return
         members: Any
-        if self._is_object(value) and (state := _state(value)) is not None:
+        if self._is_object(value) and (state := state_of(value)) is not None:
             known[id(value)] = len(known)
             members = (type(value), *state)
         elif isinstance(value, dict):
@@ -318,15 +260,15 @@ class _Reader:
 
     def _is_object(self, value: Any) -> bool:
         """Whether a value is an object of a shipped class."""
-        is_other = isinstance(value, (*_PLAIN, type, types.ModuleType, *_FUNCTIONS))
+        is_other = isinstance(value, (*PLAIN, type, types.ModuleType, *_FUNCTIONS))
         return not is_other and self._takes(type(value).__module__)
 
     def _pickled(self, value: Any) -> tuple[str, list[Any]]:
         """A digest of an object of a package, and the shipped code in it, such as a function that it calls."""
-        if isinstance(value, _PLAIN) or type(value) is object:
+        if isinstance(value, PLAIN) or type(value) is object:
             return "", []
         file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
-        pickler = _CodePickler(file, 5, buffer_callback=buffers.append)
+        pickler = CodePickler(file, 5, buffer_callback=buffers.append)
         pickler.takes = self._takes
         try:
             pickler.dump(value)
@@ -348,26 +290,7 @@ class _Reader:
 
     def _takes(self, module: str) -> bool:
         """Whether the code of a module counts: it is shipped, or it is that of the function itself."""
-        return module == self._own or _is_shipped(module)
-
-
-class _CodePickler(pickle.Pickler):
-    """Pickles an object with numbers in place of the code in it that *takes* names the module of."""
-
-    takes: Callable[[str], bool]
-
-    @functools.cached_property
-    def code(self) -> list[Any]:
-        """The functions, classes and modules, by these numbers."""
-        return []
-
-    def persistent_id(self, each: Any) -> int | None:
-        """The number of code; None for other objects."""
-        is_code = isinstance(each, type | types.FunctionType) and self.takes(_module_of(each))
-        if not is_code and not isinstance(each, types.ModuleType):
-            return None
-        self.code.append(each)
-        return len(self.code)
+        return module == self._own or is_shipped(module)
 
 
 def _require_unchanged(module: str) -> None:
@@ -419,40 +342,6 @@ def _methods(kind: type) -> list[types.FunctionType]:
     return [each for each in (*vars(kind).values(), *found) if isinstance(each, types.FunctionType)]
 
 
-def _fields(value: Any) -> Any:
-    """What tells a class apart that a call has made, such as of `namedtuple`; None for others."""
-    if isinstance(value, type) and issubclass(value, enum.Enum):
-        return [(member.name, member.value) for member in value]
-    if hasattr(value, "_field_defaults"):
-        return [value._fields, value._field_defaults]
-    return None
-
-
-def _state(value: Any) -> list[Any] | None:
-    """What an object holds, as Dask or `pickle` would take it; None where that is not possible."""
-    if hasattr(value, "__dask_tokenize__"):
-        return [value.__dask_tokenize__()]
-    try:
-        reduced = value.__reduce_ex__(4)
-    except Exception:  # objects that cannot be pickled raise anything; `token` says so
-        return None
-    if isinstance(reduced, str):
-        return [reduced]
-    _, arguments, state, members, items = (*reduced, None, None, None)[:5]
-    return [arguments, state, [*(members or ())], [*(items or ())]]
-
-
-def _is_imported(value: Any) -> bool:
-    """Whether pickle names an object, such as a function in C, in place of what it holds."""
-    if isinstance(value, types.BuiltinFunctionType):
-        return value.__self__ is None or isinstance(value.__self__, types.ModuleType | type)
-    reduce = copyreg.dispatch_table.get(type(value))
-    try:
-        return isinstance(reduce(value) if reduce else value.__reduce_ex__(4), str)
-    except Exception:  # objects that cannot be pickled raise anything
-        return False
-
-
 @functools.cache
 def _version(package: str) -> str:
     """The version of an installed package, by the name that it is imported by."""
@@ -461,24 +350,6 @@ def _version(package: str) -> str:
     except importlib.metadata.PackageNotFoundError:
         found = importlib.metadata.packages_distributions().get(package, [])
         return ", ".join(importlib.metadata.version(each) for each in sorted({*found})) or "unknown"
-
-
-def _is_shipped(module: str) -> bool:
-    return module == "__main__" or shipped_file(module) is not None
-
-
-def _module_of(value: Any) -> str:
-    module = getattr(value, "__module__", None)
-    return module if isinstance(module, str) else type(value).__module__
-
-
-def _attribute(module: types.ModuleType, name: str) -> Any:
-    if not hasattr(module, name) and hasattr(module, "__path__"):
-        try:
-            return importlib.import_module(f"{module.__name__}.{name}")
-        except ImportError:
-            return _MISSING
-    return getattr(module, name, _MISSING)
 
 
 def _is_own(decorator: ast.expr, scope: Mapping[str, Any]) -> bool:
@@ -491,33 +362,4 @@ def _is_own(decorator: ast.expr, scope: Mapping[str, Any]) -> bool:
     value = scope.get(node.id) if isinstance(node, ast.Name) else None
     for name in chain:
         value = getattr(value, name, None)
-    return _module_of(value).partition(".")[0] == "spotmpi"
-
-
-def _imports(tree: ast.AST, package: str) -> Iterator[tuple[str, Any]]:
-    """What the code itself imports, by the name that it gives to it; modules that are not there are its own error."""
-    for node in ast.walk(tree):
-        try:
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    module = _loaded(alias.name)
-                    top = alias.name.partition(".")[0]
-                    yield (alias.asname, module) if alias.asname else (top, sys.modules.get(top, module))
-            elif isinstance(node, ast.ImportFrom):
-                name = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-                module = _loaded(name)
-                for alias in node.names:
-                    value = _attribute(module, alias.name) if _is_shipped(name) else module
-                    yield alias.asname or alias.name, value
-        except (ImportError, ValueError):
-            continue
-
-
-def _loaded(name: str) -> types.ModuleType:
-    """A module; one that is installed and not imported yet is not imported for this, but stands there empty."""
-    top = name.partition(".")[0]
-    if top not in sys.modules:
-        spec = importlib.util.find_spec(top)
-        if spec is not None and (top in sys.stdlib_module_names or is_installed(spec.origin)):
-            return types.ModuleType(top)
-    return importlib.import_module(name)
+    return module_of(value).partition(".")[0] == "spotmpi"

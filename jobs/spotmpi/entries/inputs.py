@@ -58,6 +58,7 @@ def resolve(argument: str, value: object, store: Store) -> Resolved:
 
 
 def _of_entry(argument: str, manifest: Manifest, store: Store) -> Resolved:
+    """The files of an entry in *store* as an input; SpotmpiError where they are not what its manifest says."""
     place = store.place(manifest.reference)
     names = tuple(file.path for file in manifest.files)
     try:
@@ -76,7 +77,7 @@ def _of_entry(argument: str, manifest: Manifest, store: Store) -> Resolved:
 
 def _raw(argument: str, source: str) -> Resolved:
     source = source if "://" in source else str(Path(source).expanduser().absolute())
-    folder, listed = _listed(source)
+    folder, listed = _list_parts(source)
     with ThreadPoolExecutor(_THREADS) as threads:
         contents = list(threads.map(lambda each: _content(source, each[1]), listed))
     files = tuple(RawFile(name, part.size, content) for (name, part), content in zip(listed, contents, strict=True))
@@ -112,7 +113,7 @@ def with_versions(resolved: Resolved) -> Input:
     return msgspec.structs.replace(value, files=tuple(files))
 
 
-def _listed(source: str) -> tuple[str, list[tuple[str, Part]]]:
+def _list_parts(source: str) -> tuple[str, list[tuple[str, Part]]]:
     """A folder, and the files of a source with their names below it: the source itself, or where its pattern begins."""
     try:
         parts = files_of(source)

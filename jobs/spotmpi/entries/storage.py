@@ -229,6 +229,7 @@ def _put(source: Path, target: Path, copy: bool) -> None:
 
 
 def _write_local(path: Path, content: bytes, exclusive: bool) -> bool:
+    """Write a file whole or not at all; False where *exclusive* and there is one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:

@@ -91,7 +91,7 @@ ARRIVAL_RULE = (
     "the time of an iteration is the mean of its window."
 )
 
-_LINE_KEYS = frozenset({"t", "awake", "attempt", "member", "kind"})  # of the line, not of the training
+_LINE_KEYS = frozenset({"t", "uptime", "attempt", "member", "kind"})  # of the line, not of the training
 _NON_SCALARS = _LINE_KEYS | {"iteration", "time", "seconds", "epoch", "waited"}
 
 Line = Mapping[str, Any]  # one line of metrics.jsonl
@@ -195,6 +195,7 @@ class _Reading:
         self.rank_times = RankTimes()
 
     def add(self, line: Line) -> None:
+        """Take one valid line into account, in the order in which they were written."""
         self.start = line["t"] if self.start is None else self.start
         attempt = self.attempts.setdefault(line.get("attempt", 1), _Attempt())
         kind, iteration = line["kind"], line.get("iteration")
@@ -231,6 +232,7 @@ class _Reading:
             into.setdefault(name, []).append(Point(line["iteration"], line["t"] - (self.start or 0.0), value))
 
     def training(self) -> Training:
+        """What all lines together say."""
         attempts = [attempt for attempt in self.attempts.values() if attempt.first is not None]
         reported = sum(len(window.seconds) for attempt in attempts for window in attempt.windows)
         return Training(
@@ -248,6 +250,7 @@ class _Reading:
 
 
 def _measure(attempt: _Attempt, line: Line, iteration: int) -> None:
+    """Add the times that *line* reports of the iterations up to *iteration*, or else those since the line before."""
     seconds = line.get("seconds")
     if seconds:
         window = _Window(iteration - len(seconds) + 1, list(seconds), by_arrival=False)
@@ -271,11 +274,12 @@ def seconds_between(first: Line, second: Line) -> float:
 
     Lines of programs that ran before agents recorded it have Unix times alone.
     """
-    key = "awake" if is_number(first.get("awake")) and is_number(second.get("awake")) else "t"
+    key = "uptime" if is_number(first.get("uptime")) and is_number(second.get("uptime")) else "t"
     return float(second[key] - first[key])
 
 
 def _rates(attempts: list[_Attempt]) -> Rates | None:
+    """The rates of the iterations that count, and why others do not; None with fewer than two."""
     reasons = ("warm-up", "beside an evaluation or checkpoint", "repeated after a restart", "in an interrupted window")
     excluded = dict.fromkeys(reasons, 0)
     counted: list[float] = []

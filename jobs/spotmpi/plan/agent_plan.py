@@ -126,6 +126,7 @@ def _stream_settings(stream: Stream, volume: str) -> Settings:
 
 
 def _environment(spec: JobSpec, run: str, layout: Layout) -> dict[str, str]:
+    """The variables of ranks and of workers; those of the spec come last."""
     code = [layout.code] if spec.code or spec.files else []
     python_path = [*code, layout.package, *filter(None, [spec.env.get("PYTHONPATH")])]  # the program needs all of them
     environment = {

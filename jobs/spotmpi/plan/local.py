@@ -71,7 +71,7 @@ def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dic
 
 def preview(plan: RunPlan, python: str, root: bool) -> dict[str, Any]:
     """The plan with the commands that its agent starts at once; *python* runs the agent, and *root* may be its user."""
-    commands = launch.gang_commands(plan, range(launch.launcher_count(plan)), launch.local_place(plan, python, root))
+    commands = launch.gang_commands(plan, range(launch.launcher_count(plan)), launch.local_location(plan, python, root))
     return {**plan, "commands": [{**each, "member": each["member"].text} for each in commands]}
 
 
@@ -80,6 +80,7 @@ def _python(machine: Machine) -> str:
 
 
 def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict[str, str]:
+    """The variables of ranks and of workers; those of the spec come last, apart from PYTHONPATH, which has both."""
     python_path = _python_path(spec, paths, machine)
     environment = {
         "PATH": f"{_cached(machine.image_bin)}:{machine.path}" if machine.image_bin else machine.path,
@@ -147,6 +148,7 @@ def _threads(spec: JobSpec) -> int:
 
 
 def _notes(spec: JobSpec, machine: Machine) -> list[str]:
+    """What of *spec* has no effect, or costs time, on this machine; for people."""
     notes = []
     count = _threads(spec)
     if count > machine.cores:

@@ -191,6 +191,7 @@ def with_shared_keys(objects: Sequence[Object], secret: str) -> list[Object]:
 
 
 def _jobset(spec: JobSpec, target: ClusterTarget, submission: Submission, job: Object, plan_hash: str) -> Object:
+    """The JobSet, suspended, with the *job* of its nodes and that of pods that stand by."""
     run = submission.run
     annotations = {
         ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True), sort_keys=True),
@@ -290,6 +291,7 @@ def _failure_policy(failures: int, job_per_node: bool, standby: bool = False) ->
 
 
 def _job(spec: JobSpec, target: ClusterTarget, submission: Submission, role: str = NODE) -> Object:
+    """The Job of all pods of a role, or of one where each has its own; none starts a pod again by itself."""
     pods_of_job = 1 if target.job_per_node else spec.nodes
     job: Object = {
         "parallelism": pods_of_job,

@@ -119,6 +119,7 @@ def config_files() -> dict[str, str]:
 
 
 def _container(spec: JobSpec, target: ClusterTarget, run: str, role: str) -> dict[str, Any]:
+    """The container of the agent and of what it starts."""
     origin: list[dict[str, Any]] = [{"name": pod_context.ENV_ROLE, "value": role}]
     if role not in WORKERS:
         origin.append(_label(pod_context.ENV_RESTART_COUNT, "restart-attempt"))
@@ -224,6 +225,7 @@ def _resources(spec: JobSpec, target: ClusterTarget) -> dict[str, Any]:
 
 
 def _tolerations(spec: JobSpec, target: ClusterTarget) -> list[dict[str, Any]]:
+    """Those of the GPUs and of *target*, and for how long a pod stays on a node that does not answer."""
     tolerations: list[dict[str, Any]] = [
         {
             "key": f"node.kubernetes.io/{condition}",
@@ -249,6 +251,7 @@ def is_automatic(toleration: dict[str, Any]) -> bool:
 
 
 def _volumes(spec: JobSpec, target: ClusterTarget, run: str) -> list[dict[str, Any]]:
+    """The volumes of a pod: what its run brings, its own folders, the run volume, and those of the spec."""
     parts = names.parts_name(run)
     fields = ("annotations", hardware.LABELS)
     metadata = [{"path": name, "fieldRef": {"fieldPath": f"metadata.{name}"}} for name in fields]

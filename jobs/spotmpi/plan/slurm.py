@@ -117,6 +117,7 @@ def _srun(target: SlurmTarget) -> list[str]:
 
 
 def _options(spec: JobSpec, run: str, target: SlurmTarget) -> Iterable[str]:
+    """The options of sbatch; those of the spec come last, and win."""
     yield f"--job-name={run}"
     yield f"--nodes={spec.nodes}"
     yield "--ntasks-per-node=1"
@@ -149,6 +150,7 @@ def _mebibytes(memory: str, slots: int) -> int:
 
 
 def _layout(spec: JobSpec, run: str, target: SlurmTarget) -> Layout:
+    """Where things are on the nodes of a job: in folders of their own, and in the run folder that they share."""
     work = agent.work_folder(run)
     path = ":".join(filter(None, [target.image_bin, spec.env.get("PATH") or target.path]))
     return Layout(

@@ -70,7 +70,7 @@ class SchedulerConnection:
         """Whether the client in use is connected as far as is known."""
         return self.connected and self.is_current(self.client)
 
-    def note_cut(self, client: PoolClient) -> None:
+    def on_disconnect(self, client: PoolClient) -> None:
         """Have `monitor` connect again, since *client* has found its connection broken."""
         if client is self.client:
             self._cut.set()

@@ -76,7 +76,7 @@ class Engine:
         self._released: collections.deque[str] = collections.deque()  # keys that the scheduler need not hold any more
         self._let_go_of: collections.deque[str] = collections.deque(maxlen=_UNCONFIRMED)  # what it was told of them
         self._results = ResultFetcher(
-            self.connection.is_current, self.connection.note_cut, self._finish, self.under_way
+            self.connection.is_current, self.connection.on_disconnect, self._finish, self.under_way
         )
         self._sending = self._releasing = False  # whether the engine's thread is going to do so
         self._tasks: set[asyncio.Task[None]] = set()

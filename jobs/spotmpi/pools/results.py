@@ -24,18 +24,19 @@ _CUT = (OSError, asyncio.CancelledError)  # Dask raises the latter in whoever wa
 class ResultFetcher:
     """Fetches results of finished calls in the engine's thread, and ends each call by *finish*.
 
-    *is_current* says whether a client is in use, *note_cut* learns that its connection broke, and *under_way* gives the
-    number of calls that are not done.
+    *is_current* says whether a client is in use, *on_disconnect* learns that its connection broke, and *under_way*
+    gives the number of calls that are not done.
     """
 
     def __init__(
         self,
         is_current: Callable[[PoolClient], bool],
-        note_cut: Callable[[PoolClient], None],
+        on_disconnect: Callable[[PoolClient], None],
         finish: Callable[..., None],
         under_way: Callable[[], int],
     ) -> None:
-        self._is_current, self._note_cut, self._finish, self._under_way = is_current, note_cut, finish, under_way
+        self._is_current, self._on_disconnect = is_current, on_disconnect
+        self._finish, self._under_way = finish, under_way
         self._ready: collections.deque[SentCall] = collections.deque()
         self._batch = 1  # results that are fetched together now
         self._task: asyncio.Task[None] | None = None
@@ -73,7 +74,7 @@ class ResultFetcher:
         try:
             results = await client.fetch(batch)
         except _CUT:
-            self._note_cut(client)
+            self._on_disconnect(client)
             return
         except Exception:
             await self._fetch_singly(client, batch)
@@ -89,7 +90,7 @@ class ResultFetcher:
             try:
                 result = await client.fetch([(call, future)])
             except _CUT:
-                self._note_cut(client)
+                self._on_disconnect(client)
                 return
             except Exception as error:
                 if not self._is_current(client):

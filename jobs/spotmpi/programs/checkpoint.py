@@ -13,9 +13,8 @@ from spotmpi.agent import protocol
 from spotmpi.agent.checkpoint_files import MANIFEST, Damaged
 from spotmpi.agent.outcomes import is_permanent
 from spotmpi.checkpoint import memory
-from spotmpi.checkpoint.background import Written
 from spotmpi.checkpoint.device import on_host
-from spotmpi.checkpoint.store import Store, WrongIdentity, read
+from spotmpi.checkpoint.store import Store, Written, WrongIdentity, read
 from spotmpi.programs.exits import Failed, Fatal
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -23,7 +22,7 @@ State = dict[str, Any]  # arrays, on the host or as a `DeviceArray`
 
 
 @dataclass(frozen=True)
-class Identity:
+class TrainingIdentity:
     """What a checkpoint belongs to; only training with the same identity can resume from it."""
 
     program: str
@@ -33,7 +32,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """The progress of training: iterations done, samples consumed, the world, and the last scalars."""
 
     iteration: int
@@ -48,14 +47,14 @@ class Checkpoint:
     """The content of a checkpoint."""
 
     path: Path
-    progress: Progress
+    progress: TrainingProgress
     state: State
 
 
 class Checkpoints:
     """The checkpoints of one run in one folder, and in memory where the run has some; only rank 0 has one."""
 
-    def __init__(self, folder: Path, keep: int, identity: Identity) -> None:
+    def __init__(self, folder: Path, keep: int, identity: TrainingIdentity) -> None:
         self._folder = folder
         run = os.environ.get(protocol.ENV_RUN, "by-hand")
         self._random = {"seed": identity.seed, "derived_from": ["seed", "rank", "iteration", "epoch", "index"]}
@@ -91,23 +90,25 @@ class Checkpoints:
             ) from problem
         return Checkpoint(Path(found.path), _progress(found.manifest), found.state) if found else None
 
-    def write(self, progress: Progress, state: Mapping[str, Array], reason: str) -> Path:
+    def write(self, progress: TrainingProgress, state: Mapping[str, Array], reason: str) -> Path:
         """Write a checkpoint to the folder and remove those beyond the number to keep; its folder.
 
         Raises OSError where it could not be written; earlier ones are then untouched.
         """
         return Path(self._store.write(progress.iteration, self._values(progress), dict(state), reason))
 
-    def write_later(self, progress: Progress, state: Mapping[str, Array], ended: Callable[[Written], None]) -> None:
+    def write_later(
+        self, progress: TrainingProgress, state: Mapping[str, Array], ended: Callable[[Written], None]
+    ) -> None:
         """Begin to write a checkpoint to the folder while training goes on; a thread calls *ended* at its end."""
         self._store.write_later(progress.iteration, self._values(progress), dict(state), ended)
 
-    def remember(self, progress: Progress, state: Callable[[], Mapping[str, Array]]) -> None:
+    def remember(self, progress: TrainingProgress, state: Callable[[], Mapping[str, Array]]) -> None:
         """Write a checkpoint to memory if one is due; most of that happens in the background."""
         if self._store.memory and self._store.memory.due(progress.iteration):
             self._store.remember(progress.iteration, self._values(progress), dict(state()))
 
-    def _values(self, progress: Progress) -> dict[str, Any]:
+    def _values(self, progress: TrainingProgress) -> dict[str, Any]:
         return {**asdict(progress), "random": self._random}
 
 
@@ -132,10 +133,10 @@ def initial_state(own: State) -> State | None:
     return {**own, **{name: state[name] for name in _parameters(own)}}
 
 
-def _progress(manifest: Mapping[str, Any]) -> Progress:
+def _progress(manifest: Mapping[str, Any]) -> TrainingProgress:
     """The progress in a manifest; `Damaged` where it has none."""
     try:
-        return Progress(
+        return TrainingProgress(
             int(manifest["iteration"]),
             int(manifest["position"]),
             int(manifest["world_size"]),

@@ -88,6 +88,10 @@ def _match_detections(label: int, detected: Sequence[Detections], truth: Sequenc
 
 
 def _judge_image(label: int, detections: Detections, objects: Objects) -> list[tuple[float, bool]]:
+    """Score and correctness of each detection of the class *label*; those of difficult objects do not count.
+
+    The best detection of an object is correct, any other of the same one is not, as in PASCAL VOC's development kit.
+    """
     of_class = detections.labels == label
     boxes, scores = detections.boxes[of_class], detections.scores[of_class]
     targets, difficult = objects.boxes[objects.labels == label], objects.difficult[objects.labels == label]

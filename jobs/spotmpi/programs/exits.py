@@ -32,6 +32,7 @@ def exit_together(main: Callable[[], None]) -> Callable[[], None]:
     """
 
     def run() -> None:
+        """*main*, of which an error on one rank ends this process at once with a code that agents know."""
         try:
             main()
         except Fatal as problem:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spotmpi.agent import protocol
-from spotmpi.checkpoint.background import Written
 from spotmpi.checkpoint.device import on_host
+from spotmpi.checkpoint.store import Written
 from spotmpi.programs.checkpoint import (
     Checkpoints,
-    Identity,
-    Progress,
     State,
+    TrainingIdentity,
+    TrainingProgress,
     initial_state,
     model_fingerprint,
     parameters_checksum,
@@ -22,7 +22,7 @@ from spotmpi.programs.checkpoint import (
 from spotmpi.programs.exits import STOPPED, Failed, Notices, leave, wait_for_rank_zero
 from spotmpi.programs.loader import DataSource, Input, rank_batches
 from spotmpi.programs.options import LOADER, TrainingOptions
-from spotmpi.programs.reporting import Clock, Reporter, Stopwatch
+from spotmpi.programs.reporting import IterationClock, Reporter, Stopwatch
 from spotmpi.programs.sampling import Batching, Dataset, divide, iteration_seed, iterations_left
 from spotmpi.programs.world import World
 
@@ -30,7 +30,7 @@ from spotmpi.programs.world import World
 class TrainingAdapter(Protocol):
     """The model to train, in some framework. Every rank has one and calls the same methods."""
 
-    clock: Clock
+    clock: IterationClock
 
     def step(self, parts: Sequence[Any], iteration: int, seeds: Sequence[int]) -> Mapping[str, Any]:
         """One update, of *iteration* (from 0), by the mean of the gradients of all *parts* of this rank's batch.
@@ -114,17 +114,19 @@ def _checkpoints(job: Job) -> Checkpoints | None:
     # Without allreduce the ranks' parameters diverge: nobody should resume from them.
     if job.world.rank or not options.checkpoint_path or options.no_allreduce:
         return None
-    identity = Identity(job.program, model_fingerprint(job.adapter.state()), job.dataset.fingerprint(), options.seed)
+    identity = TrainingIdentity(
+        job.program, model_fingerprint(job.adapter.state()), job.dataset.fingerprint(), options.seed
+    )
     checkpoints = Checkpoints(options.checkpoint_path, options.checkpoint_keep, identity)
     checkpoints.prepare()
     return checkpoints
 
 
-def _restore(job: Job, batching: Batching, checkpoints: Checkpoints | None) -> tuple[Progress, Path | None]:
+def _restore(job: Job, batching: Batching, checkpoints: Checkpoints | None) -> tuple[TrainingProgress, Path | None]:
     """Broadcast rank 0's state, from a checkpoint or not, to all ranks; the progress and the checkpoint's path."""
     world = job.world
     checkpoint = checkpoints.newest() if checkpoints else None
-    progress = checkpoint.progress if checkpoint else Progress(0, 0, world.size, batching.global_batch)
+    progress = checkpoint.progress if checkpoint else TrainingProgress(0, 0, world.size, batching.global_batch)
     state = checkpoint.state if checkpoint else initial_state(job.adapter.state()) if world.rank == 0 else None
     if state is not None:
         job.adapter.load_state(state)
@@ -143,6 +145,7 @@ def _broadcast_state(world: World, adapter: TrainingAdapter) -> None:
 
 
 def _context(job: Job, batching: Batching, total: int) -> dict[str, Any]:
+    """What the record says of this training: the batch, the data and the seed. *total* counts iterations."""
     return {
         "program": job.program,
         "world_size": job.world.size,
@@ -164,7 +167,12 @@ class _Training:
     """The iterations from *progress* to the end."""
 
     def __init__(
-        self, job: Job, batching: Batching, reporter: Reporter, checkpoints: Checkpoints | None, progress: Progress
+        self,
+        job: Job,
+        batching: Batching,
+        reporter: Reporter,
+        checkpoints: Checkpoints | None,
+        progress: TrainingProgress,
     ) -> None:
         self._job = job
         self._options = job.options
@@ -303,9 +311,9 @@ class _Training:
             + (retry if self._iteration < self.total else "")
         )
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> TrainingProgress:
         size = self._job.world.size
-        return Progress(self._iteration, self._position, size, self._batching.global_batch, self._last_scalars)
+        return TrainingProgress(self._iteration, self._position, size, self._batching.global_batch, self._last_scalars)
 
     def _last_iteration(self) -> int:
         if self._options.iterations is not None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from spotmpi.agent import protocol
 
 
-class Clock(Protocol):
+class IterationClock(Protocol):
     """Marks in time, taken cheaply and read later."""
 
     def mark(self) -> Any:
@@ -41,7 +41,7 @@ class Times(NamedTuple):
 class Stopwatch:
     """Collects the times of iterations until they are reported; the clock of a GPU is read only then."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: IterationClock) -> None:
         self._clock = clock
         self._marks: list[tuple[Any, Any]] = []
         self._waited = 0.0

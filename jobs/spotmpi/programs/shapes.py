@@ -133,6 +133,7 @@ def _colour(hue: float, random: np.random.Generator) -> tuple[int, int, int]:
 def _annotation(
     filename: str, size: tuple[int, int], shapes: list[Shape]
 ) -> "ElementTree.ElementTree[ElementTree.Element]":
+    """The annotation of an image in the format of PASCAL VOC, whose pixels count from 1."""
     root = ElementTree.Element("annotation")
     ElementTree.SubElement(root, "filename").text = filename
     extent = ElementTree.SubElement(root, "size")

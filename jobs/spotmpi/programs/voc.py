@@ -68,6 +68,11 @@ def digest(root: Path, images: Iterable[LabelledImage]) -> str:
 
 
 def _resolve(root: Path, sets: str) -> list[tuple[Path, str]]:
+    """The folder and the name of each image set of the comma-separated *sets*, such as ``VOC2007/trainval``.
+
+    Raises:
+        Fatal: there is none of that name.
+    """
     folders = _folders(root)
     chosen: list[tuple[Path, str]] = []
     for item in (part.strip() for part in sets.split(",")):
@@ -99,6 +104,11 @@ def _list_file(folder: Path, name: str) -> Path:
 
 
 def _read_set(folder: Path, name: str) -> list[LabelledImage]:
+    """The images of a set, in the order of its list.
+
+    Raises:
+        Fatal: it lists none, or one that is missing.
+    """
     listing = _list_file(folder, name)
     # Lists of one class carry a second column; the image's name is always the first.
     names = [line.split()[0] for line in _text(listing).splitlines() if line.strip()]
@@ -135,6 +145,11 @@ def _some(names: Iterable[str]) -> str:
 
 
 def _read_objects(path: Path) -> Objects:
+    """The objects of an annotation: boxes (n, 4) in pixels, labels (n,), and which are difficult (n,).
+
+    Raises:
+        Fatal: it is missing, or not as PASCAL VOC has it.
+    """
     if not is_file(path):
         raise Fatal(f"{path}: file not found; every listed image needs an annotation")
     try:

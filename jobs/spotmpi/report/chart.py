@@ -220,6 +220,7 @@ def specification(chart: Drawing, theme: Theme) -> Object:
 
 
 def _configuration(theme: Theme) -> Object:
+    """What all charts have in common, as the ``config`` of Vega-Lite."""
     words = {"labelColor": theme.soft, "titleColor": theme.soft, "labelFontSize": 13, "titleFontSize": 13}
     title = {"anchor": "start", "frame": "bounds", "color": theme.text, "fontSize": 16, "offset": 12}
     axis = {"domainColor": theme.soft, "tickColor": theme.soft, "gridColor": theme.rule, "titleFontWeight": "normal"}
@@ -313,6 +314,7 @@ def _ideal_first(curve: Curve) -> bool:
 
 
 def _curve(chart: Chart, original: Curve, theme: Theme) -> Iterator[Object]:
+    """The layers of one curve: line, error bars, single trials and points."""
     curve, colour = original.shifted, theme.colours[original.colour % COLOURS]
     points = [{"x": x, "y": y, "order": at} for at, (x, y) in enumerate(curve.points)]
     width = {IDEAL: 1.4, TRACE: 2.2, MEASURED: 2.2}[curve.kind]
@@ -380,6 +382,7 @@ def _legend(rows: Sequence[tuple[str, int, str, list[int]]], theme: Theme) -> Ob
 
 
 def _bars(chart: BarChart, theme: Theme) -> Object:
+    """A bar chart, with the name of each bar above it, as a view of Vega-Lite."""
     names = [textwrap.wrap(printable(bar.name), _LINE) for bar in chart.bars]
     *tops, height = accumulate((_ROW + _NAME * len(lines) for lines in names), initial=0)
     texts = [{"top": top, "text": lines} for top, lines in zip(tops, names, strict=True)]

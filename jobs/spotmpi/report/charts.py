@@ -65,6 +65,7 @@ def _x_label(rows: Sequence[Row]) -> str:
 
 
 def _rates(report: Report, rows: Sequence[Row]) -> Chart:
+    """Iterations/s over nodes, with the ideal of each variant and the single trials."""
     curves: list[Curve] = []
     for line in _lines(rows):
         own_rows = [row for row in rows if row.line == line]

@@ -85,6 +85,7 @@ def effect_section(rows: Sequence[Row], variants: Sequence[Variant]) -> Section 
 
 
 def _effect_chart(measured: Sequence[Effect], rate: str) -> BarChart:
+    """The effect of each value as a bar, muted where it may be noise."""
     bars = tuple(
         Bar(
             f"{counted(each.value, each.nodes, 'node')}: {factor(each.ratio)}, {each.verdict}",

@@ -77,6 +77,7 @@ _Column = tuple[str, bool, Callable[[Row], str]]
 
 
 def _columns(report: Report, letters: dict[str, str]) -> list[_Column]:
+    """The columns of the main table, without those that would be empty; *letters* stand for notes."""
     rows, lines = report.rows, report.lines
     columns: list[_Column] = []
     if len(lines) > 1:
@@ -114,6 +115,7 @@ def _efficiency(row: Row) -> str:
 
 
 def _caption(report: Report) -> str:
+    """What the numbers of the main table mean, in sentences."""
     text = []
     bounds = list(dict.fromkeys(row.bounds for row in report.rows if row.spread is not None))
     if bounds:

@@ -209,6 +209,7 @@ def _code(code: dict[str, Any]) -> str:
 
 
 def _row_json(row: Row) -> dict[str, Any]:
+    """A row for ``--json``: rates per second, efficiency and spread as shares."""
     return {
         "variant": row.line.variant,
         "scaling": row.line.scaling,
@@ -237,6 +238,7 @@ def _row_json(row: Row) -> dict[str, Any]:
 
 
 def _run_json(run: TrialResult) -> dict[str, Any]:
+    """A run for ``--json``, with times in seconds."""
     rates = run.training.rates
     measured: dict[str, Any] = {}
     if rates:
@@ -339,6 +341,7 @@ def _differences(machines: Iterable[Machine]) -> list[str]:
 
 
 def _contradictions(expected: NodePlacement, actual: NodePlacement) -> list[str]:
+    """Where *actual* is not what the environment promises, as predicates of a machine."""
     warnings = []
     for what, expected_value, actual_value in (
         ("of type", expected.type, actual.type),

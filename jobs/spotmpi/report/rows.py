@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from spotmpi.agent.recognition import REMEDY
+from spotmpi.agent.progress import REMEDY
 from spotmpi.forecast.series import EFFICIENCY_LIMIT
 from spotmpi.metrics import intervals
 from spotmpi.report.figures import share
@@ -151,6 +151,7 @@ def _base(line: Line, groups: Sequence[Sequence[TrialResult]]) -> _Base | None:
 def _row(
     line: Line, runs: Sequence[TrialResult], base: _Base | None, marks: Callable[[TrialResult], Sequence[str]]
 ) -> Row:
+    """The row of *runs* of one configuration, with its efficiency against *base*, if there is one."""
     first = runs[0]
     rates = [rate for run in runs if (rate := run.iterations_per_second) is not None]
     rate = statistics.median(rates) if rates else None
@@ -205,6 +206,7 @@ def _bounds(runs: Sequence[TrialResult]) -> tuple[float | None, float | None, st
 
 
 def _flags(runs: Sequence[TrialResult], spread: float | None, efficiency: float | None) -> list[str]:
+    """What a reader has to know about the runs of a row, in words for its notes."""
     result = []
     if any(run.oversubscribed for run in runs):
         result.append("oversubscribed")

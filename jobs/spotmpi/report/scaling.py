@@ -33,6 +33,7 @@ def series_of(report: Report) -> list[Series]:
 def _series(
     name: str, line: Line, rows: Sequence[Row], without_allreduce: Mapping[tuple[str, int], Sequence[TrialResult]]
 ) -> Series:
+    """The rates of a line over node counts, as the model takes them."""
     first = rows[0].runs[0]
     strong = line.scaling == STRONG
     samples = first.training.context.get("samples")

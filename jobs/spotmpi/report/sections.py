@@ -247,7 +247,7 @@ def stream_section(rows: Sequence[Row], price: WorkerPrice = lambda row: None) -
     sources = dict.fromkeys(run.stream.source for row in rows for run in row.runs if run.stream and run.stream.source)
     text += [f"Source list: {', '.join(sources)}."] if sources else []
     helpful = [(row, figures, line) for row, figures in known if (line := advice(figures, price(row)))]
-    bullets = tuple(f"{_stream_name(row, figures, known)}: {line}" for row, figures, line in helpful)
+    bullets = tuple(f"{_stream_name(row, known)}: {line}" for row, figures, line in helpful)
     cells = tuple(_stream_cells(row, figures) for row, figures in known)
     return Section("Streams", tuple(text), _STREAM_HEADER, cells, 1, (_stream_chart(known),), bullets, in_picture=True)
 
@@ -268,7 +268,7 @@ def _stream_cells(row: Row, figures: Figures) -> tuple[str, ...]:
 
 
 def _stream_chart(known: Sequence[tuple[Row, Figures]]) -> BarChart:
-    bars = tuple(bar for row, figures in known for bar in _stream_bars(_stream_name(row, figures, known), figures))
+    bars = tuple(bar for row, figures in known for bar in _stream_bars(_stream_name(row, known), figures))
     return BarChart("Streams", "who waits for whom", "share of time", bars, tuple(_SHARES.items()), percent=True)
 
 
@@ -281,7 +281,8 @@ def _stream_bars(name: str, figures: Figures) -> Iterator[Bar]:
         yield Bar(f"{name}: {counted('', count, what)}", tuple((colour, size) for colour, size in shares if size > 0))
 
 
-def _stream_name(row: Row, figures: Figures, known: Sequence[tuple[Row, Figures]]) -> str:
+def _stream_name(row: Row, known: Sequence[tuple[Row, Figures]]) -> str:
+    """What a row is called among those with a stream."""
     several = len({each.line.variant for each, _ in known}) > 1
     return counted(row.line.variant if several else "", row.nodes, "node")
 

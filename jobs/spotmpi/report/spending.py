@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from spotmpi.agent import limits, record
+from spotmpi.agent import outcomes, record
 from spotmpi.agent.attempt_history import read_attempts
 from spotmpi.agent.outcomes import SUCCEEDED
 from spotmpi.agent.schema import AttemptRecord
@@ -51,7 +51,7 @@ def paid(paths: RunPaths) -> list[Paid]:
     placements, ended = _placements(paths)
     last = attempts[-1] if attempts else None
     end = last.get("ended", last["started"]) if last else 0.0
-    seconds = limits.node_seconds(attempts, ended if last and "ended" not in last and ended else end)
+    seconds = outcomes.node_seconds(attempts, ended if last and "ended" not in last and ended else end)
     return [
         Paid(
             paths.id,
@@ -168,9 +168,10 @@ def _interruptions(attempts: Sequence[Paid]) -> Iterator[tuple[str, ...]]:
     for before, after in pairwise(attempts):
         if before.run != after.run or before.attempt["cause"] == SUCCEEDED:
             continue
-        pause = before.seconds - before.attempt.get("held", before.seconds)
+        pause = before.seconds - before.attempt.get("elapsed", before.seconds)
         start, lost = after.attempt.get("start"), after.attempt.get("lost_iterations")
-        repeated = None if lost is None else lost * (_pace(after.attempt) or _pace(before.attempt) or 0.0)
+        each = _iteration_seconds(after.attempt) or _iteration_seconds(before.attempt) or 0.0
+        repeated = None if lost is None else lost * each
         known = before.rate is not None and after.rate is not None
         dollars = (
             (pause * (before.rate or 0.0) + ((start or 0.0) + (repeated or 0.0)) * (after.rate or 0.0)) / _HOUR
@@ -189,12 +190,12 @@ def _interruptions(attempts: Sequence[Paid]) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _pace(attempt: AttemptRecord) -> float | None:
+def _iteration_seconds(attempt: AttemptRecord) -> float | None:
     """Seconds per iteration of an attempt."""
     start, first, last = attempt.get("start"), attempt.get("first_iteration"), attempt.get("last_iteration")
-    if start is None or first is None or last is None or last <= first or "held" not in attempt:
+    if start is None or first is None or last is None or last <= first or "elapsed" not in attempt:
         return None
-    return (attempt["held"] - start) / (last - first)
+    return (attempt["elapsed"] - start) / (last - first)
 
 
 def _counted(count: int) -> str:

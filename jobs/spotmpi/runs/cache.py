@@ -11,12 +11,12 @@ from typing import IO, Self
 
 from spotmpi.agent import record
 from spotmpi.agent.files import exists, is_folder, lock_file
-from spotmpi.agent.lines import Line
+from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR, Member
 from spotmpi.core.events import Event, Lines
 from spotmpi.core.names import RunPaths
 from spotmpi.runs.folder import folder_records
-from spotmpi.runs.pod_output import Entry
+from spotmpi.runs.pod_output import PodEntry
 
 
 class SeenEvents:
@@ -33,7 +33,7 @@ class SeenEvents:
         self._events: set[tuple[float, str]] = set()  # a few of each attempt
         self._newest = 0.0  # Unix seconds, of events recorded by agents
 
-    def new_in(self, entry: Entry) -> Iterator[Event | Lines]:
+    def new_in(self, entry: PodEntry) -> Iterator[Event | Lines]:
         """The events and lines of *entry* that are new; from now on they are not."""
         lines = entry.lines
         if lines and lines.number > self._lines.get((lines.attempt, lines.member), 0):
@@ -44,7 +44,7 @@ class SeenEvents:
             if each.event and self.is_new(each.event) and not self._is_past(each):
                 yield each.event
 
-    def _is_past(self, entry: Entry) -> bool:
+    def _is_past(self, entry: PodEntry) -> bool:
         """Whether *entry* is an agent's wait that is over, since later events have been seen."""
         event = entry.event
         printed = event is not None and event.kind == record.WAITING and entry.number > 0
@@ -60,7 +60,7 @@ class SeenEvents:
             self._lines[where] = max(event.number, self._lines.get(where, 0))
             return new
         if event.kind == record.METRIC:
-            recorded = event.values.get("awake")
+            recorded = event.values.get("uptime")
             moment = float(recorded) if isinstance(recorded, int | float) else event.time  # which old agents left out
             new = moment > self._metrics.get(where, -math.inf)
             self._metrics[where] = max(moment, self._metrics.get(where, -math.inf))
@@ -102,7 +102,7 @@ class RunCache:
         if self._lock:
             self._lock.close()
 
-    def take(self, entries: Iterable[Entry]) -> None:
+    def take(self, entries: Iterable[PodEntry]) -> None:
         """Write the entries that the copy lacks."""
         if self._record is None:
             return
@@ -110,7 +110,7 @@ class RunCache:
             for entry in entries:
                 self._take_one(entry, self._record)
 
-    def _take_one(self, entry: Entry, writer: record.Record) -> None:
+    def _take_one(self, entry: PodEntry, writer: record.Record) -> None:
         if entry.summary is not None:
             writer.summary(entry.summary)
         elif entry.attempt is not None:
@@ -120,7 +120,7 @@ class RunCache:
         elif entry.event is not None:
             self._take_event(entry.event, writer)
 
-    def _take_lines(self, entry: Entry, lines: Lines, writer: record.Record) -> None:
+    def _take_lines(self, entry: PodEntry, lines: Lines, writer: record.Record) -> None:
         where = (lines.attempt, lines.member)
         if lines.number == self._lines.get(where, 0) + 1:
             writer.lines(*where, zip(lines.times, lines.ranks, lines.streams, lines.texts, strict=True))

@@ -70,13 +70,18 @@ def folder_events(
         if not follow:
             return
         if not count and run_outcome(writer_alive=was_alive) == record.LOST:
-            remedy = f"; continue with `spotmpi run --resume {paths.id}`" if exists(paths.events) else ""
-            yield Event(time.time(), record.LOST, values={"reason": reader.lost_reason(paths) + remedy})
+            yield _lost(paths)
             return
         quiet = 0.0 if count else quiet
         interval = _poll_interval(quiet, output)
         sleep(interval)
         quiet += interval
+
+
+def _lost(paths: RunPaths) -> Event:
+    """The last event of a run whose agent died, with the remedy where there is one."""
+    remedy = f"; continue with `spotmpi run --resume {paths.id}`" if exists(paths.events) else ""
+    return Event(time.time(), record.LOST, values={"reason": reader.lost_reason(paths) + remedy})
 
 
 def _poll_interval(quiet: float, output: bool) -> float:

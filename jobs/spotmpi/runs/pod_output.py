@@ -17,7 +17,7 @@ _START = '{"n":'
 _LINE = re.compile(r'\{"n":\d{1,19},"l":\[')  # as agents print lines of output
 
 
-class Entry(NamedTuple):
+class PodEntry(NamedTuple):
     """A numbered entry that an agent printed: an event, or a record for the run folder.
 
     Consecutive lines may share one entry; ``number`` is then that of the first line.
@@ -44,19 +44,19 @@ class Entry(NamedTuple):
         values = self.attempt[2] if self.attempt is not None else self.summary
         return None if values is None else values.get("ended")
 
-    def split(self) -> Iterator[Entry]:
+    def split(self) -> Iterator[PodEntry]:
         """One entry per line; the entry itself if it holds no lines."""
         if self.lines is None:
             yield self
             return
         for number, event in enumerate(self.lines.events(), self.number):
-            yield Entry(number, event=event)
+            yield PodEntry(number, event=event)
 
 
-def parse_all(text: str) -> list[Entry | str]:
+def parse_all(text: str) -> list[PodEntry | str]:
     """The entries in *text*, which is whole lines; lines that are no entry are returned as strings."""
     lines = text.split("\n")
-    entries: list[Entry | str] = []
+    entries: list[PodEntry | str] = []
     for are_lines, group in groupby(lines, lambda line: _LINE.match(line) is not None):
         members = list(group)
         block = _read_block(members) if are_lines else None
@@ -66,7 +66,7 @@ def parse_all(text: str) -> list[Entry | str]:
     return entries
 
 
-def _read_block(lines: list[str]) -> Entry | None:
+def _read_block(lines: list[str]) -> PodEntry | None:
     """Consecutive lines of output as one entry, three times as fast as line by line; None where they are not."""
     try:
         objects = json.loads(f"[{','.join(lines)}]")
@@ -75,7 +75,7 @@ def _read_block(lines: list[str]) -> Entry | None:
     return _block(objects) if len(objects) == len(lines) and {*map(type, objects)} == {dict} else None
 
 
-def _block(objects: list[dict[str, Any]]) -> Entry | None:
+def _block(objects: list[dict[str, Any]]) -> PodEntry | None:
     """Several lines as one entry, if they are consecutive lines of one attempt and member."""
     try:
         columns = zip(*[each[pod_record.LINE] for each in objects], strict=True)
@@ -84,7 +84,7 @@ def _block(objects: list[dict[str, Any]]) -> Entry | None:
         if len({*attempts}) > 1 or len({*members}) > 1 or not _successive(numbers) or not _successive(entries):
             return None
         lines = Lines(attempts[0], read_member(members[0]), numbers[0], times, ranks, streams, texts)
-        return Entry(entries[0], lines=lines) if is_count(entries[0]) and _are_lines(lines) else None
+        return PodEntry(entries[0], lines=lines) if is_count(entries[0]) and _are_lines(lines) else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -106,7 +106,7 @@ def _successive(numbers: Sequence[int]) -> bool:
     return [*numbers] == [*range(numbers[0], numbers[0] + len(numbers))]
 
 
-def parse(line: str) -> Entry | None:
+def parse(line: str) -> PodEntry | None:
     """The entry in a line; None for other output."""
     if not line.startswith(_START):
         return None
@@ -116,7 +116,8 @@ def parse(line: str) -> Entry | None:
         return None
 
 
-def _entry(values: Any) -> Entry | None:
+def _entry(values: Any) -> PodEntry | None:
+    """The entry that an object of a pod's output stands for; None for what is none, or has no meaning."""
     if not isinstance(values, dict) or not is_count(values.get(pod_record.NUMBER)):
         return None
     number = values[pod_record.NUMBER]
@@ -125,22 +126,22 @@ def _entry(values: Any) -> Entry | None:
         return None if block is None else next(block.split())
     if pod_record.METRIC in values:
         metric = read_metric(values[pod_record.METRIC])
-        return None if metric is None else Entry(number, event=metric)
+        return None if metric is None else PodEntry(number, event=metric)
     if pod_record.EVENT in values:
         event = read_event(values[pod_record.EVENT])
-        return None if event is None else Entry(number, event=event)
+        return None if event is None else PodEntry(number, event=event)
     if pod_record.ATTEMPT in values:
         return _attempt(number, values[pod_record.ATTEMPT])
     summary = values.get(pod_record.SUMMARY)
-    return Entry(number, summary=cast(Summary, summary)) if isinstance(summary, dict) and _has_end(summary) else None
+    return PodEntry(number, summary=cast(Summary, summary)) if isinstance(summary, dict) and _has_end(summary) else None
 
 
-def _attempt(number: int, values: Any) -> Entry | None:
+def _attempt(number: int, values: Any) -> PodEntry | None:
     if not isinstance(values, list) or len(values) != 3:
         return None
     attempt, node, result = values
     valid = is_index(attempt) and is_index(node) and isinstance(result, dict) and _has_end(result)
-    return Entry(number, attempt=(attempt, node, result)) if valid else None
+    return PodEntry(number, attempt=(attempt, node, result)) if valid else None
 
 
 def _has_end(values: dict[str, Any]) -> bool:

@@ -188,6 +188,7 @@ def reference_moved(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(keys: list[str], raw: str, text: str) -> object:
+    """The value of an override, as TOML or as text; ``args+`` is split as in a shell, and variables are text."""
     try:
         parsed = tomllib.loads(f"value = {raw}")
     except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, or lists in lists
@@ -226,9 +227,8 @@ def resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
     """*values* with absolute paths; relative ones are relative to *base*.
 
     A relative path of data or init without a folder on this machine stays as it is: on a cluster it is relative to the
-    run volume.
-    So does the source of a stream without a file on this machine, and a relative checkpoint path, which is always
-    relative to the run folder.
+    run volume. So does the source of a stream without a file on this machine, and a relative checkpoint path, which is
+    always relative to the run folder.
     """
     data = data_table(values.get("data"))
     if isinstance(data, dict) and isinstance(data.get("path"), str):

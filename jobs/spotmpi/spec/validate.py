@@ -83,6 +83,7 @@ def _unrecordable(spec: JobSpec) -> Iterable[Problem]:
 
 
 def _work(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    """What the run executes: a program of an image or a command, and its arguments."""
     if spec.launcher == POOL:  # a command, its driver, is optional; `_pool` refuses a program
         pass
     elif (spec.program is None) == (spec.command is None):
@@ -106,6 +107,7 @@ def _not_found(command: str) -> str:
 
 
 def _image(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    """Whether the target has the image, and the image the program."""
     if spec.image is not None and not capabilities.images:
         remedy = (
             "is not installed over ssh: run spotmpi on the login node, or leave it out and load software by slurm.setup"
@@ -147,6 +149,7 @@ def _missing(spec: JobSpec, launcher: Launcher, capabilities: TargetCapabilities
 
 
 def _pool(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    """What a pool lacks, and what has no meaning for one."""
     if spec.launcher != POOL:
         if spec.pool is not None:
             yield Problem("pool", None, f'needs launcher = "pool", not "{spec.launcher}"')
@@ -178,6 +181,7 @@ def _no_workers(what: str) -> str:
 
 
 def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    """What a stream lacks on this target, and what has no meaning for one."""
     streams = spec.program is not None and _option(spec.args, "--batches") == "stream"
     if spec.stream is None:
         if streams:
@@ -221,6 +225,7 @@ def _option(args: Sequence[str], name: str) -> str | None:
 
 
 def _environment(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    """Names and values of variables, and those of the terminal that are passed on."""
     for key, value in spec.env.items():
         if not re.fullmatch(validate_cluster.VARIABLE, key):
             yield Problem(f"env.{key}", value, "names of variables have letters, digits and _ only")
@@ -243,6 +248,7 @@ def _environment(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Pr
 
 
 def _code(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    """Whether the code and the files can be read and shipped."""
     for key, value in (("code", spec.code), ("files", spec.files)):
         if value and spec.program:
             yield Problem(key, value, "is for a command of your own; the programs of an image bring their code")
@@ -314,6 +320,7 @@ def _resources(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Prob
 
 
 def _metrics(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    """Whether the pattern finds iterations, and what programs report themselves."""
     pattern = spec.metrics.pattern
     if pattern is not None:
         try:
@@ -362,6 +369,7 @@ def _money(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
 
 
 def _capacity(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    """What is for a deadline alone, and what keeps the target from meeting one."""
     table = spec.capacity
     given = table.model_dump(exclude_defaults=True)
     for key in sorted(_OF_SIMULATIONS & given.keys()):

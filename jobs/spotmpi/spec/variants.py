@@ -67,6 +67,7 @@ def read(texts: Iterable[str], base: JobSpec, wrong: Collection[str] = ()) -> tu
 
 
 def _read(text: str, base: JobSpec) -> Variant:
+    """The variant of *base* that *text* describes; InputError where it describes none."""
     name, colon, rest = text.partition(":")
     settings = tuple(_split(rest))
     if not colon or not settings:

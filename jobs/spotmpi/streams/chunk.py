@@ -22,7 +22,7 @@ SKIP = "skip"
 _SUBSTITUTES = 16  # batches that are tried in place of one that cannot be prepared
 
 
-class Request(NamedTuple):
+class ChunkRequest(NamedTuple):
     """One batch: its number, and what is prepared: the seed and rows of itself and of its substitutes."""
 
     number: int
@@ -111,7 +111,7 @@ def current() -> tuple[int, str, float] | None:
     return each and (each.number, each.rows, time.monotonic() - each.begin)
 
 
-def request(order: Order, number: int) -> Request:
+def request(order: Order, number: int) -> ChunkRequest:
     """The request for batch *number*.
 
     A batch that is skipped is replaced by the next one, so that ranks stay in step; where an incomplete global step is
@@ -120,10 +120,10 @@ def request(order: Order, number: int) -> Request:
     settings = order.settings
     replaced = settings.on_error == SKIP and settings.last_batch != "keep"
     numbers = range(number, number + 1 + (_SUBSTITUTES if replaced else 0))
-    return Request(number, tuple((each, order.seed(each), tuple(order.slices(each))) for each in numbers))
+    return ChunkRequest(number, tuple((each, order.seed(each), tuple(order.slices(each))) for each in numbers))
 
 
-def prepare(settings: Settings, requests: Sequence[Request]) -> Chunk:
+def prepare(settings: Settings, requests: Sequence[ChunkRequest]) -> Chunk:
     """Read and prepare the batches of a chunk.
 
     Raises:

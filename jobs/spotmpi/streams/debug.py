@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spotmpi.streams.chunk import Chunk, Request
+from spotmpi.streams.chunk import Chunk, ChunkRequest
 from spotmpi.streams.engine import Task
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Settings, describe
@@ -18,7 +18,7 @@ MAX_CHECKS = 4  # under way: a rank keeps a copy of the batch of each
 
 
 class _Check(NamedTuple):
-    request: Request
+    request: ChunkRequest
     batch: Any  # as the first worker prepared it
     worker: int
     task: Task
@@ -27,11 +27,11 @@ class _Check(NamedTuple):
 class Checks:
     """The checks of a rank; *submit* has a batch prepared by a worker other than the one that it is given."""
 
-    def __init__(self, settings: Settings, submit: Callable[[Request, int], Task]) -> None:
+    def __init__(self, settings: Settings, submit: Callable[[ChunkRequest, int], Task]) -> None:
         self._settings, self._submit = settings, submit
         self._under_way: deque[_Check] = deque()
 
-    def begin(self, chunk: Chunk, requests: Sequence[Request], first: bool) -> None:
+    def begin(self, chunk: Chunk, requests: Sequence[ChunkRequest], first: bool) -> None:
         """Begin the checks of a chunk; the *first* batch of a rank is always among the sample."""
         batches = dict(chunk.batches)
         for each in requests:

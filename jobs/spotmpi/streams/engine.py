@@ -42,17 +42,17 @@ def execute(call: bytes) -> chunk.Sealed:
         raise
 
 
-class Place(NamedTuple):
+class TaskLocation(NamedTuple):
     """The worker that has a task, and what it prepares now: number, rows and seconds of a batch."""
 
     worker: Member
     batch: tuple[int, str, float] | None
 
 
-OnWait = Callable[[Place | None], None]
+OnWait = Callable[[TaskLocation | None], None]
 
 
-def _ignore(place: Place | None) -> None:
+def _ignore(place: TaskLocation | None) -> None:
     pass
 
 
@@ -135,7 +135,7 @@ class Engine:
         named = ((worker_member(str(worker["name"])), str(address)) for address, worker in workers.items())
         return {member: address for member, address in named if member is not None}
 
-    def place(self, key: str) -> Place | None:
+    def place(self, key: str) -> TaskLocation | None:
         """Where the task of a key is; None where that is unknown, as of one that waits for a worker."""
         try:
             processing = self._client.processing()
@@ -146,9 +146,9 @@ class Engine:
         try:
             call = self._client._run
             batches = self._client.sync(call, chunk.current, workers=[address], callback_timeout=_ASK_TIMEOUT)
-            return Place(worker, batches[address])
+            return TaskLocation(worker, batches[address])
         except Exception:  # it may be frozen
-            return Place(worker, None)
+            return TaskLocation(worker, None)
 
     def publish(self, name: str, text: str) -> None:
         """Give a text to every client of the scheduler that receives this name, now or later."""

@@ -25,7 +25,7 @@ from spotmpi.streams.order import DROP, FORMATS, KEEP, PARQUET, PREDICT, TRAIN, 
 from spotmpi.streams.sinks import FunctionSink, ResultFiles, Sink
 from spotmpi.streams.sources import function
 from spotmpi.streams.stream import Stream, stream
-from spotmpi.streams.topic_sink import Identity, TopicSink
+from spotmpi.streams.topic_sink import SinkIdentity, TopicSink
 from spotmpi.streams.topics import is_topic
 
 _OF_GPU = re.compile("accelerator|cuda|cudnn|cublas|nccl|hip error|out ?of ?memory", re.IGNORECASE)
@@ -87,7 +87,7 @@ def open_sink(batches: Stream, folder: Path) -> Sink:
     if is_topic(write):
         run, attempt = os.environ[protocol.ENV_RUN], int(os.environ[protocol.ENV_ATTEMPT])
         assert batches.broadcast  # in a run
-        identity = Identity(run, attempt, batches.rank, batches.size)
+        identity = SinkIdentity(run, attempt, batches.rank, batches.size)
         return TopicSink(write, identity, batches.broadcast, folder.with_name(TOPICS))
     return ResultFiles(folder, write) if write in FORMATS else FunctionSink(function(write))
 

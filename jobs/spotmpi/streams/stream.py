@@ -19,9 +19,9 @@ from spotmpi.agent import protocol
 from spotmpi.agent.plan import WORKER
 from spotmpi.programs.exits import leave
 from spotmpi.streams import chunk, meter
-from spotmpi.streams.chunk import Chunk, Request, Skip
+from spotmpi.streams.chunk import Chunk, ChunkRequest, Skip
 from spotmpi.streams.debug import Checks
-from spotmpi.streams.engine import Engine, Place, Task
+from spotmpi.streams.engine import Engine, Task, TaskLocation
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost
 from spotmpi.streams.figures import percent
 from spotmpi.streams.meter import Counts, Meter, Report
@@ -51,7 +51,7 @@ class Submit(Protocol):
 class _Chunk(NamedTuple):
     """A chunk under way."""
 
-    requests: list[Request]
+    requests: list[ChunkRequest]
     task: Task
 
 
@@ -148,7 +148,7 @@ class Stream:
         title = f"batch {numbers[0]}"
         return _Chunk(requests, self._submit(title, chunk.prepare, self.settings, requests, priority=-numbers[0]))
 
-    def _recompute(self, request: Request, worker: int) -> Task:
+    def _recompute(self, request: ChunkRequest, worker: int) -> Task:
         """The batch of *request* again, by a worker other than *worker*."""
         title = f"batch {request.number} again"
         return self._submit(title, chunk.prepare, self.settings, [request], priority=-request.number, avoid=worker)
@@ -178,7 +178,7 @@ class Stream:
         """
         begin, under_way = time.perf_counter(), len(self._under_way)
 
-        def on_wait(place: Place | None) -> None:
+        def on_wait(place: TaskLocation | None) -> None:
             waited = time.perf_counter() - begin
             preparing = min(place.batch[2], waited) if place and place.batch else 0.0
             pending = _pending(number, rows, place, waited)
@@ -206,7 +206,7 @@ class Stream:
             print(waiting_share(self.waited, self._meter.seconds), file=sys.stderr, flush=True)
 
 
-def _pending(number: int, rows: str, place: Place | None, waited: float) -> dict[str, Any]:
+def _pending(number: int, rows: str, place: TaskLocation | None, waited: float) -> dict[str, Any]:
     """What a rank waits for: the batch that its worker is at, else the first one of the chunk."""
     if place is None or place.batch is None:
         worker = None if place is None else str(place.worker)

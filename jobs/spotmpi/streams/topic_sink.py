@@ -31,7 +31,7 @@ _POLL = 1.0  # seconds
 _BATCHES = 64  # of a transaction
 
 
-class Identity(NamedTuple):
+class SinkIdentity(NamedTuple):
     """Whose results these are: the run, its attempt from 1 on, and the rank among all."""
 
     run: str
@@ -51,7 +51,7 @@ class TopicSink:
 
     most = _BATCHES
 
-    def __init__(self, address: str, identity: Identity, broadcast: Broadcast, record: Path) -> None:
+    def __init__(self, address: str, identity: SinkIdentity, broadcast: Broadcast, record: Path) -> None:
         self._address, self._identity, self._record = address, identity, record
         self._topic = topics.parse(address, _USE)
         reader = self._reader("")

@@ -12,10 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spotmpi.agent import protocol, recognition, record
+from spotmpi.agent import progress, protocol, record
 from spotmpi.agent.files import is_file, write_atomically
-from spotmpi.backends import follow
-from spotmpi.backends.base import Backend
+from spotmpi.backends.base import Backend, Messages, follow, submit
 from spotmpi.core import hints, names
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
@@ -158,6 +157,12 @@ def _with_time(trial: Trial, state: RunState) -> Trial:
 
 
 def _with_outcome(sweep: Sweep, trial: Trial, state: RunState, echo: Echo) -> Trial:
+    """*trial* after its run has ended: done, failed for good, or to be tried again.
+
+    Raises:
+        SweepStopped: a user has stopped the run.
+        SpotmpiError: it reported no iteration.
+    """
     trial = _with_time(trial, state)
     if state.state == record.SUCCEEDED:
         _require_reports(sweep, trial, state)
@@ -183,7 +188,7 @@ def _require_reports(sweep: Sweep, trial: Trial, state: RunState) -> None:
     sweep.update(dataclasses.replace(trial, state=FAILED, reason="it reported no iteration"))
     raise SpotmpiError(
         f"trial {trial.number}, run {state.id}, reported no iteration, and sweep {sweep.id} ends with it: "
-        f"{recognition.REMEDY}"
+        f"{progress.REMEDY}"
     )
 
 
@@ -204,7 +209,7 @@ def run_paths(trial: Trial, runs_folder: Path) -> names.RunPaths | None:
     return names.RunPaths(runs_folder / trial.runs[-1]) if trial.state == SUCCEEDED else None
 
 
-_TRIAL = follow.Messages(
+_TRIAL = Messages(
     "stopping the trial and the sweep; Ctrl-C again kills", "killing the trial", "the same command continues the study"
 )
 
@@ -233,13 +238,13 @@ class BackendRunner:
 
     def run(self, spec: JobSpec, run: str) -> RunState:
         """Run *spec* under that id and return its final state."""
-        plan = self._backend.plan(spec, run, self._say_once)
+        plan = self._backend.plan(spec, run, self._echo_once)
         for note in plan["notes"]:
-            self._say_once(note)
-        follow.submit(self._backend, spec, plan, self._echo)
+            self._echo_once(note)
+        submit(self._backend, spec, plan, self._echo)
         return self.follow(run)
 
-    def _say_once(self, text: str) -> None:
+    def _echo_once(self, text: str) -> None:
         """Show *text* unless an earlier trial has: trials of a kind have the same notes."""
         if text not in self._shown_notes:
             self._shown_notes.add(text)
@@ -247,7 +252,7 @@ class BackendRunner:
 
     def follow(self, run: str) -> RunState:
         """Wait for the end of a run; UnknownRun if there is none."""
-        state = follow.follow(self._backend, run, self._on_event, self._echo, _TRIAL)
+        state = follow(self._backend, run, self._on_event, self._echo, _TRIAL)
         self._placement.record(names.RunPaths(self._runs_folder / run))
         return state
 

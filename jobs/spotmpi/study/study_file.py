@@ -102,6 +102,7 @@ def _base(spec: object, folder: Path, overrides: Iterable[str] = ()) -> JobSpec:
 
 
 def _study(values: Mapping[str, Any], base: JobSpec, faults: Faults) -> Study:
+    """The study that *values* describe, with the problems found so far raised together."""
     file, faults = _read_file({**values, "spec": base.canonical()}, faults)
     file = file.model_copy(update={"parameters": {NODES: [base.nodes], **file.parameters}})
     base = base.model_copy(update={"nodes": 1})
@@ -150,6 +151,7 @@ def _budget(file: StudyFile) -> Budget:
 
 
 def _limit_problems(file: StudyFile, base: JobSpec, wrong: frozenset[str]) -> list[Problem]:
+    """What the settings of the study and *base* do not allow together; keys that are *wrong* count as not set."""
     problems = []
     limited = file.limits.time is not None or file.limits.money is not None
     if limited and file.limits.trial is None:
@@ -271,6 +273,7 @@ def _product(choices: _Choices) -> list[dict[str, Value]]:
 def _configurations(
     combined: Sequence[Values], tables: _Tables, base: JobSpec, faults: Faults
 ) -> tuple[list[tuple[Variant, int]], Faults]:
+    """The variant and number of nodes of each of *combined*, each once, and the faults with those found here."""
     names = dict.fromkeys(name for values in combined for name in values if name != NODES)
     varied = [name for name in names if len({str(values.get(name)) for values in combined}) > 1]
     configurations: dict[tuple[str, int], tuple[Variant, int]] = {}
@@ -291,6 +294,7 @@ def _configurations(
 
 
 def _variant(tables: _Tables, base: JobSpec, values: Values, varied: Sequence[str]) -> tuple[Variant, int]:
+    """The variant of *base* with *values*, named after those that are *varied*, and its number of nodes."""
     spec, settings = base, list[str]()
     for name, parameter in known_parameters.KNOWN.items():
         if name in values:

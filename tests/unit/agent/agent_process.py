@@ -14,7 +14,7 @@ import sys
 from spotmpi.agent import __main__, connection
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import Mounts, read_pod_context
-from spotmpi.agent.stop_source import Notice
+from spotmpi.agent.stop_requests import PreemptionNotice
 from spotmpi.agent.tcp import Tcp
 from tests import transient_errors
 
@@ -36,7 +36,7 @@ def main(folder: str, port: int) -> int:
     """Run the agent of `JOB_COMPLETION_INDEX` with its mounts below *folder* and its coordinator on *port*."""
     connection.HEARTBEAT_TIMEOUT = float(os.environ.get("HEARTBEAT_TIMEOUT", connection.HEARTBEAT_TIMEOUT))
     transient_errors.from_environment()
-    context, notice = read_pod_context(mounts_below(folder), CLOCK), Notice("the pod of this node")
+    context, notice = read_pod_context(mounts_below(folder), CLOCK), PreemptionNotice("the pod of this node")
     return __main__.run_member(context, Tcp(port), notice, int(os.environ.get("COPIES_PORT", "0")) or None)
 
 

@@ -45,7 +45,7 @@ from spotmpi.agent.attempt import Launch
 from spotmpi.agent.attempt_history import pods_at_work
 from spotmpi.agent.clock import Clock
 from spotmpi.agent.context import AgentContext, Mounts
-from spotmpi.agent.outcomes import Outcome, StopSource
+from spotmpi.agent.outcomes import Outcome, StopSignal
 from spotmpi.agent.places import Places
 from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, Member
 from spotmpi.agent.pod_record import PodRecord
@@ -214,11 +214,11 @@ class MachineClock(Clock):
     def __call__(self) -> float:
         return EPOCH + self._agent.world.now + self._agent.world.unix_offset
 
-    def awake(self) -> float:
+    def uptime(self) -> float:
         return 100.0 + 1000.0 * self._agent.number + self._agent.world.now
 
     def elapsed(self) -> float:
-        return self.awake() + 17.0
+        return self.uptime() + 17.0
 
     def sleep(self, seconds: float) -> None:
         self._agent.wait(seconds)
@@ -450,7 +450,7 @@ class SimulatedMembers:
             self._agent.wait(max(timeout, TICK))
         for worker in self.connections.values():
             if not worker.silent:
-                worker.last_received = self._agent.clock.awake()
+                worker.last_received = self._agent.clock.uptime()
         for place in set(self.connections) - set(self.workers):
             if self.connections[place].lost and self._world.up[self.pod(place)] <= self._world.now:
                 self._connect(place)
@@ -498,12 +498,12 @@ class SimulatedTransport:
         return self._agent.members
 
     def prepare(
-        self, context: AgentContext, number: int, stop_source: StopSource, run_record: Record, since: float
+        self, context: AgentContext, number: int, stop_signal: StopSignal, run_record: Record, since: float
     ) -> Launch | Outcome:
         members: Any = self._agent.members
         readiness = Readiness(lambda: context.with_pods(members.pods).hosts, members, Staging(None, ""), context.clock)
         readiness.addresses[host(COORDINATOR)] = "10.0.0.0"
-        failure = readiness.wait(context.plan["limits"]["start"], run_record, stop_source)
+        failure = readiness.wait(context.plan["limits"]["start"], run_record, stop_signal)
         if failure is not None:
             return failure
         command: Any = {"member": COORDINATOR, "name": "launcher", "arguments": ["mpirun"], "environment": {}}
@@ -523,8 +523,8 @@ class WatchedRecord(PodRecord):
         self._agent = agent
         super().__init__(context.folder, agent.clock, context.restart_count)
 
-    def take_attempt(self) -> int:
-        number = super().take_attempt()
+    def claim_attempt(self) -> int:
+        number = super().claim_attempt()
         self._agent.attempt = number
         self._agent.world.note("attempt", number, self._agent.number)
         if self._agent.replaced:  # during an earlier attempt

@@ -52,8 +52,6 @@ def test_the_pod_side_evaluates_no_type_that_python_3_8_refuses_to_subscript(pat
             | {
                 "hashlib",
                 "datetime",
-                "spotmpi.agent.recognition",
-                "spotmpi.agent.exit_diagnosis",
                 "spotmpi.agent.transport",
             },
         ),

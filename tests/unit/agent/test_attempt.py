@@ -61,7 +61,7 @@ class JumpingClock(Clock):
     def __call__(self) -> float:
         return 1_795_000_000.0 + self.slept + self.worked
 
-    def awake(self) -> float:
+    def uptime(self) -> float:
         return 5000.0 + self.worked
 
     def elapsed(self) -> float:
@@ -72,7 +72,7 @@ class JumpingClock(Clock):
 
 
 class SuspendingSource:
-    """A stop source that suspends the machine once the program has printed a line, and lets the program end later."""
+    """A stop signal that suspends the machine once the program has printed a line, and lets the program end later."""
 
     def __init__(self, folder: Path, clock: JumpingClock, slept: float, worked: float) -> None:
         self.attempt: Attempt | None = None
@@ -130,11 +130,11 @@ def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the
         "ending": {"at": 0.0, "reason": ENDING},
     }
     source = SuspendingSource(tmp_path, clock, slept, worked)
-    counts = {"run": clock.awake(), "cost": clock.elapsed(), "ending": clock()}
+    counts = {"run": clock.uptime(), "cost": clock.elapsed(), "ending": clock()}
     until = {name: None if seconds is None else counts[name] + seconds for name, seconds in deadlines.items()}
     record = Record(str(tmp_path), clock)
     command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": waits, "environment": {}}
-    ends = Deadlines(clock.awake() + 60.0)._replace(**until)
+    ends = Deadlines(clock.uptime() + 60.0)._replace(**until)
     launch = Launch([command], {}, str(tmp_path / "rank-0.pid"), rate=1.0, deadlines=ends)
     source.attempt = Attempt(1, plan, launch, record, source, clock)
 
@@ -211,7 +211,7 @@ time.sleep(60)
 
 
 class LosingSource:
-    """A stop source that loses a node once the program has printed a line; the program may then end its write."""
+    """A stop signal that loses a node once the program has printed a line; the program may then end its write."""
 
     def __init__(self, folder: Path) -> None:
         self.attempt: Attempt | None = None
@@ -266,7 +266,7 @@ time.sleep(60)
 
 
 class EndingSource:
-    """A stop source that requests an end after a checkpoint once the program has printed a line."""
+    """A stop signal that requests an end after a checkpoint once the program has printed a line."""
 
     def __init__(self, cause: str) -> None:
         self.attempt: Attempt | None = None

@@ -11,8 +11,7 @@ import pytest
 
 from spotmpi.agent import protocol
 from spotmpi.agent.attempt_history import AttemptHistory
-from spotmpi.agent.limits import MAX_LOSSES
-from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome
+from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, MAX_LOSSES, NOT_RETRYABLE, STOPPED, Outcome
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
 from tests.clocks import SetClock
@@ -106,7 +105,7 @@ def test_an_attempt_is_recorded_with_everything_that_its_program_reported(run: R
         "present": 1005.0,
         "started": 1010.0,
         "ended": 1100.0,
-        "held": 95.0,
+        "elapsed": 95.0,
         "cause": "interruption",
         "reason": "node 1 is going away",
         "exit_code": 75,

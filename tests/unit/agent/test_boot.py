@@ -35,7 +35,7 @@ unpacked, execv = os.listdir, os.execv
 # As the first process of a pod, for which the kernel drops what has no handler and is not blocked.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.listdir = lambda folder: os.kill(os.getpid(), signal.SIGTERM) or unpacked(folder)
-agent = "from spotmpi.agent.stop_source import Notice; print(Notice('this node').reason)"
+agent = "from spotmpi.agent.stop_requests import PreemptionNotice; print(PreemptionNotice('this node').reason)"
 os.execv = lambda *arguments: execv(sys.executable, [sys.executable, "-c", agent])
 main_path = os.pathsep.join(sys.path)
 os.chdir = lambda folder: os.environ.__setitem__("PYTHONPATH", main_path)

@@ -80,7 +80,7 @@ def test_a_block_that_has_started_before_the_submission_is_used_at_once() -> Non
 def test_a_run_leaves_its_block_for_the_next_group_before_ec2_ends_nodes() -> None:
     run = BlockRun(["block", "g5"], {"block": (0, 3)}, block=SIZE, g5=SIZE)
     run.run_until(3 - LEAVE / HOUR - 0.01)
-    assert run.cluster.places() == ["block"] * SIZE and "ending" not in placement.placed(run.plan, run.state)
+    assert run.cluster.places() == ["block"] * SIZE and "ending" not in placement.with_placement(run.plan, run.state)
     run.run_until(3)
     assert run.cluster.places() == ["g5"] * SIZE and run.cluster.ended_by_ec2 == 0
     last = run.state["decisions"][-1]
@@ -94,7 +94,7 @@ def test_without_another_group_node_0_ends_the_run_in_time_and_the_controller_le
     run = BlockRun(["block"], {"block": (0, 3)}, block=SIZE)
     run.run_until(3 - (LEAVE - 60) / HOUR)
     assert groups_of(run.state) == ["block"] and run.cluster.places() == ["block"] * SIZE
-    assert placement.placed(run.plan, run.state)["ending"] == {
+    assert placement.with_placement(run.plan, run.state)["ending"] == {
         "at": START + 3 * HOUR - LEAVE,
         "reason": f"the Capacity Block {FIRST} ends at {placement.utc(START + 3 * HOUR)}; {NO_OTHER}",
     }
@@ -121,7 +121,7 @@ def test_a_run_goes_on_in_its_next_block_and_waits_without_nodes_between_both() 
     assert last["reason"] == f"the Capacity Block {FIRST} ends at {ends}; {waits}"
     run.run_until(4.02)
     assert run.cluster.places() == ["two"] * SIZE and groups_of(run.state) == ["one", "two"]
-    assert "ending" in placement.placed(run.plan, run.state)
+    assert "ending" in placement.with_placement(run.plan, run.state)
 
 
 def test_a_block_later_in_the_order_is_passed_over_before_its_start_and_after_its_end() -> None:
@@ -157,7 +157,7 @@ def test_whatever_comes_and_goes_ec2_ends_no_node_of_a_run_and_no_gang_is_of_two
             run.run_until(run.hours + 0.001)
             places = run.cluster.places()
             assert len(set(filter(None, places))) <= 1
-            ending = placement.placed(run.plan, run.state).get("ending")
+            ending = placement.with_placement(run.plan, run.state).get("ending")
             if ending is not None and run.cluster.now > ending["at"] and places and None not in places:
                 return  # node 0's agent has ended it
     assert run.cluster.ended_by_ec2 == 0

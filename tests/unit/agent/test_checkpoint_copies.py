@@ -26,7 +26,7 @@ from spotmpi.agent.checkpoint_files import newest_iteration
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext, Mounts
 from spotmpi.agent.plan import NODE, Member
-from spotmpi.agent.stop_source import Notice
+from spotmpi.agent.stop_requests import PreemptionNotice
 from spotmpi.checkpoint.memory import Memory
 from tests.clocks import SetClock
 from tests.contract.processes import wait_until
@@ -132,9 +132,9 @@ class Asked(SetClock):
         super().__init__()
         self.asked = threading.Event()
 
-    def awake(self) -> float:
+    def uptime(self) -> float:
         self.asked.set()
-        return super().awake()
+        return super().uptime()
 
 
 def test_what_comes_after_a_long_wait_is_followed_by_no_long_pause(tmp_path: Path, copies: Any) -> None:
@@ -583,7 +583,7 @@ def test_on_slurm_the_next_node_copies_what_it_has_to_the_volume_before_it_ends(
     monkeypatch.setattr(worker, "run", work)
     try:
         transport: Any = SimpleNamespace(exchange=None)
-        assert __main__.run_member(context, transport, Notice("this node", signals=()), first) == code
+        assert __main__.run_member(context, transport, PreemptionNotice("this node", signals=()), first) == code
     finally:
         sender.close()
     assert names(volume) == [files.name_of(iteration) for iteration in iterations]

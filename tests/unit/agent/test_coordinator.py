@@ -14,7 +14,7 @@ from spotmpi.agent import network, protocol, readiness
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.readiness import Readiness, Staging
-from spotmpi.agent.stop_source import CoordinatorStopSource, NoticedNodes
+from spotmpi.agent.stop_requests import CoordinatorStopSignal, NoticedNodes
 from tests.clocks import SetClock
 from tests.unit.agent.agent_process import mounts_below
 
@@ -168,15 +168,15 @@ def test_data_that_cannot_be_copied_ends_the_attempt_with_the_node_in_the_reason
     assert waiting.wait() == failure._replace(reason="node 0: data /shared cannot be staged: a reason")
 
 
-def stop_source(
+def stop_signal(
     notices: dict[Member, str] | None = None,
     ended: dict[Member, tuple[int, str]] | None = None,
     lost: list[Member] | None = None,
     reason: str | None = None,
     folder: Path | None = None,
     larger: int | None = None,
-) -> CoordinatorStopSource:
-    """The stop source of three nodes: what coordinator and notice (*reason*) of node 0 report."""
+) -> CoordinatorStopSignal:
+    """The stop signal of three nodes: what coordinator and notice (*reason*) of node 0 report."""
     plan = {"grace": 60.0}
     mounts, clock = mounts_below(str(folder or "/nowhere")), SetClock(100.0)
     context: Any = SimpleNamespace(plan=plan, folder="/", mounts=mounts, clock=clock)
@@ -194,7 +194,7 @@ def stop_source(
     )
     notice: Any = SimpleNamespace(reason=reason)
     transport: Any = SimpleNamespace(remote_launchers=lambda context: 0, supervised=True)
-    return CoordinatorStopSource(context, coordinator, notice, transport)
+    return CoordinatorStopSignal(context, coordinator, notice, transport)
 
 
 def values_of(request: StopRequest | None) -> tuple[str, str | None, bool] | None:
@@ -214,14 +214,14 @@ def values_of(request: StopRequest | None) -> tuple[str, str | None, bool] | Non
     ],
 )
 def test_reports_of_nodes_end_the_attempt(state: dict[str, Any], expected: tuple[str, str, bool] | None) -> None:
-    assert values_of(stop_source(**state).pending()) == expected
+    assert values_of(stop_signal(**state).pending()) == expected
 
 
 @pytest.mark.parametrize(("checkpoint", "resumed", "grows"), [(None, None, False), (7, None, True), (None, 0, True)])
 def test_an_attempt_with_checkpoints_ends_for_more_nodes_after_one(
     checkpoint: int | None, resumed: int | None, grows: bool
 ) -> None:
-    source = stop_source(larger=4)
+    source = stop_signal(larger=4)
     assert source.pending() is None, "it has not started"
     source.progress = cast(Any, SimpleNamespace(checkpoint=checkpoint, resumed=resumed))
     reason = "4 nodes are there: continues on 4 in place of 2"
@@ -231,7 +231,7 @@ def test_an_attempt_with_checkpoints_ends_for_more_nodes_after_one(
 def test_a_stop_by_a_user_comes_first(tmp_path: Path) -> None:
     (tmp_path / "pod").mkdir()
     (tmp_path / "pod" / "annotations").write_text('spotmpi.dev/stop="enough"\n')
-    assert values_of(stop_source(reason="the pod got SIGTERM", folder=tmp_path).pending()) == (STOPPED, "enough", True)
+    assert values_of(stop_signal(reason="the pod got SIGTERM", folder=tmp_path).pending()) == (STOPPED, "enough", True)
 
 
 @pytest.mark.parametrize(
@@ -246,12 +246,12 @@ def test_a_stop_by_a_user_comes_first(tmp_path: Path) -> None:
 def test_a_failed_attempt_counts_as_interrupted_where_a_node_is_lost_or_about_to_go(
     state: dict[str, Any], expected: tuple[str, tuple[int, ...]] | None
 ) -> None:
-    interruption = stop_source(**state).interruption()
+    interruption = stop_signal(**state).interruption()
     assert (interruption and (interruption.reason, interruption.lost_nodes)) == expected
 
 
 def test_a_node_that_gave_notice_is_not_lost() -> None:
-    assert stop_source(lost=NODES[1:], notices={NODES[2]: "the pod got SIGTERM"}).lost_nodes() == (1,)
+    assert stop_signal(lost=NODES[1:], notices={NODES[2]: "the pod got SIGTERM"}).lost_nodes() == (1,)
 
 
 class Noticed:
@@ -312,7 +312,7 @@ def test_without_a_margin_a_notice_ends_an_attempt_at_once() -> None:
 
 
 def test_a_notice_before_ranks_train_ends_an_attempt_at_once() -> None:
-    source = stop_source(notices={NODES[1]: "a"})
+    source = stop_signal(notices={NODES[1]: "a"})
     source._noticed = Noticed().nodes
     assert source.pending() is not None
     source.progress = cast(Any, SimpleNamespace(checkpoint=None, resumed=None))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spotmpi.agent import exit_diagnosis
-from spotmpi.agent.lines import Line
+from spotmpi.agent import launcher_output
+from spotmpi.agent.launcher_output import Line
 
 
 def banner(text: str) -> str:
@@ -169,16 +169,16 @@ SCHEDULER = "node 0: the scheduler was killed by SIGKILL"
 def test_the_reason_of_an_end_comes_from_the_exit_code_and_the_last_lines(
     code: int, lines: list[Line], reason: str, effective: int
 ) -> None:
-    assert exit_diagnosis.describe(2, code, lines) == reason
-    assert exit_diagnosis.effective_exit_code(code, lines) == effective
+    assert launcher_output.describe(2, code, lines) == reason
+    assert launcher_output.effective_exit_code(code, lines) == effective
 
 
 def test_a_launcher_that_exits_with_0_has_succeeded_whatever_it_printed() -> None:
-    assert exit_diagnosis.effective_exit_code(0, err(TORCHRUN.format(code=3))) == 0
+    assert launcher_output.effective_exit_code(0, err(TORCHRUN.format(code=3))) == 0
 
 
 @pytest.mark.parametrize("text", [KILLED, KILLED_4, OPEN_MPI_4, ABORTED, TORCHRUN.format(code=-9), LOST])
 def test_a_rank_that_prints_what_launchers_print_is_not_taken_for_one(text: str) -> None:
     for lines in (err(text, rank=0), [Line(None, "o", line.text) for line in err(text)]):
-        assert exit_diagnosis.effective_exit_code(3, lines) == 3
-        assert exit_diagnosis.describe(2, 3, lines).startswith("the launcher on node 2 ended with exit code 3")
+        assert launcher_output.effective_exit_code(3, lines) == 3
+        assert launcher_output.describe(2, 3, lines).startswith("the launcher on node 2 ended with exit code 3")

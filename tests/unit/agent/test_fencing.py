@@ -19,7 +19,7 @@ from tests.transient_errors import TransientErrors
 
 def test_no_record_of_an_attempt_is_written_after_a_newer_one_has_begun(tmp_path: Path) -> None:
     old, new = PodRecord(str(tmp_path)), PodRecord(str(tmp_path))
-    assert (old.take_attempt(), new.take_attempt()) == (1, 2)
+    assert (old.claim_attempt(), new.claim_attempt()) == (1, 2)
     files = sorted(tmp_path.rglob("*"))
 
     writes: list[Callable[[], None]] = [
@@ -40,18 +40,18 @@ def test_no_record_of_an_attempt_is_written_after_a_newer_one_has_begun(tmp_path
 
 def test_an_agent_that_was_replaced_between_two_attempts_takes_no_other_one(tmp_path: Path) -> None:
     old, new = PodRecord(str(tmp_path)), PodRecord(str(tmp_path))
-    assert (old.take_attempt(), new.take_attempt()) == (1, 2)
+    assert (old.claim_attempt(), new.claim_attempt()) == (1, 2)
     with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
-        old.take_attempt()
+        old.claim_attempt()
     new.event("started")
 
 
 def test_a_newer_attempt_is_seen_where_a_listing_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux keeps what it knows of a folder on NFS for 30 to 60 s (acdirmin and acdirmax, nfs(5))."""
     old = PodRecord(str(tmp_path))
-    old.take_attempt()
+    old.claim_attempt()
     listdir = os.listdir
-    PodRecord(str(tmp_path)).take_attempt()
+    PodRecord(str(tmp_path)).claim_attempt()
     monkeypatch.setattr(os, "listdir", lambda path: ["1"] if str(path).endswith("attempts") else listdir(path))
 
     with pytest.raises(fencing.Fenced):
@@ -60,8 +60,8 @@ def test_a_newer_attempt_is_seen_where_a_listing_is_old(tmp_path: Path, monkeypa
 
 def test_a_newer_attempt_is_seen_where_two_were_taken_at_once(tmp_path: Path) -> None:
     old, new = PodRecord(str(tmp_path)), PodRecord(str(tmp_path))
-    old.take_attempt()
-    new.take_attempt()
+    old.claim_attempt()
+    new.claim_attempt()
     fencing.announce(str(tmp_path), 1)  # written last
 
     with pytest.raises(fencing.Fenced):
@@ -72,7 +72,7 @@ def test_a_newer_attempt_is_seen_where_two_were_taken_at_once(tmp_path: Path) ->
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("")])
 def test_an_unreadable_number_fences_no_agent(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     ours = PodRecord(str(tmp_path))
-    ours.take_attempt()
+    ours.claim_attempt()
     damage(tmp_path / fencing.NEWEST)
     ours.event("started")
 
@@ -82,9 +82,9 @@ def test_an_agent_that_cannot_read_whether_it_is_fenced_off_writes_nothing(
 ) -> None:
     """It was frozen, or out of reach of its volume, whose first answers are errors."""
     old = PodRecord(str(tmp_path))
-    old.take_attempt()
+    old.claim_attempt()
     new = PodRecord(str(tmp_path))
-    new.take_attempt()
+    new.claim_attempt()
     files = sorted(tmp_path.rglob("*"))
     errors = TransientErrors(monkeypatch.setattr)
 
@@ -107,7 +107,7 @@ def test_a_handle_that_is_stale_for_a_moment_keeps_no_agent_from_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = PodRecord(str(tmp_path))
-    ours.take_attempt()
+    ours.claim_attempt()
     errors = TransientErrors(monkeypatch.setattr)
     for call, name in (("read", fencing.NEWEST), ("list", "attempts")):
         errors.add(call, f"*/{name}", errno.ESTALE)

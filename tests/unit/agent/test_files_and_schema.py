@@ -46,7 +46,7 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: 
         (json.dumps({"started": 1.0}), False),
         (json.dumps({**OLD, "started": "1"}), False),
         (json.dumps({**OLD, "ended": None}), False),
-        (json.dumps({**OLD, "held": [1]}), False),
+        (json.dumps({**OLD, "elapsed": [1]}), False),
         (json.dumps({**OLD, "start": "soon"}), False),
         (json.dumps({**OLD, "lost_nodes": 5}), False),
         (json.dumps({**OLD, "world": {}}), False),

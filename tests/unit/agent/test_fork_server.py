@@ -87,7 +87,7 @@ def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
     if ranks.socket:
         ranks.server.kill()
         ranks.server.wait()
-        processes.kept.discard(ranks.server.pid)
+        processes.exempt.discard(ranks.server.pid)
 
 
 @pytest.mark.parametrize("options", [[], ["-u"], ["-O", "-B"]], ids=str)
@@ -220,7 +220,7 @@ def test_a_server_that_is_killed_takes_ranks_along_and_another_one_is_started(ra
     code, output, errors = ranks.run("0")
     assert code == 0 and output and "ranks start without preload: no fork server: Connection refused" in errors
     ranks.serve((ranks.folder / "train.py").read_text(), ["json"])
-    assert ranks.server.pid != before.pid and before.pid not in processes.kept
+    assert ranks.server.pid != before.pid and before.pid not in processes.exempt
     assert ranks.run("0")[2] == ""
 
 

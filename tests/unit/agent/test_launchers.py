@@ -160,7 +160,7 @@ def context_of(tmp_path: Path, **values: Any) -> AgentContext:
 
 
 def commands_of(context: AgentContext, environment: dict[str, str]) -> list[Command]:
-    return launch.gang_commands(context.plan, [0], node.place(context._replace(member=COORDINATOR), environment))
+    return launch.gang_commands(context.plan, [0], node.location(context._replace(member=COORDINATOR), environment))
 
 
 @pytest.fixture

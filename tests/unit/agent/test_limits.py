@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from spotmpi.agent import limits
+from spotmpi.agent import outcomes
 from spotmpi.agent.schema import AttemptRecord
 
-LOSSES = limits.MAX_LOSSES
+LOSSES = outcomes.MAX_LOSSES
 
 
 def plan(cost: float | None) -> Any:
@@ -33,20 +33,20 @@ def plan(cost: float | None) -> Any:
         # Clocks of two machines that differ make no time negative.
         ([{"started": 1500, "ended": 1600}, {"present": 1400, "started": 1410, "ended": 1500}], 100 + 600),
         # What an agent has measured counts, whatever happened to its clock meanwhile.
-        ([{"present": 1900, "started": 1905, "ended": 100, "held": 300.0}], 300 + 600),
-        ([{"present": 100, "started": 105, "ended": 1900, "held": 300.0}], 300 + 100),
+        ([{"present": 1900, "started": 1905, "ended": 100, "elapsed": 300.0}], 300 + 600),
+        ([{"present": 100, "started": 105, "ended": 1900, "elapsed": 300.0}], 300 + 100),
     ],
 )
 def test_the_time_for_which_nodes_were_held(attempts: list[AttemptRecord], seconds: float) -> None:
-    assert sum(limits.node_seconds(attempts, now=2000)) == seconds
+    assert sum(outcomes.node_seconds(attempts, now=2000)) == seconds
 
 
 def test_the_remaining_money_pays_until_a_checkpoint_before_the_limit() -> None:
     # $6 at $2 an hour are 3 hours, of which 700 s are spent and 60 s are kept for the checkpoint.
     before: list[Any] = [{"present": 1000, "started": 1050, "ended": 1100, "world": {"rate": 2.0}}]
-    assert limits.seconds_left(plan(6), 2.0, before, now=5000) == pytest.approx(3 * 3600 - 700 - 60)
-    assert limits.seconds_left(plan(None), 2.0, before, now=5000) is None
-    assert limits.seconds_left(plan(6), None, before, now=5000) is None
+    assert outcomes.seconds_left(plan(6), 2.0, before, now=5000) == pytest.approx(3 * 3600 - 700 - 60)
+    assert outcomes.seconds_left(plan(None), 2.0, before, now=5000) is None
+    assert outcomes.seconds_left(plan(6), None, before, now=5000) is None
 
 
 def test_each_attempt_costs_what_its_own_world_did() -> None:
@@ -56,15 +56,15 @@ def test_each_attempt_costs_what_its_own_world_did() -> None:
         {"started": 3600, "world": {"rate": 8.0}},
         {"started": 7200, "ended": 9000},
     ]
-    assert limits.dollars(attempts, now=9000) == pytest.approx(10)
-    assert limits.seconds_left(plan(12), 4.0, attempts, now=9000) == pytest.approx(1800 - 60)
+    assert outcomes.dollars(attempts, now=9000) == pytest.approx(10)
+    assert outcomes.seconds_left(plan(12), 4.0, attempts, now=9000) == pytest.approx(1800 - 60)
 
 
 def test_the_reason_of_a_spent_limit_names_money_rate_and_remedy() -> None:
     reason = "limits.cost ($2.5) is nearly spent at $36 an hour; raise it and resume the run"
-    assert limits.cost_reason(plan(2.5), 36.0) == reason
+    assert outcomes.cost_reason(plan(2.5), 36.0) == reason
     of_deadline: Any = {**plan(2.5), "capacity": {"deadline": {"budget": 2.5}}}
-    assert limits.cost_reason(of_deadline, 36.0) == reason.replace("limits.cost", "capacity.budget")
+    assert outcomes.cost_reason(of_deadline, 36.0) == reason.replace("limits.cost", "capacity.budget")
 
 
 def lost(*nodes: int, **values: Any) -> AttemptRecord:
@@ -86,28 +86,28 @@ BETWEEN = [lost(), lost(2), lost(cause="failure"), lost(lost_nodes=None)]
     ],
 )
 def test_a_node_that_is_lost_too_often_is_named(attempts: list[AttemptRecord], node: int | None) -> None:
-    assert limits.repeatedly_lost_node(attempts) == node
+    assert outcomes.repeatedly_lost_node(attempts) == node
 
 
 @pytest.mark.parametrize("key", ["last_iteration", "resumed_iteration", "checkpoint_iteration"])
 def test_a_run_that_makes_progress_may_lose_a_node_any_number_of_times(key: str) -> None:
-    assert limits.repeatedly_lost_node([lost(1, **{key: number}) for number in range(100)]) is None
+    assert outcomes.repeatedly_lost_node([lost(1, **{key: number}) for number in range(100)]) is None
     attempts = [*[lost(1)] * (LOSSES - 1), lost(1, **{key: 0})]
-    assert limits.repeatedly_lost_node(attempts) is None, "iteration 0 is progress once"
-    assert limits.repeatedly_lost_node([*attempts, *[lost(1, **{key: 0})] * (LOSSES - 1)]) == 1
+    assert outcomes.repeatedly_lost_node(attempts) is None, "iteration 0 is progress once"
+    assert outcomes.repeatedly_lost_node([*attempts, *[lost(1, **{key: 0})] * (LOSSES - 1)]) == 1
 
 
 def test_the_same_iterations_again_are_no_progress() -> None:
     first = lost(1, last_iteration=500, checkpoint_iteration=300)
     again = lost(1, last_iteration=490, resumed_iteration=300)
-    assert limits.repeatedly_lost_node([first, *[again] * (LOSSES - 2)]) is None
-    assert limits.repeatedly_lost_node([first, *[again] * (LOSSES - 1)]) == 1
+    assert outcomes.repeatedly_lost_node([first, *[again] * (LOSSES - 2)]) is None
+    assert outcomes.repeatedly_lost_node([first, *[again] * (LOSSES - 1)]) == 1
     further = lost(1, last_iteration=501, resumed_iteration=300)
-    assert limits.repeatedly_lost_node([first, *[again] * (LOSSES - 2), further, again]) is None
+    assert outcomes.repeatedly_lost_node([first, *[again] * (LOSSES - 2), further, again]) is None
 
 
 def test_the_reason_of_repeated_losses_names_the_node_and_what_to_look_at() -> None:
-    reason = limits.loss_reason(3)
+    reason = outcomes.loss_reason(3)
     assert reason.startswith(f"node 3 was lost {LOSSES} times without notice and the run made no progress: if its pod ")
     assert reason.endswith(
         "exceeded its memory limit (`kubectl describe pod` shows OOMKilled), raise resources.memory and resume the run"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotmpi.agent import protocol
-from spotmpi.agent.lines import MAX_LINE, Line, LineSplitter, PieceSplitter
+from spotmpi.agent.launcher_output import MAX_LINE, Line, LineSplitter, PieceSplitter
 from spotmpi.agent.rank_wrapper import Tagger
 
 

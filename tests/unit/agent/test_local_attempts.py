@@ -21,7 +21,7 @@ from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.children import Children, NoMembers, read_context, reserve_port
 from spotmpi.agent.context import AgentContext, in_run_folder
 from spotmpi.agent.coordinator import AttemptLoop
-from spotmpi.agent.lines import Line
+from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.outcomes import (
     FAILURE,
     INTERRUPTION,
@@ -35,7 +35,7 @@ from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
-from spotmpi.agent.stop_source import CoordinatorStopSource, Notice
+from spotmpi.agent.stop_requests import CoordinatorStopSignal, PreemptionNotice
 from tests.clocks import SetClock
 from tests.transient_errors import TransientErrors
 
@@ -302,10 +302,10 @@ def local_context(folder: Path) -> AgentContext:
     return AgentContext(plan, COORDINATOR, 0, None, in_run_folder(str(folder), "/tmp/scratch", "/nowhere"), SetClock())
 
 
-def local_stop_source(folder: Path) -> CoordinatorStopSource:
+def local_stop_signal(folder: Path) -> CoordinatorStopSignal:
     """What node 0 learns of a run in *folder*."""
     notice: Any = SimpleNamespace(reason=None)
-    return CoordinatorStopSource(local_context(folder), NoMembers(), notice, Children("python3"))
+    return CoordinatorStopSignal(local_context(folder), NoMembers(), notice, Children("python3"))
 
 
 @pytest.fixture
@@ -316,7 +316,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_requests_are_whole_kill_overrides_stop_and_clearing_removes_them(folder: Path) -> None:
-    source = local_stop_source(folder)
+    source = local_stop_signal(folder)
     assert source.pending() is None and not source.kill_requested()
 
     stop_requests.submit(str(folder), stop_requests.STOP, 'a reason with "quotes" and é')
@@ -346,10 +346,10 @@ def handlers() -> Iterator[None]:
 def test_sigterm_is_notice_that_the_machine_goes_away_and_a_terminal_ends_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources: list[CoordinatorStopSource] = []
+    sources: list[CoordinatorStopSignal] = []
 
-    def run(context: AgentContext, transport: Children, notice: Notice) -> int:
-        sources.append(CoordinatorStopSource(context, NoMembers(), notice, transport))
+    def run(context: AgentContext, transport: Children, notice: PreemptionNotice) -> int:
+        sources.append(CoordinatorStopSignal(context, NoMembers(), notice, transport))
         return 0
 
     monkeypatch.setattr(coordinator, "run", run)
@@ -369,7 +369,7 @@ def test_sigterm_is_notice_that_the_machine_goes_away_and_a_terminal_ends_nothin
 def test_a_run_whose_folder_was_deleted_ends_at_once(tmp_path: Path) -> None:
     outcome = Outcome(NOT_RETRYABLE, "the run folder was deleted", protocol.NOT_RETRYABLE)
     for folder in (tmp_path, tmp_path / "deleted"):
-        assert local_stop_source(folder).pending() == StopRequest(outcome, False)
+        assert local_stop_signal(folder).pending() == StopRequest(outcome, False)
 
 
 @pytest.mark.parametrize("error", [errno.ESTALE, errno.EIO, errno.ETIMEDOUT])
@@ -379,7 +379,7 @@ def test_a_folder_that_cannot_be_read_is_not_one_that_was_deleted(
     tmp_path = tmp_path / "r-1"
     tmp_path.mkdir()
     (tmp_path / "events.jsonl").touch()
-    source = local_stop_source(tmp_path)
+    source = local_stop_signal(tmp_path)
     TransientErrors(monkeypatch.setattr).add("stat", f"{tmp_path}/*", error, 5)
     assert [source.pending() for _ in range(3)] == [None] * 3
     assert not source.kill_requested()
@@ -434,13 +434,13 @@ def test_a_history_that_cannot_be_read_is_not_one_of_lost_agents(
 def test_metrics_have_the_time_awake_beside_the_time_for_people(tmp_path: Path) -> None:
     clock = SetClock()
     for run_record in (Record(str(tmp_path), clock), PodRecord(str(tmp_path), clock)):
-        run_record.metric(1, COORDINATOR, "metric", {"iteration": 1, "awake": 7})
+        run_record.metric(1, COORDINATOR, "metric", {"iteration": 1, "uptime": 7})
         clock.unix -= 3600
         clock.seconds += 0.02
         run_record.metric(1, COORDINATOR, "metric", {"iteration": 2}, ago=0.01)
         run_record.close()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["awake"] for line in lines] == pytest.approx([100.0, 100.01, 100.02, 100.03])
+    assert [line["uptime"] for line in lines] == pytest.approx([100.0, 100.01, 100.02, 100.03])
 
 
 @pytest.mark.parametrize("available", [True, False], ids=["both families", "a container without IPv6"])
@@ -463,7 +463,7 @@ def test_a_request_that_anybody_has_written_by_hand_counts_whatever_it_says(fold
     (folder / "control").mkdir()
     (folder / "control" / "stop").write_text(text, encoding="latin-1")
     reason = "None" if "null}" in text else None
-    assert local_stop_source(folder).pending() == StopRequest(Outcome(STOPPED, reason, 0), True)
+    assert local_stop_signal(folder).pending() == StopRequest(Outcome(STOPPED, reason, 0), True)
 
 
 def test_a_file_in_the_control_folder_that_is_removed_meanwhile_ends_no_attempt(

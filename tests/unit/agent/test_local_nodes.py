@@ -20,7 +20,7 @@ class Machine:
         self.now = 0.0
         self.folder = str(folder)
         plan = {"elastic": {"sizes": [2, 4], "patience": 0.0}}
-        clock = SimpleNamespace(awake=lambda: self.now)
+        clock = SimpleNamespace(uptime=lambda: self.now)
         context: Any = SimpleNamespace(plan=plan, folder=self.folder, hosts=["127.0.0.1"] * 4, clock=clock)
         self.nodes = LocalNodes(context)
 

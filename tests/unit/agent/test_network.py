@@ -178,12 +178,12 @@ def test_an_sshd_that_ends_is_started_again_and_outlives_what_an_attempt_leaves(
         return [int(line) for line in (tmp_path / "started").read_text().split()]
 
     wait_until(lambda: (tmp_path / "started").exists() and started())
-    wait_until(lambda: processes.kept == {started()[0]})
+    wait_until(lambda: processes.exempt == {started()[0]})
     os.kill(started()[0], signal.SIGKILL)
-    wait_until(lambda: len(started()) == 2 and processes.kept == {started()[1]})
+    wait_until(lambda: len(started()) == 2 and processes.exempt == {started()[1]})
     assert clock.pauses == [1.0]
 
-    processes.kept.clear()  # as the end of the agent does
+    processes.exempt.clear()  # as the end of the agent does
     os.kill(started()[1], signal.SIGKILL)
     wait_until(lambda: "sshd" not in [thread.name for thread in threading.enumerate()])
     assert len(started()) == 2

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import node_check, protocol, record
+from spotmpi.agent import node as agent_node
+from spotmpi.agent import protocol, record
 from spotmpi.agent.attempt_history import AttemptHistory, avoided_machines
 from spotmpi.agent.record import Record
 from spotmpi.agent.schema import AttemptRecord
@@ -38,7 +39,7 @@ LOST = "0, 0\nUnable to determine the device handle for GPU 0000:5E:00.0: GPU is
     ],
 )
 def test_gpus_that_are_missing_or_had_uncorrected_errors_are_a_fault(answer: str, fault: str | None) -> None:
-    found = node_check.gpu_fault(answer, 2)
+    found = agent_node.gpu_fault(answer, 2)
     assert found is None if fault is None else str(found).startswith(fault)
 
 
@@ -46,22 +47,22 @@ def test_a_driver_that_hangs_is_a_fault_and_a_node_without_nvidia_smi_tells_noth
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert node_check.gpu_problem(1) is None
+    assert agent_node.gpu_problem(1) is None
     _script(tmp_path / "nvidia-smi", "exec sleep 60")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(node_check, "_GPU_TIMEOUT", 0.2)
-    assert node_check.gpu_problem(0) is None
-    assert node_check.gpu_problem(1) == "nvidia-smi has not answered for 0.2s"
+    monkeypatch.setattr(agent_node, "_GPU_TIMEOUT", 0.2)
+    assert agent_node.gpu_problem(0) is None
+    assert agent_node.gpu_problem(1) == "nvidia-smi has not answered for 0.2s"
 
 
 def test_a_disk_without_room_or_that_takes_no_file_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert node_check.disk_problem(str(tmp_path)) is None and not any(tmp_path.iterdir())
+    assert agent_node.disk_problem(str(tmp_path)) is None and not any(tmp_path.iterdir())
     missing = tmp_path / "missing"
-    assert node_check.disk_problem(str(missing)) == (
+    assert agent_node.disk_problem(str(missing)) == (
         f"its disk does not take a file ({missing}): No such file or directory"
     )
-    monkeypatch.setattr(node_check, "ROOM", 1 << 62)
-    assert "MiB free on its disk" in str(node_check.disk_problem(str(tmp_path)))
+    monkeypatch.setattr(agent_node, "ROOM", 1 << 62)
+    assert "MiB free on its disk" in str(agent_node.disk_problem(str(tmp_path)))
 
 
 def test_a_run_volume_that_does_not_answer_is_an_error_that_may_pass(
@@ -69,9 +70,9 @@ def test_a_run_volume_that_does_not_answer_is_an_error_that_may_pass(
 ) -> None:
     fifo = tmp_path / ".check"
     os.mkfifo(fifo)  # to open one without a reader waits
-    monkeypatch.setattr(node_check, "_DISK_TIMEOUT", 0.2)
+    monkeypatch.setattr(agent_node, "_DISK_TIMEOUT", 0.2)
     with pytest.raises(OSError, match=r"no answer for 0\.2s") as raised:
-        node_check._write(str(tmp_path), "check")
+        agent_node._write(str(tmp_path), "check")
     assert raised.value.errno == errno.ETIMEDOUT
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     os.close(reader)

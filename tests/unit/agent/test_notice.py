@@ -11,10 +11,10 @@ import pytest
 
 from spotmpi.agent import protocol
 from spotmpi.agent.context import AgentContext
-from spotmpi.agent.peers import Joined
+from spotmpi.agent.peers import Admission
 from spotmpi.agent.plan import NODE, Member
-from spotmpi.agent.stop_source import Notice
-from spotmpi.agent.worker import CoordinatorLink, Worker, run
+from spotmpi.agent.stop_requests import PreemptionNotice
+from spotmpi.agent.worker import CoordinatorClient, Worker, run
 from tests.clocks import SetClock
 from tests.unit.agent.agent_process import mounts_below
 
@@ -25,14 +25,16 @@ def clock() -> SetClock:
 
 
 @pytest.fixture
-def notice(clock: SetClock) -> Iterator[Notice]:
+def notice(clock: SetClock) -> Iterator[PreemptionNotice]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield Notice("the pod of this node")
+    yield PreemptionNotice("the pod of this node")
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-def wait_after(errors: int, notice: Notice, clock: SetClock, served: Callable[[], object] = lambda: None) -> None:
+def wait_after(
+    errors: int, notice: PreemptionNotice, clock: SetClock, served: Callable[[], object] = lambda: None
+) -> None:
     """Wait as a worker does that met an error in so many attempts before."""
     plan: Any = {}
     context = AgentContext(plan, Member(NODE, 1), 0, None, mounts_below(""), clock)
@@ -41,16 +43,16 @@ def wait_after(errors: int, notice: Notice, clock: SetClock, served: Callable[[]
         clock.sleep(0.05)
         served()
 
-    link: Any = SimpleNamespace(notice=notice, ends=False, wait=wait)
+    coordinator: Any = SimpleNamespace(notice=notice, ends=False, wait=wait)
     worker = Worker(context)
-    worker._link = link
+    worker._coordinator = coordinator
     worker._errors = errors
     worker._wait_after_error()
 
 
 @pytest.mark.parametrize(("errors", "seconds"), [(0, 0), (1, 1), (2, 2), (5, 16), (7, 60), (100_000, 60)])
 def test_each_attempt_after_an_error_comes_after_a_longer_pause_up_to_a_minute(
-    notice: Notice, clock: SetClock, errors: int, seconds: float
+    notice: PreemptionNotice, clock: SetClock, errors: int, seconds: float
 ) -> None:
     """Attempts follow each other at once: an error that stays would take all that are allowed within seconds."""
     served = []
@@ -58,7 +60,7 @@ def test_each_attempt_after_an_error_comes_after_a_longer_pause_up_to_a_minute(
     assert clock.seconds == pytest.approx(seconds, abs=0.06) and bool(served) == bool(seconds)
 
 
-def test_a_pod_that_is_to_end_does_not_wait(notice: Notice, clock: SetClock) -> None:
+def test_a_pod_that_is_to_end_does_not_wait(notice: PreemptionNotice, clock: SetClock) -> None:
     wait_after(9, notice, clock, lambda: notice._handle_signal(signal.SIGTERM, None))
     assert notice.reason == "the pod of this node received SIGTERM"
     assert clock.seconds < 1
@@ -66,43 +68,43 @@ def test_a_pod_that_is_to_end_does_not_wait(notice: Notice, clock: SetClock) -> 
 
 @pytest.mark.parametrize("by_signal", [True, False], ids=["a signal", "node 0 lets it leave"])
 def test_a_node_with_notice_leaves_at_the_end_of_its_grace_whatever_node_0_does(
-    notice: Notice, clock: SetClock, by_signal: bool
+    notice: PreemptionNotice, clock: SetClock, by_signal: bool
 ) -> None:
     """Node 0 may stall: a pod that is killed in place of that counts as failed, of which none may be allowed."""
     sent: list[Any] = []
     connection: Any = SimpleNamespace(lost=False, receive=list, send=lambda **message: sent.append(message))
-    link = CoordinatorLink(Joined(connection, 1, None), notice, "/nowhere", clock=clock, grace=6.0)
-    link.poll()
+    coordinator = CoordinatorClient(Admission(connection, 1, None), notice, "/nowhere", clock=clock, grace=6.0)
+    coordinator.poll()
     clock.sleep(100.0)
-    assert not link.ends, "nothing has come"
+    assert not coordinator.ends, "nothing has come"
     if by_signal:
         notice._handle_signal(signal.SIGTERM, None)
-        link.poll()
+        coordinator.poll()
     else:
-        link.leave("it is unfit")
+        coordinator.leave("it is unfit")
     clock.sleep(5.9)
-    link.poll()
-    assert not link.ends and len(sent) == 1 and sent[0]["notice"] == notice.reason
+    coordinator.poll()
+    assert not coordinator.ends and len(sent) == 1 and sent[0]["notice"] == notice.reason
     clock.sleep(0.2)
-    assert link.ends and link.is_closed and link.kill_requested()
+    assert coordinator.ends and coordinator.is_closed and coordinator.kill_requested()
 
 
 def test_a_connection_that_has_fallen_silent_is_closed_before_the_next(
-    notice: Notice, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+    notice: PreemptionNotice, clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its descriptor, and the thread of its heartbeat, would stay for as long as the agent."""
     plan: Any = {"replaces_nodes": True, "limits": {"start": 60.0}, "hosts": ["a", "b"], "grace": 6.0}
     context = AgentContext(plan, Member(NODE, 1), 0, None, mounts_below("/nowhere"), clock)
     opened: list[Any] = []
 
-    def join(*arguments: Any) -> Joined:
+    def join(*arguments: Any) -> Admission:
         assert [each.closed for each in opened] == [True] * len(opened)
         connection: Any = SimpleNamespace(closed=False, lost=True)
         connection.close = lambda: setattr(connection, "closed", True)
         opened.append(connection)
-        return Joined(connection, 1, None)
+        return Admission(connection, 1, None)
 
-    def take_part(worker: Worker, link: CoordinatorLink) -> None:
+    def take_part(worker: Worker, coordinator: CoordinatorClient) -> None:
         if len(opened) == 3:
             notice._handle_signal(signal.SIGTERM, None)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import stop_requests
-from spotmpi.agent.lines import Line
+from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.record import Record
 
@@ -17,10 +17,10 @@ from spotmpi.agent.record import Record
 def test_attempt_numbers_are_taken_once_even_by_two_agents(tmp_path: Path) -> None:
     first, second = Record(str(tmp_path)), Record(str(tmp_path))
 
-    assert [first.take_attempt(), second.take_attempt(), first.take_attempt()] == [1, 2, 3]
+    assert [first.claim_attempt(), second.claim_attempt(), first.claim_attempt()] == [1, 2, 3]
     (tmp_path / "attempts" / "not a number").mkdir()
     (tmp_path / "attempts" / "41").mkdir()
-    assert second.take_attempt() == 42
+    assert second.claim_attempt() == 42
     first.close()
     second.close()
 

@@ -14,7 +14,7 @@ import pytest
 
 from spotmpi.agent import launchers, pool_worker
 from spotmpi.agent.context import AgentContext
-from spotmpi.agent.peers import Joined
+from spotmpi.agent.peers import Admission
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.pool_worker import PoolWorker
 from spotmpi.agent.tcp import Tcp
@@ -171,7 +171,7 @@ def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
     monkeypatch: pytest.MonkeyPatch, restart_count: int, limits: list[float]
 ) -> None:
     lost: Any = SimpleNamespace(close=lambda: None, lost=True)
-    answers: list[Any] = [Joined(lost, 1, None), None]
+    answers: list[Any] = [Admission(lost, 1, None), None]
     waits: list[float] = []
     lines: list[str] = []
 
@@ -180,7 +180,7 @@ def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
         return answers.pop(0)
 
     monkeypatch.setattr(pool_worker, "join_coordinator", join)
-    monkeypatch.setattr(PoolWorker, "_work", lambda worker, link: None)
+    monkeypatch.setattr(PoolWorker, "_work", lambda worker, coordinator: None)
     monkeypatch.setattr(PoolWorker, "_print", lambda worker, text: lines.append(text))
     plan: Any = {"limits": {"start": 1.0}, "hosts": ["run-0"], "run": "run", "roles": [{"restart": "each"}]}
     notice: Any = SimpleNamespace(reason=None)

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import protocol
-from spotmpi.agent.lines import Line
+from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
-from spotmpi.agent.progress import Progress, Report
-from spotmpi.agent.recognition import Recognizer
+from spotmpi.agent.progress import Progress, Recognizer, Report
 
 START, REPORT = 100.0, 110.0
 STREAM: dict[str, Any] = {**dict.fromkeys(protocol.STREAM_COUNTS, 0), "ranks": 2}
@@ -302,7 +301,7 @@ def test_json_of_anybody_has_no_value_that_a_reader_stumbles_over(text: str, val
 
 
 @pytest.mark.parametrize("text", ["[" * 17 + "]" * 17, "[" * 100_000, "[" * 100_000 + "]" * 100_000, "{", ""])
-def test_json_that_is_torn_or_nested_deeply_is_refused(text: str) -> None:
+def test_json_that_is_partial_or_nested_deeply_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         protocol.read_json(text)
 

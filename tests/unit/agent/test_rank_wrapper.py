@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import protocol
-from spotmpi.agent.lines import LineSplitter
+from spotmpi.agent.launcher_output import LineSplitter
 from spotmpi.core import names
 from tests.contract.processes import wait_until
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent.recognition import FORMS, Recognizer
+from spotmpi.agent.progress import FORMS, Recognizer
 
 STEPS, POSITIONS, BRACKETS, EPOCHS = (form.name for form in FORMS[4:])
 TRAINER, TQDM, KERAS, RICH = (form.name for form in FORMS[:4])

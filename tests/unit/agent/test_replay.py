@@ -13,12 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spotmpi.agent import record, replay
-from spotmpi.agent.lines import Line
+from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.schema import AttemptRecord
 from spotmpi.runs import pod_output
-from spotmpi.runs.pod_output import Entry
+from spotmpi.runs.pod_output import PodEntry
 
 SUBMITTED = 1000.0  # Unix seconds
 UNICODE = "\u00e9 \u2028 \U0001f600"
@@ -31,7 +31,7 @@ def all_entries(folder: Path, node: int = 0) -> list[dict[str, Any]]:
     return replay.entries(str(folder), Member(NODE, node), 0, 1e12, SUBMITTED)
 
 
-def parse_lines(text: str) -> list[Entry]:
+def parse_lines(text: str) -> list[PodEntry]:
     return [entry for line in text.splitlines() if (entry := pod_output.parse(line))]
 
 
@@ -39,7 +39,7 @@ def write_records(folder: Path) -> None:
     """Write one of everything, a second apart."""
     ticks = itertools.count(1000)
     pod_record = PodRecord(str(folder), clock=lambda: next(ticks) + 0.123456789)
-    assert pod_record.take_attempt() == 1
+    assert pod_record.claim_attempt() == 1
     pod_record.event(record.STARTED, attempt=1, failures=0, interruptions=0)
     for text in HOSTILE:
         pod_record.line(1, COORDINATOR, Line(None, "o", text))
@@ -85,7 +85,7 @@ def test_nothing_of_an_earlier_submission_is_replayed_however_the_clock_of_node_
     for number, submitted in enumerate((SUBMITTED, SUBMITTED + 90), 1):
         clock = iter(range(int(submitted + ahead), 10_000)).__next__
         pod_record = PodRecord(str(tmp_path), clock=clock)
-        assert record.first_attempt(str(tmp_path), repr(submitted)) == pod_record.take_attempt() == number
+        assert record.first_attempt(str(tmp_path), repr(submitted)) == pod_record.claim_attempt() == number
         pod_record.event(record.STARTED, attempt=number)
         pod_record.line(number, COORDINATOR, Line(None, "o", f"line of {number}"))
         pod_record.metric(number, COORDINATOR, "metric", {"iteration": number})
@@ -110,7 +110,7 @@ def test_another_nodes_log_comes_without_node_0s_records(tmp_path: Path) -> None
     assert (replayed["l"][1], replayed["l"][2], replayed["l"][6]) == ("node/1", 1, "from node 1")
 
 
-def test_torn_and_missing_files_are_no_obstacle(tmp_path: Path) -> None:
+def test_partial_and_missing_files_are_no_obstacle(tmp_path: Path) -> None:
     assert all_entries(tmp_path / "none") == []
     (tmp_path / "events.jsonl").write_text('{"t": 1, "event": "started"}\n{"t": 2, "ev')
     (tmp_path / "summary.json").write_text("{")
@@ -147,22 +147,22 @@ WRITTEN = st.integers(0, 40).map(lambda size: b"2026-11-21T07:52:01.000000Z - o 
 @given(BYTES | st.tuples(WRITTEN, BYTES).map(b"".join), st.integers(0, 2))
 @example(b"0001-01-01T00:00:00.000000+23:59 - o x", 1)
 @example(b"2026-11-21T07:52:01.000000Z " + b"9" * 5000 + b" o y", 1)
-def test_a_torn_line_of_a_log_hides_no_other(torn: bytes, at: int) -> None:
+def test_a_partial_line_of_a_log_hides_no_other(partial: bytes, at: int) -> None:
     lines = [line(1, "first"), line(2, "second")]
-    lines.insert(at, torn.decode("utf-8", "surrogateescape") + "\n")
+    lines.insert(at, partial.decode("utf-8", "surrogateescape") + "\n")
     with TemporaryDirectory() as folder:
         log_of(Path(folder), *lines)
         found = [number for _, number, text in texts_of(Path(folder)) if text in ("first", "second")]
     assert found == [number for number in (1, 2, 3) if number != at + 1]
 
 
-def test_a_torn_last_line_without_its_end_is_left_to_its_writer_and_hides_no_other_attempt(tmp_path: Path) -> None:
+def test_a_partial_last_line_without_its_end_is_left_to_its_writer_and_hides_no_other_attempt(tmp_path: Path) -> None:
     log_of(tmp_path, line(1, "a"), "2026-11-21T07:5")
     log_of(tmp_path, line(2, "b"), line(3, "half a li").rstrip("\n"), attempt=2)
     assert texts_of(tmp_path) == [(1, 1, "a"), (2, 1, "b")]
 
 
-def test_a_torn_line_between_others_is_text_at_the_time_of_the_line_before(tmp_path: Path) -> None:
+def test_a_partial_line_between_others_is_text_at_the_time_of_the_line_before(tmp_path: Path) -> None:
     log_of(tmp_path, line(1, "a"), "2026-11-21T07\n", line(3, "c"))
     replayed = [entry["l"] for entry in all_entries(tmp_path)]
     assert replayed[1][2:] == [2, replayed[0][3], None, "o", "2026-11-21T07"]
@@ -187,15 +187,15 @@ JSON = st.dictionaries(st.sampled_from(["e", "x"]), VALUES).map(json.dumps).map(
 @given(BYTES | JSON)
 @example(b"[" * 100_000)
 @example(b'{"t": ' + b"9" * 5000 + b"}")
-def test_a_torn_line_of_events_metrics_or_a_record_hides_no_other(torn: bytes) -> None:
+def test_a_partial_line_of_events_metrics_or_a_record_hides_no_other(partial: bytes) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         log_of(folder, line(1, "a"))
         for file in ("events.jsonl", "metrics.jsonl"):
-            (folder / file).write_bytes(b'{"t": 1, "x": 1}\n' + torn + b'\n{"t": 3, "x": 2}\n' + torn)
+            (folder / file).write_bytes(b'{"t": 1, "x": 1}\n' + partial + b'\n{"t": 3, "x": 2}\n' + partial)
         (folder / "attempts" / "1").mkdir(parents=True)
         for file in ("attempts/1/node-0.json", "summary.json"):
-            (folder / file).write_bytes(torn)
+            (folder / file).write_bytes(partial)
         replayed = all_entries(folder)
         assert [entry for entry in replayed if "l" not in entry] == [
             {kind: {"t": at, "x": value}} for at, value in ((1, 1), (3, 2)) for kind in ("m", "e")

@@ -51,7 +51,7 @@ class Workers:
         return ""
 
 
-class Tended:
+class Supervised:
     """Replicas with their clock, and what was started and said."""
 
     def __init__(self, cgroup: Path) -> None:
@@ -60,11 +60,11 @@ class Tended:
         self.starts: list[tuple[float, int]] = []
         self.said: list[tuple[int, str]] = []
 
-    def tend(self, seconds: float = 0.0) -> None:
+    def supervise(self, seconds: float = 0.0) -> None:
         """Look after the processes every 50 ms for so many seconds."""
         end = self.clock.seconds + seconds
         while True:
-            self.replicas.tend(self._start, lambda member, end: self.said.append((member.number, end)))
+            self.replicas.supervise(self._start, lambda member, end: self.said.append((member.number, end)))
             if self.clock.seconds >= end:
                 return
             self.clock.seconds = round(self.clock.seconds + 0.05, 2)
@@ -75,58 +75,58 @@ class Tended:
 
 
 @pytest.fixture
-def tended(tmp_path: Path) -> Tended:
-    return Tended(tmp_path)
+def supervised(tmp_path: Path) -> Supervised:
+    return Supervised(tmp_path)
 
 
-def test_processes_start_once_their_role_is_ready_and_surplus_ones_are_ended(tended: Tended) -> None:
-    tended.role.ready = False
-    tended.tend()
-    assert tended.starts == []
-    tended.role.ready = True
-    tended.tend()
-    tended.tend()
-    assert tended.starts == [(0.0, 0), (0.0, 1)] and tended.said == []
-    surplus: Any = tended.replicas.processes[Member(WORKER, 1)]
-    tended.role.count = 1
-    tended.tend()
+def test_processes_start_once_their_role_is_ready_and_surplus_ones_are_ended(supervised: Supervised) -> None:
+    supervised.role.ready = False
+    supervised.supervise()
+    assert supervised.starts == []
+    supervised.role.ready = True
+    supervised.supervise()
+    supervised.supervise()
+    assert supervised.starts == [(0.0, 0), (0.0, 1)] and supervised.said == []
+    surplus: Any = supervised.replicas.processes[Member(WORKER, 1)]
+    supervised.role.count = 1
+    supervised.supervise()
     assert surplus.is_terminated
-    tended.replicas.ended(Member(WORKER, 1), "was killed by SIGTERM", False)
-    tended.tend(10)
-    assert len(tended.starts) == 2
+    supervised.replicas.ended(Member(WORKER, 1), "was killed by SIGTERM", False)
+    supervised.supervise(10)
+    assert len(supervised.starts) == 2
 
 
-def test_one_that_ends_early_waits_longer_each_time_and_one_that_was_steady_not_at_all(tended: Tended) -> None:
-    tended.tend()
+def test_one_that_ends_early_waits_longer_each_time_and_one_that_was_steady_not_at_all(supervised: Supervised) -> None:
+    supervised.supervise()
     pauses = []
     for number in range(9):
-        ended = tended.clock.seconds
-        tended.replicas.ended(Member(WORKER, 0), f"ended with exit code {number}", False)
-        while len(tended.starts) < 3 + number:
-            tended.tend(0.05)
-        pauses.append(round(tended.starts[-1][0] - ended, 1))
+        ended = supervised.clock.seconds
+        supervised.replicas.ended(Member(WORKER, 0), f"ended with exit code {number}", False)
+        while len(supervised.starts) < 3 + number:
+            supervised.supervise(0.05)
+        pauses.append(round(supervised.starts[-1][0] - ended, 1))
     expected = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, MAX_PAUSE, MAX_PAUSE, MAX_PAUSE]
     assert pauses == pytest.approx(expected, abs=0.11), "to the next look"
-    assert tended.said == [(0, f"ended with exit code {number}") for number in range(9)]
-    tended.clock.seconds += STEADY
-    tended.replicas.ended(Member(WORKER, 0), "was killed by SIGKILL", False)
-    tended.tend()
-    assert tended.starts[-1] == (round(tended.clock.seconds, 2), 0)
-    assert {number for _, number in tended.starts[2:]} == {0}, "worker 1 goes on"
+    assert supervised.said == [(0, f"ended with exit code {number}") for number in range(9)]
+    supervised.clock.seconds += STEADY
+    supervised.replicas.ended(Member(WORKER, 0), "was killed by SIGKILL", False)
+    supervised.supervise()
+    assert supervised.starts[-1] == (round(supervised.clock.seconds, 2), 0)
+    assert {number for _, number in supervised.starts[2:]} == {0}, "worker 1 goes on"
 
 
-def test_one_whose_scheduler_is_gone_waits_for_what_follows_from_that(tended: Tended) -> None:
-    tended.tend()
-    tended.clock.seconds = 100.0
-    tended.replicas.ended(Member(WORKER, 0), "ended with exit code 75", True)
-    tended.tend(3)
-    assert tended.starts[-1] == (102.0, 0)
+def test_one_whose_scheduler_is_gone_waits_for_what_follows_from_that(supervised: Supervised) -> None:
+    supervised.supervise()
+    supervised.clock.seconds = 100.0
+    supervised.replicas.ended(Member(WORKER, 0), "ended with exit code 75", True)
+    supervised.supervise(3)
+    assert supervised.starts[-1] == (102.0, 0)
 
 
 def test_sigkill_is_lack_of_memory_only_where_the_cgroup_says_so(tmp_path: Path) -> None:
     counts = tmp_path / "memory.events"
     counts.write_text("oom_kill 3\n")
-    replicas = Tended(tmp_path).replicas
+    replicas = Supervised(tmp_path).replicas
     assert replicas.memory_reason(-signal.SIGKILL) == "", "others were killed before"
     counts.write_text("oom_kill 4\n")
     assert replicas.memory_reason(1) == ""

@@ -45,9 +45,9 @@ def test_it_goes_back_at_a_checkpoint_once_the_spot_group_is_asked_again_and_say
 
 
 HOSTILE = [
-    ("metrics.jsonl", {"kind": "metric", "iteration": 7, "attempt": 1, "awake": None}),
-    ("metrics.jsonl", {"kind": "metric", "iteration": 7, "awake": 5.0}),
-    ("metrics.jsonl", {"kind": "metric", "iteration": 7, "attempt": {}, "awake": 5.0}),
+    ("metrics.jsonl", {"kind": "metric", "iteration": 7, "attempt": 1, "uptime": None}),
+    ("metrics.jsonl", {"kind": "metric", "iteration": 7, "uptime": 5.0}),
+    ("metrics.jsonl", {"kind": "metric", "iteration": 7, "attempt": {}, "uptime": 5.0}),
     ("attempts/7/node-0.json", {"cause": "end", "started": "now", "last_iteration": None}),
     ("attempts/7/node-0.json", {"cause": "end", "started": 1.0, "last_iteration": None, "world": {}}),
     ("attempts/7/world.json", {"members": 5}),

@@ -20,7 +20,7 @@ from spotmpi.agent.context import AgentContext
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, Outcome
 from spotmpi.agent.readiness import Readiness
 from spotmpi.agent.record import TERMINAL
-from spotmpi.agent.stop_source import CoordinatorStopSource, NoticedNodes
+from spotmpi.agent.stop_requests import CoordinatorStopSignal, NoticedNodes
 from tests.unit.agent.simulator import (
     END_TIME,
     EPOCH,
@@ -629,8 +629,8 @@ def without_fencing(patch: pytest.MonkeyPatch) -> None:
 
 
 def blind_to_lost_nodes(patch: pytest.MonkeyPatch) -> None:
-    interruption = CoordinatorStopSource.interruption
-    patch.setattr(CoordinatorStopSource, "interruption", lambda source: interruption(source) and None)
+    interruption = CoordinatorStopSignal.interruption
+    patch.setattr(CoordinatorStopSignal, "interruption", lambda source: interruption(source) and None)
 
 
 def without_checkpoint(patch: pytest.MonkeyPatch) -> None:

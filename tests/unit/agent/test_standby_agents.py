@@ -18,7 +18,7 @@ from spotmpi.agent import network, protocol, worker
 from spotmpi.agent.checkpoint_files import newest_iteration
 from spotmpi.agent.context import AgentContext, Mounts
 from spotmpi.agent.plan import NODE, STANDBY, Member
-from spotmpi.agent.stop_source import Notice
+from spotmpi.agent.stop_requests import PreemptionNotice
 from spotmpi.agent.worker import VACATE_AFTER, VACATE_NEXT_AFTER
 from tests.clocks import SetClock
 from tests.contract.processes import are_gone, wait_until
@@ -284,7 +284,7 @@ def test_a_pod_that_stands_by_makes_room_for_node_0_whose_next_pod_has_no_addres
     plan: Any = {"hosts": ["run-0", "run-1"], "standby": ["other"] * standby, "limits": {"start": 60.0}}
     mounts = Mounts("", "", "", "", "")
     context = AgentContext(plan, Member(NODE, 1), 1, None, mounts, clock)
-    notice = Notice("the pod of this node", signals=())
+    notice = PreemptionNotice("the pod of this node", signals=())
 
     joined = worker.join_coordinator(context, transport, notice, 0.0, place=place)  # type: ignore[arg-type]
 

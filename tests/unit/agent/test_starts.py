@@ -68,7 +68,7 @@ class Nodes:
             while self._requests:
                 request = self._requests.pop(0)
                 self.processes.start(request["start"], request["command"])
-            self.processes.tend()
+            self.processes.supervise()
 
 
 @pytest.fixture

@@ -8,7 +8,17 @@ from spotmpi.capacity.chains import Indices
 from spotmpi.capacity.choice import Moment
 from spotmpi.capacity.job import Job
 from spotmpi.capacity.market import Market
-from spotmpi.capacity.placement import CapacityPool, Clock, Decision, Keep, Observation, Offer, Placement, State, Wait
+from spotmpi.capacity.placement import (
+    CapacityPool,
+    Decision,
+    DecisionClock,
+    Keep,
+    Observation,
+    Offer,
+    Placement,
+    State,
+    Wait,
+)
 from spotmpi.capacity.policy import decide
 from spotmpi.capacity.simulation import Outcome, simulate
 from spotmpi.capacity.values import NONE, ON_DEMAND, SPOT
@@ -37,7 +47,7 @@ class _Controller:
         state = State(self.job, here, float(moment.work[0]), float(moment.starting[0]), float(moment.spent[0]))
         if state.work <= 0:
             return np.array([NONE])
-        clock = Clock(moment.elapsed, self.market.step)
+        clock = DecisionClock(moment.elapsed, self.market.step)
         decision = decide(state, self._offers(tick), self.history, clock)
         self._record(tick)
         self.decisions.append((moment.elapsed, decision))

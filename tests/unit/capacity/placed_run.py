@@ -182,7 +182,7 @@ class PlacedRun:
         if self._history is None:
             (self._runs / "x-1").mkdir(exist_ok=True)
             record = Record(str(self._runs / "x-1"), self._clock)
-            plan = placement.placed(self.plan, self.state)
+            plan = placement.with_placement(self.plan, self.state)
             self._history = AttemptHistory(record, plan, self.plan["submitted"], self._clock)
             self._clock.seconds -= self.start  # its agents have held the nodes since then
             self._number = self._history.begin()

@@ -10,7 +10,7 @@ import pytest
 
 from spotmpi.agent.placement_controller import RequestFailed
 from spotmpi.capacity.job import Job
-from spotmpi.capacity.placement import Clock, Decision, Keep, Offer, Placement, Start, State, Switch
+from spotmpi.capacity.placement import Decision, DecisionClock, Keep, Offer, Placement, Start, State, Switch
 from spotmpi.capacity.policy import decide
 from tests.unit.capacity.placed_run import BLOCK, FAR, LEAVE, NEAR, SIZE, PlacedRun
 
@@ -30,7 +30,7 @@ def decided(
     offer: Offer, hours: float, work: float = 4, placement: Placement | None = None, unsaved: float = 0.0
 ) -> Decision:
     state = State(JOB, placement, work * HOUR, unsaved=unsaved)
-    return decide(state, [SPOT, ON_DEMAND, offer], [], Clock(hours * HOUR))
+    return decide(state, [SPOT, ON_DEMAND, offer], [], DecisionClock(hours * HOUR))
 
 
 def market(decision: Decision) -> str:
@@ -78,7 +78,7 @@ def test_a_block_is_not_entered_where_that_gains_nothing_or_makes_the_job_late()
     assert isinstance(decided(block(10, 12), 10, 13.8, stable), Keep), "two starts do not fit any more"
     assert isinstance(decided(block(10, 12), 10, 4, stable, unsaved=1.9 * HOUR), Keep), "it would repeat more"
     late = State(replace(JOB, market="spot"), None, 13.9 * HOUR)
-    assert market(decide(late, [SPOT, block(10, 12)], [], Clock(10 * HOUR))) == "capacity-block"
+    assert market(decide(late, [SPOT, block(10, 12)], [], DecisionClock(10 * HOUR))) == "capacity-block"
 
 
 WORK, DEADLINE, START = 3 * HOUR, 12 * HOUR, 60.0

@@ -9,8 +9,8 @@ import pytest
 
 from spotmpi.capacity.job import Job
 from spotmpi.capacity.placement import (
-    Clock,
     Decision,
+    DecisionClock,
     Keep,
     Observation,
     Offer,
@@ -47,8 +47,8 @@ def idle(work: float = 4 * HOUR, job: Job = JOB) -> State:
     return State(job, None, work)
 
 
-def at(elapsed: float) -> Clock:
-    return Clock(elapsed)
+def at(elapsed: float) -> DecisionClock:
+    return DecisionClock(elapsed)
 
 
 def placed(decision: Decision) -> Placement:
@@ -73,7 +73,9 @@ def test_it_waits_while_there_is_time_and_says_for_how_long() -> None:
 
 def test_a_wait_ends_at_the_last_safe_moment() -> None:
     offers = [spot(A, available=0), on_demand(price=100.0)]
-    decision = decide(idle(2 * HOUR), offers, [Observation(0, spot(A))], Clock(8 * HOUR - 2 * HOUR - 900, 300.0))
+    decision = decide(
+        idle(2 * HOUR), offers, [Observation(0, spot(A))], DecisionClock(8 * HOUR - 2 * HOUR - 900, 300.0)
+    )
     assert isinstance(decision, Wait)
     assert decision.until == 8 * HOUR - 2 * HOUR - 600
 
@@ -229,7 +231,7 @@ def test_without_history_a_job_of_spot_nodes_starts_where_these_may_be(
     work: float, times: float, overhead: float
 ) -> None:
     job = Job(work * HOUR, max(times * work * HOUR, work * HOUR + 2 * overhead), (4,), overhead=overhead, market="spot")
-    clock = Clock(0.0, min(600.0, job.deadline / 100))
+    clock = DecisionClock(0.0, min(600.0, job.deadline / 100))
     decision = decide(State(job, None, job.work), [spot(A, available=None)], [], clock)
     assert placed(decision).zone == A
     assert "less than to wait" in decision.reason or "more than to wait, which saves too little" in decision.reason
@@ -246,7 +248,7 @@ def test_a_job_of_spot_nodes_that_cannot_be_in_time_goes_on_and_says_so(hours: f
 
 
 def test_nodes_that_work_are_kept_where_on_demand_nodes_would_be_too_late() -> None:
-    offers, clock = [spot(A), on_demand()], Clock(8 * HOUR - 720.0, 60.0)
+    offers, clock = [spot(A), on_demand()], DecisionClock(8 * HOUR - 720.0, 60.0)
     decision = decide(running(A, work=300.0), offers, [], clock)
     assert isinstance(decision, Keep), "12 minutes are left: 5 are needed here, and 15 on other nodes"
     kept = "$4.00 per hour, kept as on-demand nodes would be too late: 5 min of work left, 12 min to the deadline"

@@ -13,11 +13,10 @@ import pytest
 
 from spotmpi.agent import hardware, protocol
 from spotmpi.agent.files import is_locked
-from spotmpi.checkpoint import background
-from spotmpi.checkpoint.background import Written
+from spotmpi.checkpoint import store as checkpoint_store
 from spotmpi.checkpoint.memory import Memory
 from spotmpi.checkpoint.session import Session
-from spotmpi.checkpoint.store import Store
+from spotmpi.checkpoint.store import Store, Written
 from tests.clocks import SetClock
 
 
@@ -156,7 +155,7 @@ def test_a_full_volume_is_a_line_and_leaves_nothing_behind(
 def test_where_memory_does_not_suffice_for_a_copy_it_is_written_at_once(
     store: Store, ended: list[Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "_available_memory", lambda: 1000.0)
+    monkeypatch.setattr(checkpoint_store, "_available_memory", lambda: 1000.0)
     store.write_later(7, {}, {"a": np.zeros(1000)}, ended.append)
 
     assert [each.iteration for each in ended] == [7] and names(tmp_path) == ["iteration-000000007"]
@@ -164,9 +163,9 @@ def test_where_memory_does_not_suffice_for_a_copy_it_is_written_at_once(
 
 def test_memory_is_what_both_the_pod_and_the_machine_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "available_memory", lambda cgroup: 1000)
-    assert background._available_memory() == 1000
+    assert checkpoint_store._available_memory() == 1000
     monkeypatch.setattr(hardware, "available_memory", lambda cgroup: None)
-    assert 1000 < background._available_memory() < float("inf")
+    assert 1000 < checkpoint_store._available_memory() < float("inf")
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
@@ -195,7 +194,7 @@ def test_a_users_program_goes_on_while_its_checkpoint_is_written(
 ) -> None:
     clock = SetClock()
     variables = {protocol.ENV_CHECKPOINT_PATH: str(tmp_path / "volume"), protocol.ENV_CHECKPOINT_EVERY: "60"}
-    session = Session(variables, "", clock.awake)
+    session = Session(variables, "", clock.uptime)
     for iteration in (1, 2, 3):
         clock.sleep(30)
         session.save(iteration, {"a": iteration}, now=False)

@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from spotmpi.checkpoint import memory
-from spotmpi.checkpoint.background import Written
 from spotmpi.checkpoint.device import DeviceArray, copy_on_device, on_host
 from spotmpi.checkpoint.memory import Memory
 from spotmpi.checkpoint.state import bytes_of, decode, encode
-from spotmpi.checkpoint.store import Store
+from spotmpi.checkpoint.store import Store, Written
 
 WAIT = 30.0  # seconds for anything
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spotmpi.agent import checkpoint_files as files
 from spotmpi.agent import hardware, protocol
 from spotmpi.checkpoint.memory import Memory, from_environment
-from spotmpi.checkpoint.store import Found, Store, WrongIdentity
+from spotmpi.checkpoint.store import Store, StoredCheckpoint, WrongIdentity
 from tests.clocks import SetClock
 
 OURS = {"program": "p", "seed": 0}
@@ -47,7 +47,7 @@ def remember(own: Store, *iterations: int, size: int = 3) -> Memory:
     return memory
 
 
-def newest(shm: Path, volume: Path) -> Found:
+def newest(shm: Path, volume: Path) -> StoredCheckpoint:
     found = store(shm, volume).newest()
     assert found is not None
     return found
@@ -219,7 +219,7 @@ def test_the_state_is_copied_before_training_changes_it(shm: Path, tmp_path: Pat
 )
 def test_one_is_due_each_so_many_iterations_or_seconds(shm: Path, every: str, due: list[int]) -> None:
     clock = SetClock()
-    memory = Memory(str(shm), every, "run-1", clock.awake)
+    memory = Memory(str(shm), every, "run-1", clock.uptime)
     memory.prepare()
     found = []
     for iteration in range(1, 8):

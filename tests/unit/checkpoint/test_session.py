@@ -62,10 +62,10 @@ def test_what_was_saved_last_is_loaded_after_a_restart(
 def test_a_state_is_asked_for_only_when_a_checkpoint_is_due(tmp_path: Path) -> None:
     clock = SetClock()
     asked: list[float] = []
-    own = Session(environment(tmp_path), "", clock.awake)
+    own = Session(environment(tmp_path), "", clock.uptime)
 
     def state() -> dict[str, int]:
-        asked.append(clock.awake())
+        asked.append(clock.uptime())
         return {}
 
     for iteration in range(1, 131):

@@ -71,7 +71,7 @@ def test_a_dry_run_imports_nothing_that_it_does_not_need() -> None:
     assert json.loads(output)["backend"] == "local"
     unneeded = {"rich", "lightkube", "tarfile", "importlib.metadata", "spotmpi.core.environment", "spotmpi.cli.bench"}
     unneeded |= {"spotmpi.metrics.rates", "statistics"}
-    assert not (unneeded | {"typer._adapters", "spotmpi.backends.local.agent_process"}) & modules
+    assert not (unneeded | {"typer._adapters", "spotmpi.agent.handover"}) & modules
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

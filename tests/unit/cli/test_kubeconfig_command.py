@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from spotmpi.backends.kubernetes.client import eks_access
+from spotmpi.backends.kubernetes.client import kubeconfig
 from spotmpi.backends.kubernetes.client.api import POD
 from spotmpi.backends.kubernetes.client.view import ClusterView
 from tests.cloud.account.answers import KEY_ID, SECRET, TOKEN
@@ -29,7 +29,7 @@ def lab(account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kube" / "config"))
     for name, value in (("ACCESS_KEY_ID", KEY_ID), ("SECRET_ACCESS_KEY", SECRET), ("SESSION_TOKEN", TOKEN)):
         monkeypatch.setenv(f"AWS_{name}", value)
-    monkeypatch.setattr(eks_access, "open_account", lambda region: account)
+    monkeypatch.setattr(kubeconfig, "open_account", lambda region: account)
     monkeypatch.chdir(tmp_path)
     in_another_process(monkeypatch)
     Path("lab.json").write_text(json.dumps(OUTPUTS))

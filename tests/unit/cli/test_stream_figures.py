@@ -101,9 +101,9 @@ def test_a_view_without_a_terminal_shows_the_figures_every_half_minute(capsys: p
 
 
 def test_the_bar_of_a_terminal_has_the_numbers_of_the_last_iteration_and_the_figures_of_the_moment() -> None:
-    pace = view.Pace()
+    throughput = view.Throughput()
     for seconds in (2, 4):
-        pace.update(stream_event(seconds))
-    assert pace.status() == MOMENT
-    pace.update(Event(1e9 + 5, record.METRIC, 1, values={"kind": protocol.METRIC, "iteration": 1, "loss": 0.25}))
-    assert pace.status() == f"loss 0.25  {MOMENT}"
+        throughput.update(stream_event(seconds))
+    assert throughput.status() == MOMENT
+    throughput.update(Event(1e9 + 5, record.METRIC, 1, values={"kind": protocol.METRIC, "iteration": 1, "loss": 0.25}))
+    assert throughput.status() == f"loss 0.25  {MOMENT}"

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import fetch, store, web_file
+from spotmpi.agent.fetch import DownloadValues
 from tests.unit.data.web_site import Site, serving
 
 PIECE = 10_000
@@ -28,7 +29,7 @@ class Volume:
         self.authority = folder.parent / "authority.pem"
         self.authority.touch()
 
-    def fetch(self, *sources: list[dict[str, object]]) -> tuple[int, dict[str, Any]]:
+    def fetch(self, *sources: list[DownloadValues]) -> tuple[int, dict[str, Any]]:
         """Exit code and termination message of the program for these sources."""
         code = fetch.main(str(self.write(*sources)), str(self.authority))
         word: dict[str, Any] = json.loads(Path(fetch.TERMINATION_LOG).read_text())
@@ -38,7 +39,7 @@ class Volume:
         """The same for the plain file of the site."""
         return self.fetch([site.download("weights.npz", str(self.folder), sha256)])
 
-    def write(self, *sources: list[dict[str, object]]) -> Path:
+    def write(self, *sources: list[DownloadValues]) -> Path:
         """The file of downloads for these sources."""
         downloads = self.folder.parent / "downloads.json.gz"
         downloads.write_bytes(gzip.compress(json.dumps(sources).encode()))

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+from spotmpi.agent.fetch import DownloadValues
 from spotmpi.data.remote_source import Download
 from tests.testbed.certificates import Credential
 
@@ -40,7 +41,7 @@ class Site:
             self.http.socket = tls.wrap_socket(self.http.socket, server_side=True)
         self.address = f"{'https' if credential else 'http'}://{host}:{self.http.server_port}"
 
-    def download(self, name: str, folder: str, sha256: str | None = None) -> dict[str, object]:
+    def download(self, name: str, folder: str, sha256: str | None = None) -> DownloadValues:
         """The download for a file, with a new signature each time."""
         return Download(f"{self.address}/{name}?signature={len(self.ranges)}", name, sha256).values(folder)
 

@@ -21,7 +21,7 @@ from spotmpi.entries.manifest import MODEL, Reference
 from spotmpi.entries.storage import Storage
 from spotmpi.entries.store import Store
 from spotmpi.entries.versions import Versions
-from spotmpi.programs.checkpoint import Checkpoints, Identity, Progress
+from spotmpi.programs.checkpoint import Checkpoints, TrainingIdentity, TrainingProgress
 from tests.command_line import invoke
 from tests.unit.entries.test_store import entry
 
@@ -72,9 +72,9 @@ def run(
 
 def checkpoint(paths: RunPaths, iteration: int, value: float) -> Path:
     """Write a checkpoint as programs do."""
-    checkpoints = Checkpoints(paths.checkpoints, 3, Identity("train.py", "m", "d", 0))
+    checkpoints = Checkpoints(paths.checkpoints, 3, TrainingIdentity("train.py", "m", "d", 0))
     checkpoints.prepare()
-    return checkpoints.write(Progress(iteration, 0, 1, 8), {"parameters/w": np.full(3, value)}, "end")
+    return checkpoints.write(TrainingProgress(iteration, 0, 1, 8), {"parameters/w": np.full(3, value)}, "end")
 
 
 def digest(path: Path) -> str:

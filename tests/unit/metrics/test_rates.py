@@ -60,7 +60,7 @@ LINES = st.fixed_dictionaries(
     optional={
         "seconds": st.lists(st.floats(0, 100), max_size=30) | NUMBERS,
         "attempt": st.integers(1, 3) | NUMBERS,
-        **dict.fromkeys(("waited", "awake", "loss"), NUMBERS),
+        **dict.fromkeys(("waited", "uptime", "loss"), NUMBERS),
         "cut": st.booleans(),
         "ranks": st.lists(st.text(max_size=6), max_size=2) | NUMBERS,
     },
@@ -122,7 +122,7 @@ def test_the_spread_is_the_distance_of_the_quartiles_over_the_median(
 @pytest.mark.parametrize("step", [3600.0, -3600.0, 0.5])
 def test_neither_a_sleep_nor_a_clock_that_is_set_is_time_of_an_iteration(step: float) -> None:
     """Unix time goes on in a sleep and may be set; what agents record beside it does neither."""
-    lines = [dict(arrival(at, at / 50 + (step if at > 60 else 0.0)), awake=900 + at / 50) for at in range(1, 121)]
+    lines = [dict(arrival(at, at / 50 + (step if at > 60 else 0.0)), uptime=900 + at / 50) for at in range(1, 121)]
     measured = rates(lines)
     assert measured.by_arrival and measured.per_second == pytest.approx(50.0)
     assert measured.iterations == rates(each_second(1, 120)).iterations

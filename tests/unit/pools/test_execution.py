@@ -15,7 +15,7 @@ from distributed.core import Status, rpc
 
 from spotmpi.agent.plan import WORKER, Member
 from spotmpi.programs.pool.call import CallAborted
-from spotmpi.programs.pool.execution import CancelledCalls, ExecutionFile, cut
+from spotmpi.programs.pool.execution import CancelledCalls, ExecutionFile, shortened
 from spotmpi.programs.pool.scheduler import MAX_DEATHS, PoolScheduler
 from spotmpi.programs.pool.worker import is_relevant
 
@@ -40,7 +40,7 @@ def test_a_key_that_is_too_long_is_cut_between_characters(tmp_path: Path, name: 
     path = tmp_path / "worker-0.call"
     ExecutionFile(path).transition(name, "ready", "executing")
     former = ExecutionFile(path).former
-    assert former and former == cut(name)
+    assert former and former == shortened(name)
 
 
 @pytest.mark.parametrize(("executed", "blamed"), [(ENDING, [ENDING]), (None, [FINISHED]), ("", []), ("other", [])])

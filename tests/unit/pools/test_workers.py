@@ -21,7 +21,7 @@ from spotmpi.agent import protocol
 from spotmpi.agent.children import LocalWorkers, process_ids
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext, in_run_folder
-from spotmpi.agent.launch import Place
+from spotmpi.agent.launch import Location
 from spotmpi.agent.plan import COORDINATOR, POSTPROCESS, WORKER, Member
 from spotmpi.core.certificates import run_certificates, write_certificates
 from spotmpi.pools.dask_client import PoolClient
@@ -244,7 +244,7 @@ def local_workers(tmp_path: Path) -> Callable[[], LocalWorkers]:
     roles = [{"name": role, "restart": "each", "count": 1, "environment": {}} for role in (WORKER, POSTPROCESS)]
     plan: Any = {"run": tmp_path.name, "hosts": ["127.0.0.1"], "roles": roles, "pool_python": None}
     context = AgentContext(plan, COORDINATOR, 0, None, in_run_folder(str(tmp_path), "/nowhere", "/nowhere"), CLOCK)
-    return lambda: LocalWorkers(context, Place("python3", control=str(tmp_path)), str(tmp_path))
+    return lambda: LocalWorkers(context, Location("python3", control=str(tmp_path)), str(tmp_path))
 
 
 def test_what_calls_wrote_stays_when_the_process_of_their_worker_is_started_again(

@@ -21,21 +21,21 @@ from spotmpi.runs import cache as run_cache
 from spotmpi.runs import reader
 from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.folder import folder_events
-from spotmpi.runs.pod_output import Entry
+from spotmpi.runs.pod_output import PodEntry
 
 
-def line(number: int, node: int = 0, attempt: int = 1) -> Entry:
+def line(number: int, node: int = 0, attempt: int = 1) -> PodEntry:
     values = {"rank": None, "stream": "o", "text": f"line {number} of node {node}"}
-    return Entry(number, event=Event(1000.0 + number, record.LINE, attempt, Member(NODE, node), number, values))
+    return PodEntry(number, event=Event(1000.0 + number, record.LINE, attempt, Member(NODE, node), number, values))
 
 
-def metric(time: float, iteration: int, **further: float) -> Entry:
+def metric(time: float, iteration: int, **further: float) -> PodEntry:
     values = {"kind": "metric", "iteration": iteration, "loss": 0.5, **further}
-    return Entry(1, event=Event(time, record.METRIC, 1, COORDINATOR, values=values))
+    return PodEntry(1, event=Event(time, record.METRIC, 1, COORDINATOR, values=values))
 
 
-def event(time: float, kind: str, **values: object) -> Entry:
-    return Entry(1, event=Event(time, kind, 1 if kind == record.STARTED else 0, values=dict(values)))
+def event(time: float, kind: str, **values: object) -> PodEntry:
+    return PodEntry(1, event=Event(time, kind, 1 if kind == record.STARTED else 0, values=dict(values)))
 
 
 STORY = [
@@ -44,8 +44,8 @@ STORY = [
     *(line(number, node=1) for number in range(1, 4)),
     metric(1006.5, 10),
     metric(1007.5, 20),
-    Entry(1, attempt=(1, 0, {"attempt": 1, "cause": "succeeded", "started": 1001.0, "last_iteration": 20})),
-    Entry(1, summary={"state": "succeeded"}),
+    PodEntry(1, attempt=(1, 0, {"attempt": 1, "cause": "succeeded", "started": 1001.0, "last_iteration": 20})),
+    PodEntry(1, summary={"state": "succeeded"}),
     event(1010, record.SUCCEEDED),
 ]
 
@@ -63,7 +63,7 @@ def paths(tmp_path: Path) -> RunPaths:
     return created(tmp_path / "runs")
 
 
-def take(paths: RunPaths, entries: list[Entry]) -> None:
+def take(paths: RunPaths, entries: list[PodEntry]) -> None:
     with RunCache(paths) as cache:
         cache.take(entries)
 
@@ -97,7 +97,7 @@ def test_the_copy_reads_as_the_run_itself(paths: RunPaths) -> None:
 KINDS = st.sampled_from(["line 0", "line 1", "metric", record.RESTARTED, "batch"])
 
 
-def story(kinds: list[str]) -> list[Entry]:
+def story(kinds: list[str]) -> list[PodEntry]:
     """What agents print: lines of two nodes, by themselves or several as one entry, metrics and events."""
     entries = [event(1001, record.STARTED, failures=0, interruptions=0)]
     lines = {0: 0, 1: 0}
@@ -107,14 +107,14 @@ def story(kinds: list[str]) -> list[Entry]:
             lines[0] += 3
             texts = [f"line {number} of node 0" for number in range(first, first + 3)]
             batch = Lines(1, COORDINATOR, first, [float(time)] * 3, [None] * 3, ["o"] * 3, texts)
-            entries.append(Entry(1, lines=batch))
+            entries.append(PodEntry(1, lines=batch))
         elif kind.startswith("line"):
             node = int(kind[-1])
             lines[node] += 1
             entries.append(line(lines[node], node))
         else:
             entries.append(metric(time, 10 * time) if kind == "metric" else event(time, kind))
-    return [*entries, Entry(1, summary={"state": "succeeded"}), event(2000, record.SUCCEEDED)]
+    return [*entries, PodEntry(1, summary={"state": "succeeded"}), event(2000, record.SUCCEEDED)]
 
 
 @settings(max_examples=30)
@@ -145,7 +145,7 @@ def test_entries_repeated_after_a_restart_are_written_once(paths: RunPaths) -> N
 
 def test_metrics_of_an_attempt_whose_clock_is_behind_are_kept(paths: RunPaths) -> None:
     behind = event(900, record.STARTED), metric(901, 30), metric(902, 40)
-    later = [Entry(1, event=replace(each.event, attempt=2)) for each in behind if each.event]
+    later = [PodEntry(1, event=replace(each.event, attempt=2)) for each in behind if each.event]
     with RunCache(paths) as cache:
         for _ in range(2):
             cache.take([*STORY[:-3], *later])
@@ -154,7 +154,7 @@ def test_metrics_of_an_attempt_whose_clock_is_behind_are_kept(paths: RunPaths) -
 
 def test_metrics_after_the_clock_of_their_node_was_set_back_are_kept_once(paths: RunPaths) -> None:
     """As agents print them: with the seconds of a clock that nobody sets."""
-    entries = [metric(time, number, awake=50.0 + number) for number, time in enumerate((1000, 1001, 400, 401), 1)]
+    entries = [metric(time, number, uptime=50.0 + number) for number, time in enumerate((1000, 1001, 400, 401), 1)]
     take(paths, entries)
     take(paths, entries)
     assert [values["iteration"] for values in reader.lines(paths.metrics)] == [1, 2, 3, 4]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import protocol, record
-from spotmpi.agent.lines import Line
+from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.record import Record
-from spotmpi.api.view import Pace, event_text
+from spotmpi.api.view import Throughput, event_text
 from spotmpi.cli import tables
 from spotmpi.core import names
 from spotmpi.core.events import Event
@@ -191,4 +191,4 @@ def test_machines_that_are_avoided_are_in_status_and_logs_with_the_reason(
     tables.show_status(reader.state(names.RunPaths(tmp_path)), as_json=False)
     assert "avoided    ip-1: 1 of 8 GPUs visible\n" in capsys.readouterr().out
     event = Event(2.0, record.AVOIDED, values={"machine": "ip-1", "reason": "1 of 8 GPUs visible"})
-    assert event_text(event, Pace()) == "machine ip-1 is avoided for this run: 1 of 8 GPUs visible"
+    assert event_text(event, Throughput()) == "machine ip-1 is avoided for this run: 1 of 8 GPUs visible"

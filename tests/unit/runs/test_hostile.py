@@ -16,7 +16,7 @@ from rich import console
 
 from spotmpi.agent import replay
 from spotmpi.agent.attempt_history import AttemptHistory
-from spotmpi.agent.lines import LineSplitter, PieceSplitter
+from spotmpi.agent.launcher_output import LineSplitter, PieceSplitter
 from spotmpi.agent.plan import COORDINATOR
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.progress import Progress
@@ -70,7 +70,7 @@ def test_no_line_of_a_program_ends_the_agent_or_who_reads_its_pod_or_its_folder(
     paths = record_line(tmp_path, line, r"(?P<iteration>\d+) (?P<loss>\S+)")
     printed = capsys.readouterr().out
     together = pod_output.parse_all(printed.rstrip("\n"))
-    assert together and all(isinstance(entry, pod_output.Entry) for entry in together)
+    assert together and all(isinstance(entry, pod_output.PodEntry) for entry in together)
     assert sum(entry.last - entry.number + 1 for entry in together if not isinstance(entry, str)) == printed.count("\n")
 
     events = list(folder_events(paths, follow=False, alive=lambda: False))
@@ -183,7 +183,7 @@ def test_a_terminal_gets_the_colours_of_a_line_and_no_other_control_character(
 
 
 def test_time_to_go_may_be_more_than_a_day() -> None:
-    pace = view.Pace()
-    pace.update(Event(1.0, "metric", values={"kind": "context", "total_iterations": 100_001}))
-    pace.update(Event(2.0, "metric", values={"kind": "metric", "iteration": 1, "seconds": [1.0]}))
-    assert pace.status() == "1 it/s  ETA 27:46:40"
+    throughput = view.Throughput()
+    throughput.update(Event(1.0, "metric", values={"kind": "context", "total_iterations": 100_001}))
+    throughput.update(Event(2.0, "metric", values={"kind": "metric", "iteration": 1, "seconds": [1.0]}))
+    assert throughput.status() == "1 it/s  ETA 27:46:40"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import record
-from spotmpi.agent.lines import Line
+from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR
 from spotmpi.core import names
 from spotmpi.runs import cache, reader

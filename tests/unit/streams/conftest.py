@@ -11,7 +11,7 @@ import pytest
 from spotmpi.agent.plan import WORKER
 from spotmpi.streams import chunk
 from spotmpi.streams.chunk import seal
-from spotmpi.streams.engine import Place, load
+from spotmpi.streams.engine import TaskLocation, load
 from spotmpi.streams.order import Order, Part, Settings
 from spotmpi.streams.stream import Stream
 
@@ -23,7 +23,7 @@ class InProcess:
         self.under_way = self.most = 0
         self.sizes: list[int] = []
         self.cancelled = self.fetched = 0
-        self.places: list[Place] = []  # that the next result is waited for
+        self.places: list[TaskLocation] = []  # that the next result is waited for
         self.calls: list[str] = []  # their titles
         self.roles: list[str] = []  # of the workers that get them
         self.avoided: list[int] = []  # the numbers of workers that were to be avoided

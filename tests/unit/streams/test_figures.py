@@ -8,7 +8,7 @@ import pytest
 
 from spotmpi.agent import protocol
 from spotmpi.agent.plan import WORKER, Member
-from spotmpi.streams.engine import Place
+from spotmpi.streams.engine import TaskLocation
 from spotmpi.streams.figures import Figures, Reports, advice, text
 from tests.unit.streams.flow import PREFIX
 
@@ -71,7 +71,7 @@ def test_the_time_of_workers_that_only_postprocess_is_counted_by_itself() -> Non
 
 def test_a_rank_reports_the_wait_that_has_not_ended(make_stream: Any, workers: Any) -> None:
     reports: list[dict[str, Any]] = []
-    workers.places = [Place(FIRST, None), Place(FIRST, (0, "rows", 0.001))]
+    workers.places = [TaskLocation(FIRST, None), TaskLocation(FIRST, (0, "rows", 0.001))]
     next(iter(make_stream(reports=reports)))
     unknown, known, *_ = reports
     assert unknown["waited"] > unknown["preparing"] == 0

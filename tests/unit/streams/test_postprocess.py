@@ -13,7 +13,7 @@ import pytest
 
 from spotmpi.agent.plan import POSTPROCESS, WORKER, Member
 from spotmpi.streams.delivery import Delivery
-from spotmpi.streams.engine import Place
+from spotmpi.streams.engine import TaskLocation
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.rank import predict
 from spotmpi.streams.sinks import FunctionSink, ResultFiles
@@ -171,7 +171,7 @@ def test_fast_results_are_sent_together_and_slow_ones_at_once(deliver: Any, work
 
 def test_a_rank_that_waits_for_results_reports_the_worker_and_its_batch(deliver: Any, workers: InProcess) -> None:
     reports: list[dict[str, Any]] = []
-    workers.places = [Place(WORKER_1, None), Place(WORKER_1, (3, "set rows 3 to 3", 40.0))]
+    workers.places = [TaskLocation(WORKER_1, None), TaskLocation(WORKER_1, (3, "set rows 3 to 3", 40.0))]
     deliver(1.0, reports)
     first, second = (each["pending"] for each in reports if "pending" in each)
     assert (first["batch"], first["worker"]) == (0, "worker 1")

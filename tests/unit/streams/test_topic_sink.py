@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from spotmpi.streams import topic_sink
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost
 from spotmpi.streams.results import encode
-from spotmpi.streams.topic_sink import Identity, TopicSink, extended, numbers_of
+from spotmpi.streams.topic_sink import SinkIdentity, TopicSink, extended, numbers_of
 from tests.contract.conftest import local_harness
 from tests.testbed.java_servers import java_installed, kafka_broker
 from tests.unit.streams import stages
@@ -125,7 +125,7 @@ class Run:
 
     def sink(self, attempt: int, rank: int, ranks: int, texts: Texts) -> TopicSink:
         address = f"kafka://{self.kafka.address}/{self.name}"
-        return TopicSink(address, Identity(f"run-{self.name}", attempt, rank, ranks), texts, self._record)
+        return TopicSink(address, SinkIdentity(f"run-{self.name}", attempt, rank, ranks), texts, self._record)
 
     def messages(self) -> list[tuple[int, bytes | None, bytes | None]]:
         return self.kafka.messages(self.name)
@@ -211,7 +211,7 @@ def test_messages_have_keys_or_the_partition_of_their_batch(run: Run) -> None:
 def test_a_topic_that_does_not_exist_is_named_and_not_created(kafka: Doubled | Real, tmp_path: Path) -> None:
     address = f"kafka://{kafka.address}/absent-output"
     with pytest.raises(StreamError, match=r"have no topic absent-output: .*; create it"):
-        TopicSink(address, Identity("run", 1, 0, 1), Texts(), tmp_path / "topics.json")
+        TopicSink(address, SinkIdentity("run", 1, 0, 1), Texts(), tmp_path / "topics.json")
     assert "absent-output" not in kafka.names()
 
 

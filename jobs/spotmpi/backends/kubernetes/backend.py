@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from spotmpi.agent import pod_context, protocol, record
 from spotmpi.agent.files import exists, is_file
-from spotmpi.agent.plan import VERSION, WORKER, Member
+from spotmpi.agent.plan import WORKER, Member
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.backends.kubernetes import fault_injection, pool_access
 from spotmpi.backends.kubernetes import pull as pulling
@@ -20,8 +21,8 @@ from spotmpi.backends.kubernetes import stop as stopping
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client import kubeconfig_entries
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
-from spotmpi.backends.kubernetes.client.eks_access import access_of
 from spotmpi.backends.kubernetes.client.errors import translate_errors
+from spotmpi.backends.kubernetes.client.kubeconfig import access_of
 from spotmpi.backends.kubernetes.client.portal import call, iterate
 from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts, submission_time
 from spotmpi.backends.kubernetes.follow.run import RUNNING, ClusterFollower
@@ -46,6 +47,7 @@ from spotmpi.images.build import build_for
 from spotmpi.images.environment import launchers_of
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import BACKEND, ClusterPlan, ClusterTarget, cached_plan
+from spotmpi.plan.placement import Beginning
 from spotmpi.plan.run_plan import elastic_notes, memory_notes, standby_notes
 from spotmpi.plan.volume_pod import Volume
 from spotmpi.programs.pool.settings import versions
@@ -53,13 +55,26 @@ from spotmpi.runs import cache as run_cache
 from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
 from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.folder import folder_events
-from spotmpi.runs.pod_output import Entry
+from spotmpi.runs.pod_output import PodEntry
 from spotmpi.runs.recorded_plan import ClusterNamespace
 from spotmpi.spec import roles
 from spotmpi.spec.job import JobSpec, duration
 from spotmpi.spec.validate import TargetCapabilities
 
 _KEY_PLACEHOLDER = "<generated at submission>"
+
+
+class _Placement(NamedTuple):
+    """The target on which a gang begins and why, with notes for people.
+
+    *rates* are US dollars per hour of the gang by node group, where it may be on several, *prices* those of each role.
+    """
+
+    target: ClusterTarget
+    beginning: Beginning
+    rates: dict[str, float]
+    prices: list[float] | None
+    notes: list[str]
 
 
 class KubernetesBackend:
@@ -129,61 +144,51 @@ class KubernetesBackend:
         requested, spec = spec, spec if obstacle is None else spec.model_copy(update={"standby": 0})
         resolved = target.resolve(spec, self._environment, self._api(), job_per_node=obstacle is None)
         shipment = code.pack(resolved.spec, resolved.target)
-        keys = [*submitting.generate_keys(), *protocol.TLS_FILES, *map(pods.forwarded_key, spec.env_passthrough)]
-        rates = target.placement_rates(resolved.spec, self._environment)
-        prices = target.hourly_rates(resolved.spec, self._environment)
-        blocks = capacity_blocks.read(resolved.spec, self._environment)
-        cluster, beginning, expectation = deadline.begin(
-            resolved.spec, resolved.target, rates, datetime.now(UTC), blocks
-        )
-        policy = (
-            {"policy.tar.gz": archives.policy_side(names.SOURCE)} if spec.capacity.deadline and cluster.order else {}
-        )
+        placed = self._place(resolved)
         submission = manifests.Submission(
             run=run,
             owner=names.user(),
-            keys=dict.fromkeys(keys, _KEY_PLACEHOLDER),
-            code={
-                "pod.tar.gz": archives.pod_side(names.SOURCE),
-                **policy,
-                **(shipment.config_map_files if shipment else {}),
-            },
+            keys=dict.fromkeys(_secret_keys(spec), _KEY_PLACEHOLDER),
+            code=_archives(shipment, with_policy=bool(spec.capacity.deadline and placed.target.order)),
             user_code=shipment.agent_plan if shipment else None,
             work=fingerprint.identify(resolved.spec, local=False),
-            rate=None if prices is None else sum(prices),
-            rates=rates,
+            rate=None if placed.prices is None else sum(placed.prices),
+            rates=placed.rates,
             versions=versions() if spec.pool else None,
-            beginning=beginning,
+            beginning=placed.beginning,
         )
-        objects = manifests.kubernetes_plan(resolved.spec, cluster, submission, resolved.worker_targets)
+        objects = manifests.kubernetes_plan(resolved.spec, placed.target, submission, resolved.worker_targets)
         if resolved.target.templates:
             for pod in manifests.templates(objects):
                 pod_templates.validate(pod, resolved.target.templates)
+        environment = self._environment
         return {
-            "version": VERSION,
-            "run": run,
-            "name": spec.title,
-            "backend": BACKEND,
-            "context": self._api().context,
-            "namespace": resolved.target.namespace,
+            **cached_plan(spec, run, self._api().context, resolved.target.namespace),
             "notes": [
-                *target.capacity_note(resolved.spec, cluster, rates),
-                *expectation,
+                *placed.notes,
                 *resolved.notes,
-                *elastic_notes(spec, _unused_pods_note(spec, cluster)),
-                *standby_notes(requested, prices, obstacle is None),
+                *elastic_notes(spec, _unused_pods_note(spec, placed.target)),
+                *standby_notes(requested, placed.prices, obstacle is None),
                 *([shipment.note] if shipment else []),
                 *memory_notes(spec, pod_context.MEMORY, copied=True),
                 *([obstacle] if obstacle else []),
             ],
-            "code": {"digest": shipment.packed.digest, "from_volume": shipment.by_volume} if shipment else None,
+            "code": {"digest": shipment.packed.digest, "from_volume": shipment.from_volume} if shipment else None,
             "owner": submission.owner,
-            "ssh_secret": spec.kubernetes.ssh_secret or (self._environment.ssh_secret if self._environment else None),
+            "ssh_secret": spec.kubernetes.ssh_secret or (environment.ssh_secret if environment else None),
             "unchecked": None,
-            "environment": self._environment.name if self._environment else None,
-            "outputs": self._environment.model_dump(mode="json") if self._environment else None,
+            "environment": environment.name if environment else None,
+            "outputs": environment.model_dump(mode="json") if environment else None,
             "objects": objects,
         }
+
+    def _place(self, resolved: target.ResolvedTarget) -> _Placement:
+        """Where the gang of a resolved run begins."""
+        spec, environment = resolved.spec, self._environment
+        rates, prices = target.placement_rates(spec, environment), target.hourly_rates(spec, environment)
+        blocks = capacity_blocks.read(spec, environment)
+        on, beginning, expectation = deadline.begin(spec, resolved.target, rates, datetime.now(UTC), blocks)
+        return _Placement(on, beginning, rates, prices, [*target.capacity_note(spec, on, rates), *expectation])
 
     def submit(self, spec: JobSpec, plan: Plan, echo: Echo) -> None:
         """Create the JobSet suspended, then the parts it owns, then unsuspend it."""
@@ -278,7 +283,7 @@ class KubernetesBackend:
         moment = call(stopping.delete_run(self._api(), run, reason, now))
         if state.state not in record.TERMINAL:
             with RunCache(names.RunPaths(self.runs_folder / run)) as cache:
-                cache.take([Entry(0, event=Event(moment, record.STOPPED, values={"reason": reason}))])
+                cache.take([PodEntry(0, event=Event(moment, record.STOPPED, values={"reason": reason}))])
 
     def inject_fault(self, run: str, member: Member, fault: str) -> None:
         """Evict or delete a member's pod, or kill the ranks in it."""
@@ -357,7 +362,7 @@ class KubernetesBackend:
                 for entry in entries:
                     yield from seen.new_in(entry)
 
-    async def _entries(self, jobset: Object, follow: bool, need_output: bool) -> AsyncIterator[Sequence[Entry]]:
+    async def _entries(self, jobset: Object, follow: bool, need_output: bool) -> AsyncIterator[Sequence[PodEntry]]:
         follower = ClusterFollower(self._api(), jobset, self._why_no_machine(jobset))
         async for entries in follower.follow() if follow else follower.snapshot():
             yield entries
@@ -397,6 +402,18 @@ class KubernetesBackend:
 def _namespace(api: ClusterApi) -> ClusterNamespace:
     """The namespace of *api* as copies record it."""
     return ClusterNamespace(api.context, api.namespace)
+
+
+def _secret_keys(spec: JobSpec) -> list[str]:
+    """What the Secret of a run has: its keys, its certificates, and the variables of this terminal."""
+    return [*submitting.generate_keys(), *protocol.TLS_FILES, *map(pods.forwarded_key, spec.env_passthrough)]
+
+
+def _archives(shipment: code.CodeShipment | None, with_policy: bool) -> dict[str, bytes]:
+    """The archives in the ConfigMap of a run, by file name; *with_policy* for a gang that is placed by a deadline."""
+    policy = {"policy.tar.gz": archives.policy_side(names.SOURCE)} if with_policy else {}
+    own = shipment.config_map_files if shipment else {}
+    return {"pod.tar.gz": archives.pod_side(names.SOURCE), **policy, **own}
 
 
 def _unused_pods_note(spec: JobSpec, on: ClusterTarget) -> str:

@@ -57,15 +57,15 @@ async def delete_ended(api: ClusterApi, run: str, echo: Echo) -> None:
     An agent records the end of its run before its pod ends, and JobSet sees that later: so it is waited for.
     """
     now = time.monotonic()
-    limit, quiet, told = now + END_TIMEOUT, now + _QUIET, False
+    limit, quiet, announced = now + END_TIMEOUT, now + _QUIET, False
     while jobset := await api.find(cluster_api.JOBSET, run):
         if terminal_condition(jobset) or jobset["metadata"].get("deletionTimestamp"):
             await delete_and_wait(api, run)
             break
         if time.monotonic() > limit:
             break
-        if not told and time.monotonic() > quiet:
-            told = True
+        if not announced and time.monotonic() > quiet:
+            announced = True
             echo(f"waiting for JobSet to see that run {run} has ended (gives up in {limit - time.monotonic():.0f} s)")
         await asyncio.sleep(_END_INTERVAL)
 

@@ -112,6 +112,7 @@ async def _claim_uid(api: ClusterApi, name: str) -> str | None:
 
 
 async def _wait_until_running(api: ClusterApi, name: str, echo: Echo) -> None:
+    """Return once the pod *name* runs; SpotmpiError where it ends before or does not start in time."""
     deadline, reported = time.monotonic() + START_TIMEOUT, ""
     while True:
         with translate_errors("wait for the pod that reads the run volume"):

@@ -1,7 +1,8 @@
-"""Runs on this machine: one detached agent per run, which needs no terminal."""
+"""Runs on this machine: one detached agent per run, in its own session, which needs no terminal and which none ends."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Self
 
 from spotmpi.agent import record, stop_requests
 from spotmpi.agent.files import exists, is_file, is_folder, lock_file, write_atomically
@@ -25,11 +26,19 @@ from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.folder import folder_events
 
 if TYPE_CHECKING:
-    from spotmpi.backends.local import agent_process
+    import subprocess
+
     from spotmpi.spec.job import JobSpec
     from spotmpi.spec.validate import TargetCapabilities
 
 _RELEASE_TIMEOUT = 10.0  # seconds
+
+# Variables that a launcher sets for its ranks: where spotmpi is itself a rank, its own launchers must not see them.
+_RANK_VARIABLES = (
+    r"(OMPI_COMM_WORLD|OMPI_UNIVERSE|PMIX|PRTE|TORCHELASTIC)_.*"
+    r"|OMPI_MCA_(ess(_base_.*)?|pmix|initial_wdir|orte_(app_num|ess_.*|hnp_uri|launch|local_daemon_uri|.*_session_dir))"
+    r"|RANK|LOCAL_RANK|GROUP_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
+)
 
 
 class LocalBackend:
@@ -37,14 +46,12 @@ class LocalBackend:
 
     def __init__(self, runs_folder: Path) -> None:
         self.runs_folder = runs_folder
-        self._waiting: agent_process.WaitingAgent | None = None
+        self._waiting: WaitingAgent | None = None
 
     @contextmanager
     def agent_ahead(self) -> Iterator[None]:
         """Let the agent of a run that is submitted in this context start at once, while its spec is still read."""
-        from spotmpi.backends.local import agent_process
-
-        with agent_process.WaitingAgent() as self._waiting:
+        with WaitingAgent() as self._waiting:
             yield
         self._waiting = None
 
@@ -200,11 +207,9 @@ class LocalBackend:
 
     def _start_agent(self, paths: names.RunPaths, lock: int) -> None:
         """Start the agent of node 0; it gets the lock, so that the run is locked throughout."""
-        from spotmpi.backends.local import agent_process
-
         with paths.agent_log.open("a") as log:
             if self._waiting is None or not self._waiting.hand_over(paths, lock, log):
-                agent_process.start(paths, lock, log)
+                start_agent(paths, lock, log)
 
     def _own(self, run: str) -> names.RunPaths:
         """The paths of a run of this machine; InputError for the copy of a run that has not ended on its cluster."""
@@ -215,6 +220,39 @@ class LocalBackend:
 
     def _paths(self, run: str) -> names.RunPaths:
         return names.RunPaths(self.runs_folder / run)
+
+
+def start_agent(paths: names.RunPaths, lock: int, log: IO[str]) -> None:
+    """Start the agent of a run, which inherits the open *lock*."""
+    _start_process([str(paths.folder)], None, log, [lock])
+
+
+class WaitingAgent:
+    """An agent without a run yet, which ends with the context where it gets none.
+
+    Its start takes as long as the models of a spec, and has another core.
+    """
+
+    def __enter__(self) -> Self:
+        from spotmpi.agent import handover
+
+        self._connection, theirs = handover.pair()
+        self._process: subprocess.Popen[bytes] | None = None
+        with contextlib.suppress(OSError, SpotmpiError):  # a start at the submission has the same error
+            self._process = _start_process(["--wait"], theirs.fileno(), None)
+        theirs.close()
+        return self
+
+    def hand_over(self, paths: names.RunPaths, lock: int, log: IO[str]) -> bool:
+        """Give it a run; False where it cannot take one."""
+        if self._process is None:
+            return False
+        from spotmpi.agent import handover
+
+        return handover.hand_over(self._connection, str(paths.folder), lock, log.fileno())
+
+    def __exit__(self, *error: object) -> None:
+        self._connection.close()
 
 
 def _acquire(paths: names.RunPaths, lock: int) -> None:
@@ -260,3 +298,24 @@ def _with_dask(plan: RunPlan, spec: JobSpec, echo: Echo) -> RunPlan:
     entry = names.path_entry(str(folder), "spotmpi", "set SPOTMPI_CACHE to another folder")
     paths = [plan["environment"].get("PYTHONPATH", ""), entry]
     return {**plan, "environment": {**plan["environment"], "PYTHONPATH": ":".join(filter(None, paths))}}
+
+
+def _start_process(
+    arguments: list[str], stdin: int | None, log: IO[str] | None, files: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """A process of the agent, in a session of its own and without the variables of a rank; None is the null device."""
+    import re
+    import subprocess
+
+    environment = {key: value for key, value in os.environ.items() if not re.fullmatch(_RANK_VARIABLES, key)}
+    return subprocess.Popen(
+        # Importable from its working directory: PYTHONPATH stays as the user set it for the program.
+        [sys.executable, "-S", "-E", "-m", "spotmpi.agent", *arguments],
+        stdin=subprocess.DEVNULL if stdin is None else stdin,
+        stdout=log or subprocess.DEVNULL,
+        stderr=log or subprocess.DEVNULL,
+        cwd=names.rank_source(),
+        env=environment,
+        pass_fds=files,
+        start_new_session=True,
+    )

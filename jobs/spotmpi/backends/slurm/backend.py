@@ -24,7 +24,7 @@ from spotmpi.backends.kill_ranks import PROGRAM, require_killed
 from spotmpi.backends.slurm import queue
 from spotmpi.backends.slurm.files import RunFiles, archive
 from spotmpi.backends.slurm.login import Login, NoAnswer
-from spotmpi.backends.slurm.queue import Job
+from spotmpi.backends.slurm.queue import QueuedJob
 from spotmpi.core import archives, hints, names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event, Stream
@@ -202,7 +202,7 @@ class SlurmBackend:
             self.reconcile(paths, jobs.get(paths.id)) if paths.id in active else reader.state(paths) for paths in mine
         ]
 
-    def reconcile(self, paths: RunPaths, job: Job | None) -> RunState:
+    def reconcile(self, paths: RunPaths, job: QueuedJob | None) -> RunState:
         """The state of a run with this *job*; the end of a job whose agents recorded none is recorded here."""
         if job is None or job.over:
             self._find(paths.id)[1].refresh()  # with all that agents wrote until then
@@ -216,11 +216,11 @@ class SlurmBackend:
             return reader.state(paths, writer_alive=True)
         return replace(state, state=record.WAITING, reason=job.why()) if job.waits else state
 
-    def job(self, run: str) -> Job | None:
+    def job(self, run: str) -> QueuedJob | None:
         """The newest job of a run, None where Slurm knows none."""
         return queue.find(self._login, [run]).get(run)
 
-    def note_waiting(self, paths: RunPaths, job: Job) -> None:
+    def record_waiting(self, paths: RunPaths, job: QueuedJob) -> None:
         """Record why the run waits, once for each reason, and end it after ``limits.start`` where its spec has that.
 
         Queues are hours long at many sites, so the default of that limit counts only from the start of the job.
@@ -304,7 +304,7 @@ class SlurmBackend:
     def _files(self, paths: RunPaths, folder: str) -> RunFiles:
         return RunFiles(self._login, paths, folder, self._python)
 
-    def _running(self, run: str, member: Member) -> tuple[Job, str]:
+    def _running(self, run: str, member: Member) -> tuple[QueuedJob, str]:
         """The job of a run and the name of a node; SpotmpiError where it does not run."""
         paths, _ = self._find(run)
         job = self.job(paths.id)
@@ -315,10 +315,10 @@ class SlurmBackend:
             raise input_error(hints.option("node"), member.text, f"run {paths.id} has the nodes 0 to {len(hosts) - 1}")
         return job, hosts[member.number]
 
-    def _cancel(self, job: Job) -> None:
+    def _cancel(self, job: QueuedJob) -> None:
         self._login.run("cancel the job", ["scancel", str(job.id)])
 
-    def _end_of(self, paths: RunPaths, job: Job) -> tuple[str, str]:
+    def _end_of(self, paths: RunPaths, job: QueuedJob) -> tuple[str, str]:
         """How a run ended whose *job* is over and whose agents recorded no end."""
         if job.state == queue.CANCELLED:
             requested = stop_requests.reason(str(paths.folder))
@@ -334,6 +334,7 @@ class SlurmBackend:
         files.refresh()
 
     def _target(self, spec: JobSpec, run: str) -> SlurmTarget:
+        """Where the job of a run works: over ssh in the user's home folder there, else in the runs folder."""
         from spotmpi.images import environment
         from spotmpi.plan.slurm import SlurmTarget
 
@@ -382,12 +383,12 @@ class _Watch:
         except SpotmpiError:
             return True  # slurmctld may be restarting
         if job is not None and job.waits:
-            self._backend.note_waiting(self._paths, job)
+            self._backend.record_waiting(self._paths, job)
             return True
         return not self._backend.reconcile(self._paths, job).over
 
 
-def _srun(job: Job, host: str) -> list[str]:
+def _srun(job: QueuedJob, host: str) -> list[str]:
     """A step on one node of a job, which shares what the job has there."""
     return ["srun", f"--jobid={job.id}", "--overlap", "--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={host}"]
 

@@ -112,7 +112,7 @@ class RunFiles:
             command = [self._python, "-I", "-S", "-c", _NEWS]
             request = json.dumps([self.folder, known]).encode()
             with self._copied("read the record of the run", command, request) as packed:
-                self._take(packed, known)
+                self._add(packed, known)
 
     def pull(self, part: str | None) -> None:
         """Copy the folder, or a *part* of it, to this machine, but for the run's key and what the copy knows better."""
@@ -133,7 +133,8 @@ class RunFiles:
             self._login.copy(purpose, command, file, data, allowed)
             yield file
 
-    def _take(self, packed: BinaryIO, known: Mapping[str, int]) -> None:
+    def _add(self, packed: BinaryIO, known: Mapping[str, int]) -> None:
+        """Append to the copy what files of *known* sizes have grown by, and replace or add all others."""
         with tempfile.TemporaryDirectory(prefix=f".{self.paths.id}-", dir=self.paths.folder.parent) as temporary:
             self._unpack(packed, Path(temporary))
             for path in sorted(Path(temporary).rglob("*")):

@@ -42,7 +42,7 @@ _REASONS = {
 _LIMITS = ("Assoc", "QOS", "MaxJobsPer", "MaxSubmit")  # how the reasons begin that are limits of an account
 
 
-class Job(NamedTuple):
+class QueuedJob(NamedTuple):
     """One job as squeue shows it."""
 
     id: int
@@ -72,13 +72,13 @@ class Job(NamedTuple):
         return f"job {self.id} waits in the queue of Slurm: {text} ({reason})"
 
 
-def parse(listing: str) -> list[Job]:
+def parse(listing: str) -> list[QueuedJob]:
     """The jobs in what squeue printed."""
     rows = [line.split("|", 4) for line in listing.splitlines() if line.count("|") >= 4]
-    return [Job(int(row[0]), *row[1:]) for row in rows if row[0].isdecimal()]
+    return [QueuedJob(int(row[0]), *row[1:]) for row in rows if row[0].isdecimal()]
 
 
-def find(login: Login, runs: Collection[str]) -> dict[str, Job]:
+def find(login: Login, runs: Collection[str]) -> dict[str, QueuedJob]:
     """This user's newest job of each of *runs*, for some minutes after its end too."""
     if not runs:
         return {}
@@ -94,6 +94,6 @@ def find(login: Login, runs: Collection[str]) -> dict[str, Job]:
     return {job.name: job for job in sorted(jobs)}
 
 
-def hosts(login: Login, job: Job) -> list[str]:
+def hosts(login: Login, job: QueuedJob) -> list[str]:
     """The names of a job's nodes, in Slurm's order."""
     return login.run("list the nodes of a job", ["scontrol", "show", "hostnames", job.nodes]).decode().split()

@@ -10,7 +10,7 @@ import numpy as np
 from spotmpi.checkpoint.device import copy_on_device, on_host
 from spotmpi.programs.checkpoint import State
 from spotmpi.programs.loop import Objective
-from spotmpi.programs.reporting import Clock, WallClock
+from spotmpi.programs.reporting import IterationClock, WallClock
 
 _PARAMETERS, _OPTIMIZER = "parameters", "optimizer/"
 
@@ -19,7 +19,7 @@ class ChainerAdapter:
     """Trains *model* with a multi-node *optimizer*; parts of batches are arrays."""
 
     def __init__(self, model: Any, optimizer: Any, objective: Objective) -> None:
-        self.clock: Clock = WallClock() if model.xp is np else CudaClock()
+        self.clock: IterationClock = WallClock() if model.xp is np else CudaClock()
         self._model = model
         self._optimizer = optimizer
         self._objective = objective

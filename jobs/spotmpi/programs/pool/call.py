@@ -133,6 +133,7 @@ def _event_loop() -> asyncio.AbstractEventLoop:
 
 
 def _failure(error: BaseException) -> CallFailure:
+    """What a driver gets of an error: its text, and itself where it can be pickled and is not too large."""
     from tblib import pickling_support
 
     error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without `execute`

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from spotmpi.agent import protocol, rank_wrapper
-from spotmpi.agent.exit_diagnosis import SCHEDULER_END, process_end
+from spotmpi.agent.launcher_output import SCHEDULER_END, process_end
 
 _WAIT_FOR, _ADDRESS = "--wait-for=", "--address-file="
 _POLL = 0.05  # seconds between looks at the children

@@ -37,7 +37,7 @@ class ExecutionFile(WorkerPlugin):
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         """Note that a call begins or ends; Dask calls it before it executes one."""
         if finish == "executing":
-            self._key[:] = cut(key).encode().ljust(_SIZE, b"\0")
+            self._key[:] = shortened(key).encode().ljust(_SIZE, b"\0")
         elif start == "executing":
             self._key[:] = _NONE
 
@@ -75,6 +75,6 @@ class CancelledCalls(WorkerPlugin):
             worker.status = Status.running
 
 
-def cut(key: Any) -> str:
+def shortened(key: Any) -> str:
     """A key as the file has it."""
     return str(key).encode(errors="replace")[:_SIZE].decode(errors="ignore")

@@ -33,7 +33,7 @@ from spotmpi.agent.files import write_atomically
 from spotmpi.agent.plan import WORKER, Member, read_member
 from spotmpi.programs.pool import collect_garbage
 from spotmpi.programs.pool.call import KEY_MARK, TAKEN, CallAborted, driver_of
-from spotmpi.programs.pool.execution import cut
+from spotmpi.programs.pool.execution import shortened
 from spotmpi.programs.pool.files import UploadedFiles
 from spotmpi.programs.pool.settings import (
     pinned_worker,
@@ -134,7 +134,7 @@ class PoolScheduler(Scheduler):
     def attribute_death(self, worker: Member | None, executed: str | None) -> None:
         """Blame the end of a worker's process on the key that it *executed*; None where nobody knows it."""
         keys = self.unclear.pop(worker, [])
-        blamed = keys[:1] if executed is None else [key for key in keys if cut(key) == executed]
+        blamed = keys[:1] if executed is None else [key for key in keys if shortened(key) == executed]
         for key in blamed:
             self._blame(key, worker, f"spotmpi-death-{time.time()}")
 

@@ -14,7 +14,7 @@ from spotmpi.checkpoint.device import copy_on_device, on_host
 from spotmpi.programs.checkpoint import State
 from spotmpi.programs.loop import Objective
 from spotmpi.programs.options import Parser
-from spotmpi.programs.reporting import Clock, WallClock
+from spotmpi.programs.reporting import IterationClock, WallClock
 
 FP32, BF16 = "fp32", "bf16"
 _PARAMETERS, _OPTIMIZER = "parameters/", "optimizer/"
@@ -47,7 +47,7 @@ class TorchAdapter:
         self._objective = objective
         self._lower = precision == BF16
         self._device = next(self._model.parameters()).device
-        self.clock: Clock = CudaClock() if self._device.type == "cuda" else WallClock()
+        self.clock: IterationClock = CudaClock() if self._device.type == "cuda" else WallClock()
 
     def step(self, parts: Sequence[Any], iteration: int, seeds: Sequence[int]) -> Mapping[str, Any]:
         """One update from *parts*: arrays, or lists and dicts of them; *seeds* are those of all generators."""

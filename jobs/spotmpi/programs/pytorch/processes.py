@@ -92,6 +92,7 @@ def _choose_interface(hosts: tuple[str, ...]) -> None:
 
 
 def _initialize(backend: str, local_rank: int) -> World:
+    """This rank among all, over *backend*, ``nccl`` or ``gloo``."""
     # With NCCL, Gloo transfers the small objects, which then need no copy to a GPU.
     dist.init_process_group("cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo")
 

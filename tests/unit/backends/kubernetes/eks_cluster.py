@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.backends.kubernetes.client import eks_access
+from spotmpi.backends.kubernetes.client import kubeconfig
 from spotmpi.core import environment
 from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.cluster.fake_cluster import FakeCluster
@@ -49,4 +49,4 @@ class EksCluster:
 
 def in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on nothing is known of any cluster."""
-    monkeypatch.setattr(eks_access, "_accesses", {})
+    monkeypatch.setattr(kubeconfig, "_accesses", {})

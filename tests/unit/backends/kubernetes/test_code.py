@@ -198,7 +198,7 @@ def test_files_alone_are_shipped_too(code: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_small_code_goes_into_the_config_map(code: Path) -> None:
     shipment = pack(spec(code), target(None))
-    assert shipment is not None and not shipment.by_volume
+    assert shipment is not None and not shipment.from_volume
     assert shipment.config_map_files == {"user.tgz": shipment.packed.archive}
     assert shipment.archive == "/spotmpi/config/user.tgz"
     assert shipment.agent_plan == {

@@ -18,9 +18,9 @@ from spotmpi.aws.errors import CallError, CloudError
 from spotmpi.backends import targets
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.client import api as cluster_api
-from spotmpi.backends.kubernetes.client import eks_access
+from spotmpi.backends.kubernetes.client import kubeconfig
 from spotmpi.backends.kubernetes.client.api import POD, RESYNC, ClusterApi
-from spotmpi.backends.kubernetes.client.eks_access import EksAccess
+from spotmpi.backends.kubernetes.client.kubeconfig import EksAccess
 from spotmpi.backends.kubernetes.client.view import ClusterView
 from spotmpi.core.errors import SpotmpiError
 from tests.cloud.account.fake_account import FakeAccount
@@ -38,7 +38,7 @@ def cluster(account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """The cluster of `LAB`; this machine has neither a kubeconfig nor any program."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(eks_access, "open_account", lambda region: account)
+    monkeypatch.setattr(kubeconfig, "open_account", lambda region: account)
     monkeypatch.setattr(cluster_api, "RETRY_DELAY", 0.01)
     in_another_process(monkeypatch)
     cluster = EksCluster(account, tmp_path)
@@ -226,7 +226,7 @@ def test_a_watch_outlives_a_renewal_of_credentials_that_fails_for_a_moment_and_e
         return token(aws, cluster)
 
     monkeypatch.setattr(eks, "token", renewed)
-    monkeypatch.setattr(eks_access, "_TOKEN_LIFETIME", -1.0)  # a new token for each request
+    monkeypatch.setattr(kubeconfig, "_TOKEN_LIFETIME", -1.0)  # a new token for each request
     cluster.server.put(pod("a"))
 
     async def watch() -> list[str]:

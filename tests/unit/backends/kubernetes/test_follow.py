@@ -13,7 +13,7 @@ import pytest
 from lightkube import ApiError
 
 from spotmpi.agent import placement, pod_context, pod_record, record
-from spotmpi.api.view import Pace, event_text
+from spotmpi.api.view import Throughput, event_text
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.follow import run as following
@@ -163,7 +163,7 @@ def test_each_placement_is_reported_once_with_its_price_and_the_first_at_the_sub
     placed = [event for event in follow(cluster, before, script) if event.kind == record.PLACED]
     submitted = datetime.fromisoformat(before["metadata"]["creationTimestamp"]).timestamp()
     assert [(event.time, event.values["group"]) for event in placed] == [(submitted, "g5"), (7.0, "g6")]
-    assert event_text(placed[1], Pace()) == "capacity: g6 (x, spot, $2 an hour): why"
+    assert event_text(placed[1], Throughput()) == "capacity: g6 (x, spot, $2 an hour): why"
     assert [event.kind for event in look(cluster, after)].count(record.PLACED) == 2
 
 

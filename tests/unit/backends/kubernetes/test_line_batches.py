@@ -17,7 +17,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster import BACKEND
 from spotmpi.runs import cache as run_cache
 from spotmpi.runs.cache import RunCache, SeenEvents
-from spotmpi.runs.pod_output import Entry, parse_all
+from spotmpi.runs.pod_output import PodEntry, parse_all
 
 START = 1000.0
 METRIC = {"t": 1003.5, "attempt": 1, "member": "node/0", "kind": "metric", "iteration": 20}
@@ -28,16 +28,16 @@ def line_entry(number: int, line: int, node: int = 0, attempt: int = 1) -> str:
     return json.dumps({"n": number, "l": values}, separators=(",", ":"))
 
 
-def batch(first: int, last: int, node: int = 0) -> Entry:
+def batch(first: int, last: int, node: int = 0) -> PodEntry:
     """Lines from *first* to *last* as one entry."""
     (entry,) = parse_all("\n".join(line_entry(number, number, node) for number in range(first, last + 1)))
-    assert isinstance(entry, Entry) and entry.lines and (entry.number, entry.last) == (first, last)
+    assert isinstance(entry, PodEntry) and entry.lines and (entry.number, entry.last) == (first, last)
     return entry
 
 
-def numbers(entries: list[Entry | str]) -> list[list[int]]:
+def numbers(entries: list[PodEntry | str]) -> list[list[int]]:
     """The numbers of the lines in each entry."""
-    return [[each.number for each in entry.split()] for entry in entries if isinstance(entry, Entry)]
+    return [[each.number for each in entry.split()] for entry in entries if isinstance(entry, PodEntry)]
 
 
 FIRST = [line_entry(1, 1), line_entry(2, 2)]
@@ -83,7 +83,7 @@ def paths(tmp_path: Path) -> RunPaths:
     ],
     ids=["whole", "overlapping", "apart first", "again", "again apart"],
 )
-def test_a_copy_of_batches_is_that_of_single_lines(paths: RunPaths, batches: list[Entry]) -> None:
+def test_a_copy_of_batches_is_that_of_single_lines(paths: RunPaths, batches: list[PodEntry]) -> None:
     with RunCache(paths) as cache:
         cache.take(batches)
     expected = [f"1970-01-01T00:16:4{n}.000000Z {n % 2 or '-'} o line {n} of node 0\n" for n in range(1, 10)]

@@ -24,7 +24,7 @@ from spotmpi.backends.kubernetes.follow import pod_log
 from spotmpi.backends.kubernetes.follow.pod_log import FolderLog, PodLog, Source
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
-from spotmpi.runs.pod_output import Entry, parse
+from spotmpi.runs.pod_output import PodEntry, parse
 from tests.cloud.cluster.answers import status
 
 CUT = httpx2.ReadError("cut")
@@ -64,7 +64,7 @@ class FakePod:
         for error in answer[len(lines) :]:
             raise error
 
-    async def replay(self, pod: str, member: Member, since: float, until: float) -> list[Entry]:
+    async def replay(self, pod: str, member: Member, since: float, until: float) -> list[PodEntry]:
         self.folder_reads.append((since, until))
         if self.folder is None:
             raise SpotmpiError("no folder")
@@ -298,13 +298,13 @@ def test_a_folder_in_place_of_a_forbidden_log_gives_lines_of_any_time_once(monke
     pod = FakePod(folder=[])
     readings = iter([texts[:2], texts[:3], texts[:4], texts])
 
-    async def replay(name: str, member: Member, since: float, until: float) -> list[Entry]:
+    async def replay(name: str, member: Member, since: float, until: float) -> list[PodEntry]:
         pod.folder = next(readings)
         return await pod.replay(name, member, since, until)
 
     source = Source("pod", COORDINATOR, 999.0, False, lambda: pod.folder == texts[:4], None, replay)
 
-    async def collect() -> list[Entry]:
+    async def collect() -> list[PodEntry]:
         client: Any = SimpleNamespace(namespace="ours", now=time.time)
         return [entry async for entries in FolderLog(client).entries(source, True) for entry in entries]
 

@@ -18,7 +18,7 @@ from spotmpi.backends.kubernetes.follow.run import ClusterFollower
 from spotmpi.backends.targets import Target
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
-from spotmpi.runs.pod_output import Entry
+from spotmpi.runs.pod_output import PodEntry
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import RUN, a_pod, condition, jobset, pod
 from tests.unit.backends.kubernetes.following import follow, look
@@ -103,11 +103,11 @@ def forbidding(cluster: FakeCluster) -> FakeCluster:
     return cluster
 
 
-def fill_folder(monkeypatch: pytest.MonkeyPatch, *entries: Entry | SpotmpiError) -> list[float]:
+def fill_folder(monkeypatch: pytest.MonkeyPatch, *entries: PodEntry | SpotmpiError) -> list[float]:
     """Let the run folder hold *entries*, one more at each reading; the `since` of each reading."""
     since_times: list[float] = []
 
-    async def read_folder(self: ClusterFollower, pod: str, node: int, since: float, until: float) -> list[Entry]:
+    async def read_folder(self: ClusterFollower, pod: str, node: int, since: float, until: float) -> list[PodEntry]:
         since_times.append(since)
         answer = entries[min(len(since_times), len(entries)) - 1]
         if isinstance(answer, SpotmpiError):
@@ -144,8 +144,8 @@ def test_the_end_of_a_run_is_reported_without_its_output(
 def test_output_is_read_from_the_run_folder_as_it_grows(
     forbidding: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started = Entry(0, event=Event(5e9, record.STARTED, 1))
-    end = Entry(0, event=Event(5e9 + 1, record.SUCCEEDED))
+    started = PodEntry(0, event=Event(5e9, record.STARTED, 1))
+    end = PodEntry(0, event=Event(5e9 + 1, record.SUCCEEDED))
     since_times = fill_folder(monkeypatch, started, started, end)
     events = follow(forbidding, jobset())
     assert {event.kind for event in events} == {record.GAP, record.STARTED, record.SUCCEEDED}

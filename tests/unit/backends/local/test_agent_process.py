@@ -13,8 +13,8 @@ import pytest
 import spotmpi
 from spotmpi.agent import record
 from spotmpi.agent.files import lock_file
-from spotmpi.backends.local import agent_process, machine
-from spotmpi.backends.local.agent_process import WaitingAgent
+from spotmpi.backends.local import backend, machine
+from spotmpi.backends.local.backend import WaitingAgent
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.images import environment
@@ -41,7 +41,7 @@ def test_a_run_gets_the_agent_that_was_started_before_its_spec_was_read(
     def no_other(*ignored: Any) -> None:
         raise AssertionError("a second agent")
 
-    monkeypatch.setattr(agent_process, "start", no_other)
+    monkeypatch.setattr(backend, "start_agent", no_other)
 
     state = spotmpi.run(["sh", "-c", "echo $PPID"], on=spotmpi.Target("local", tmp_path / "runs"))
 
@@ -117,7 +117,7 @@ def test_the_agent_holds_the_lock_and_writes_its_errors_into_the_log(paths: name
 def test_where_no_agent_can_wait_another_one_is_started_at_the_submission(
     python: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    start, started = agent_process.start, []
+    start, started = backend.start_agent, []
 
     def start_with_our_python(*arguments: Any) -> None:
         started.append(arguments)
@@ -125,7 +125,7 @@ def test_where_no_agent_can_wait_another_one_is_started_at_the_submission(
         start(*arguments)
 
     own = sys.executable
-    monkeypatch.setattr(agent_process, "start", start_with_our_python)
+    monkeypatch.setattr(backend, "start_agent", start_with_our_python)
     monkeypatch.setattr(sys, "executable", python)
 
     state = spotmpi.run(["true"], on=spotmpi.Target("local", tmp_path / "runs"))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import record
-from spotmpi.backends.local import agent_process, backend
+from spotmpi.backends.local import backend
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
@@ -90,7 +90,7 @@ def test_a_run_that_could_not_be_started_leaves_no_folder(
     def refuse(*arguments: Any) -> None:
         raise error
 
-    monkeypatch.setattr(agent_process, "start", refuse)
+    monkeypatch.setattr(backend, "start_agent", refuse)
 
     with pytest.raises((SpotmpiError, KeyboardInterrupt)):
         local.submit(shell("true"))

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import exit_diagnosis, launchers, protocol, record
-from spotmpi.agent.lines import Line
+from spotmpi.agent import launcher_output, launchers, protocol, record
+from spotmpi.agent.launcher_output import Line
 from spotmpi.images.environment import prepare
 from spotmpi.runs import reader
 from tests.contract import processes
@@ -338,9 +338,9 @@ def test_mpirun_that_lost_a_host_is_an_interruption_whatever_its_exit_code(image
                     os.kill(rank, signal.SIGKILL)
 
     lines = [Line(None, "e", line) for line in words.splitlines()]
-    effective = exit_diagnosis.effective_exit_code(mpirun.returncode, lines)
+    effective = launcher_output.effective_exit_code(mpirun.returncode, lines)
     assert effective == protocol.INTERRUPTED, (mpirun.returncode, words)
-    assert exit_diagnosis.describe(0, mpirun.returncode, lines).startswith("lost ")
+    assert launcher_output.describe(0, mpirun.returncode, lines).startswith("lost ")
 
 
 def daemons_of(agent: Path) -> list[int]:

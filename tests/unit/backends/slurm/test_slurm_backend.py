@@ -19,7 +19,7 @@ from spotmpi.backends import targets
 from spotmpi.backends.slurm import files
 from spotmpi.backends.slurm.backend import SlurmBackend
 from spotmpi.backends.slurm.login import Login, NoAnswer
-from spotmpi.backends.slurm.queue import Job, parse
+from spotmpi.backends.slurm.queue import QueuedJob, parse
 from spotmpi.backends.targets import Target
 from spotmpi.core.errors import InputError, RunInUse, SpotmpiError
 from spotmpi.runs import reader
@@ -418,6 +418,6 @@ def test_what_only_pools_have_is_refused(backend: SlurmBackend, call: str) -> No
 def test_jobs_of_others_and_arrays_in_the_queue_are_read_over() -> None:
     listing = "7|RUNNING|None|n[0-1]|a\n8_[1-4]|PENDING|Priority||array\nnoise\n9|PENDING|Priority||with|bar\n"
     assert parse(listing) == [
-        Job(7, "RUNNING", "None", "n[0-1]", "a"),
-        Job(9, "PENDING", "Priority", "", "with|bar"),
+        QueuedJob(7, "RUNNING", "None", "n[0-1]", "a"),
+        QueuedJob(9, "PENDING", "Priority", "", "with|bar"),
     ]

@@ -28,9 +28,15 @@ from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
 
 from spotmpi.agent import protocol
 from spotmpi.backends.kubernetes.client.answers import Answer, ErrorOutput
-from spotmpi.backends.kubernetes.client.eks_access import EksAccess, access_of
 from spotmpi.backends.kubernetes.client.errors import is_missing, status_code
-from spotmpi.backends.kubernetes.client.kubeconfig import Login, configuration, in_pod, proxy_of
+from spotmpi.backends.kubernetes.client.kubeconfig import (
+    EksAccess,
+    ExecLogin,
+    access_of,
+    configuration,
+    in_pod,
+    proxy_of,
+)
 from spotmpi.plan.pods import CONTAINER
 
 Object = dict[str, Any]
@@ -129,14 +135,14 @@ class _Connection(ConnectionParams):
         """The arguments of the HTTP client."""
         parameters: dict[str, Any] = super().httpx_params(config)
         if config.user.exec and isinstance(parameters["auth"], ExecAuth):
-            parameters["auth"] = Login(config.user.exec)
+            parameters["auth"] = ExecLogin(config.user.exec)
         if self._access:
             parameters["auth"] = self._access
         # Authorities may have no key identifiers (EKS's are reported so): Python 3.13 demands them, kubectl does not.
         parameters["verify"].verify_flags &= ~ssl.VERIFY_X509_STRICT
-        return {**parameters, "event_hooks": {"response": [self._note_response]}}
+        return {**parameters, "event_hooks": {"response": [self._record_response]}}
 
-    async def _note_response(self, response: httpx2.Response) -> None:
+    async def _record_response(self, response: httpx2.Response) -> None:
         self._clock.update(response.headers.get("Date"))
         response.headers.setdefault("Content-Type", "")  # lightkube relies on it, and not every proxy sends one
 

@@ -9,7 +9,7 @@ import httpx2
 from lightkube import ApiError
 from lightkube.core.exceptions import ConfigError
 
-from spotmpi.backends.kubernetes.client.eks_access import ACCESS
+from spotmpi.backends.kubernetes.client.kubeconfig import ACCESS
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 
 _INSTALL = (
@@ -56,6 +56,7 @@ def translate_errors(action: str) -> Iterator[None]:
 
 
 def _explain(error: ApiError) -> str:
+    """Why the API refused a request, with the remedy where there is one."""
     status = error.status
     message = str(status.message or error)
     if status.code == 401:

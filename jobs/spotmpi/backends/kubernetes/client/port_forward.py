@@ -61,6 +61,7 @@ class PortForward:
         connection.add_done_callback(self._connections.discard)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry one connection to the pod and back; ``failure`` says why that was not possible."""
         from httpx2.websockets import HTTPXWSException, WebSocketUpgradeError  # 50 ms that few commands need
 
         try:
@@ -119,6 +120,7 @@ async def _send(reader: asyncio.StreamReader, socket: AsyncWebSocketSession) -> 
 
 
 async def _receive(socket: AsyncWebSocketSession, writer: asyncio.StreamWriter) -> str | None:
+    """Write what the pod sends to *writer* until an end closes; why it failed, or None."""
     from httpx2.websockets import HTTPXWSException, WebSocketDisconnect
 
     started = set()

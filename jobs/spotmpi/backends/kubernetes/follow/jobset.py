@@ -17,7 +17,7 @@ from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests
 from spotmpi.plan.pods import CONTAINER
-from spotmpi.runs.pod_output import Entry
+from spotmpi.runs.pod_output import PodEntry
 from spotmpi.runs.reader import RunState
 
 Object = Mapping[str, Any]
@@ -229,7 +229,7 @@ class ExitDiagnosis:
         self._latest = 0.0  # Unix seconds, of the pods' entries
         self._restart: Event | None = None  # the newest failure after which an agent expected another attempt
 
-    def note(self, entries: Iterable[Entry]) -> None:
+    def note(self, entries: Iterable[PodEntry]) -> None:
         """Take account of what pods have reported."""
         for entry in entries:
             self._latest = max(self._latest, entry.time or 0.0)
@@ -244,15 +244,16 @@ class ExitDiagnosis:
         self._killed.add(name)
         return reason
 
-    def explain(self, end: Event, pods: Iterable[Object]) -> Entry:
+    def explain(self, end: Event, pods: Iterable[Object]) -> PodEntry:
         """The end of a run with what is known of its remaining *pods*, later than all that they reported."""
         moment = max(end.time, self._latest + 1e-6)  # whatever the nodes' clocks say
         values = {key: value for key, value in end.values.items() if key != _RETRIES_EXHAUSTED}
         if end.kind == record.FAILED:
             values["reason"] = "; ".join(self._reasons(end, list(pods)))
-        return Entry(0, event=replace(end, time=moment, values=values))
+        return PodEntry(0, event=replace(end, time=moment, values=values))
 
     def _reasons(self, end: Event, pods: list[Object]) -> Iterator[str]:
+        """Why the run ended: what killed a pod or made the last attempt fail, then the reason of the JobSet."""
         gang = sorted(
             (pod for pod in pods if member_of(pod).role not in WORKERS), key=member_of
         )  # which outlives workers

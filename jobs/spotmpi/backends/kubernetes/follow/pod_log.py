@@ -35,7 +35,7 @@ from spotmpi.plan.pods import module
 from spotmpi.plan.volume_pod import Volume, store_command
 from spotmpi.runs import pod_output
 from spotmpi.runs.cache import SeenEvents
-from spotmpi.runs.pod_output import Entry
+from spotmpi.runs.pod_output import PodEntry
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ OVERLAP = 5  # seconds by which a resumed stream begins before the last entry; c
 CONCURRENT_LOGS = 4  # logs that are read at the same time, where they are not followed
 _READ_AHEAD = 4  # pieces of each that may wait for their turn
 
-ReadFolder = Callable[[str, Member, float, float], Awaitable[list[Entry]]]  # pod, member, since, until -> entries
+ReadFolder = Callable[[str, Member, float, float], Awaitable[list[PodEntry]]]  # pod, member, since, until -> entries
 
 
 class _BeganTooLate(Exception):
@@ -77,7 +77,7 @@ class PodLog:
         self._time = source.since  # of the newest entry
         self._lines: dict[tuple[int, Member | None], int] = {}  # the newest line of each attempt and member
 
-    async def entries(self, follow: bool) -> AsyncIterator[list[Entry]]:
+    async def entries(self, follow: bool) -> AsyncIterator[list[PodEntry]]:
         """Every entry once, as many at a time as have arrived.
 
         With *follow* until the pod has ended, over any number of broken connections.
@@ -138,7 +138,7 @@ class PodLog:
             yield text
             text = await anext(log, None)
 
-    async def _read_rotated(self) -> list[Entry]:
+    async def _read_rotated(self) -> list[PodEntry]:
         """What the run folder holds of a silent pod: a kubelet reads its newest file only, even if that is empty."""
         now = self._client.now()
         if now - self._source.since < OVERLAP:
@@ -151,9 +151,9 @@ class PodLog:
         self._unnumbered = self._unnumbered or bool(new)
         return new
 
-    async def _parse(self, text: str, resumed: bool) -> tuple[list[Entry], bool]:
+    async def _parse(self, text: str, resumed: bool) -> tuple[list[PodEntry], bool]:
         """What is new in *text*, and whether something is missing that an earlier start of the stream would give."""
-        new: list[Entry] = []
+        new: list[PodEntry] = []
         for entry in self._only_entries(pod_output.parse_all(text)):
             if entry.number <= self._last:
                 continue
@@ -168,7 +168,7 @@ class PodLog:
                 new.append(self._with_image(entry))
         return new, False
 
-    def _only_entries(self, entries: Iterable[Entry | str]) -> Iterator[Entry]:
+    def _only_entries(self, entries: Iterable[PodEntry | str]) -> Iterator[PodEntry]:
         """The entries, with other lines taken out; a batch of lines stays one where it continues the known ones."""
         for entry in entries:
             if isinstance(entry, str):
@@ -183,14 +183,14 @@ class PodLog:
         is_next = number == self._last + 1 and lines.number > known
         return is_next and (bool(self._last) or not self._source.has_predecessors)
 
-    def _with_image(self, entry: Entry) -> Entry:
+    def _with_image(self, entry: PodEntry) -> PodEntry:
         """*entry* with what no agent can know: the digest of its image."""
         event = entry.event
         if event is None or event.kind != record.STARTED or not self._source.image:
             return entry
         return entry._replace(event=replace(event, values={**event.values, "container": self._source.image}))
 
-    async def _recover(self, missing: int, entry: Entry) -> list[Entry]:
+    async def _recover(self, missing: int, entry: PodEntry) -> list[PodEntry]:
         """What the run folder holds of *missing* entries before *entry*, and an event for what it lacks."""
         member, until = self._source.member, entry.time or self._client.now()
         # Where the node's clock was set back meanwhile, no span of its times has what is missing.
@@ -200,7 +200,7 @@ class PodLog:
         except SpotmpiError as error:
             if not missing:
                 reason = f"the output of earlier attempts of {member} is no longer available: {error}"
-                return [Entry(0, event=Event(until, record.GAP, values={"reason": reason}))]
+                return [PodEntry(0, event=Event(until, record.GAP, values={"reason": reason}))]
             entries = []
         earlier = [each for some in entries for each in some.split() if not _is_line_after(each, entry)]
         new = [each for each in earlier if self._is_new(each)]
@@ -209,9 +209,9 @@ class PodLog:
         if lost <= 0:
             return new
         reason = f"{lost} entries of {member} are no longer available"
-        return [*new, Entry(0, event=Event(until, record.GAP, values={"size": lost, "reason": reason}))]
+        return [*new, PodEntry(0, event=Event(until, record.GAP, values={"size": lost, "reason": reason}))]
 
-    def _is_new(self, entry: Entry) -> bool:
+    def _is_new(self, entry: PodEntry) -> bool:
         self._time = max(self._time, entry.time or 0)
         event, lines = entry.event, entry.lines
         if lines is not None:
@@ -226,7 +226,7 @@ class PodLog:
         return True
 
 
-def _is_same_line(one: Entry, other: Entry) -> bool:
+def _is_same_line(one: PodEntry, other: PodEntry) -> bool:
     """Whether both are the same line of output."""
     first, second = one.event, other.event
     if first is None or second is None or first.kind != record.LINE or second.kind != record.LINE:
@@ -234,7 +234,7 @@ def _is_same_line(one: Entry, other: Entry) -> bool:
     return (first.attempt, first.member, first.number) == (second.attempt, second.member, second.number)
 
 
-def _is_line_after(one: Entry, other: Entry) -> bool:
+def _is_line_after(one: PodEntry, other: PodEntry) -> bool:
     """Whether both are lines of one attempt and member, and *other* came first."""
     first, second = one.event, other.event or (next(other.lines.events()) if other.lines else None)
     if first is None or second is None or first.kind != record.LINE or second.kind != record.LINE:
@@ -295,7 +295,7 @@ class RunFolder:
 
     async def entries(
         self, pods: Callable[[], Sequence[str]], member: Member, since: float, until: float
-    ) -> list[Entry]:
+    ) -> list[PodEntry]:
         """What the folder holds of *member* since the submission, between two Unix times of the member's machine.
 
         *pods* names those that run and see the folder now.
@@ -322,7 +322,7 @@ class RunFolder:
             raise SpotmpiError(f"the run has no run volume, and {why}")
         return await self._read((await self._open(self._volume)).pod, _CODE, arguments)
 
-    async def _read(self, pod: str, code: str, arguments: Sequence[str]) -> list[Entry]:
+    async def _read(self, pod: str, code: str, arguments: Sequence[str]) -> list[PodEntry]:
         command = f"{shlex.join(module(code, 'spotmpi.agent.replay', *arguments))} && echo {_END_MARK}"
         with translate_errors("read the run folder"):
             *lines, last = (await self._client.execute(pod, ["sh", "-c", command])).splitlines() or [""]
@@ -350,7 +350,7 @@ class FolderLog:
         self._reported: set[str] = set()
         self.failure: str | None = None  # why no output can be read at all
 
-    async def entries(self, source: Source, follow: bool) -> AsyncIterator[list[Entry]]:
+    async def entries(self, source: Source, follow: bool) -> AsyncIterator[list[PodEntry]]:
         """What the run folder holds of a pod's node, once, with *follow* until the pod has ended.
 
         Its last reading is of all times: the node's clock may have been set back, or not be the API server's.
@@ -375,13 +375,13 @@ class FolderLog:
             if not over:
                 await asyncio.sleep(POLL_INTERVAL)
 
-    def _report(self, reason: str) -> list[list[Entry]]:
+    def _report(self, reason: str) -> list[list[PodEntry]]:
         """The entries for *reason*, unless it was reported for another pod."""
         gist = reason.partition(":")[0]
         if gist in self._reported:
             return []
         self._reported.add(gist)
-        return [[Entry(0, event=Event(self._client.now(), record.GAP, values={"reason": reason}))]]
+        return [[PodEntry(0, event=Event(self._client.now(), record.GAP, values={"reason": reason}))]]
 
 
 class _Known:
@@ -391,7 +391,7 @@ class _Known:
         self._events = SeenEvents()
         self._others: set[tuple[str, float | None]] = set()
 
-    def is_new(self, entry: Entry) -> bool:
+    def is_new(self, entry: PodEntry) -> bool:
         """Whether *entry*, one line at most, has not been asked about before."""
         event = entry.event
         if event is not None and event.kind != record.WAITING:

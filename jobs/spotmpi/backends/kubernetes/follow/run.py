@@ -56,7 +56,7 @@ from spotmpi.core import names
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests
-from spotmpi.runs.pod_output import Entry
+from spotmpi.runs.pod_output import PodEntry
 
 LOG_TIMEOUT = 10.0  # seconds that logs may still take once the JobSet has ended
 MAX_STREAMS = 64  # logs read at once; the client's connections are limited, and watches need theirs
@@ -72,13 +72,13 @@ class ClusterFollower:
         self._client = client
         self._run = run_info(jobset)
         self._jobset: Object = jobset
-        self._queue: asyncio.Queue[list[Entry] | Exception | None] = asyncio.Queue(QUEUE_SIZE)
+        self._queue: asyncio.Queue[list[PodEntry] | Exception | None] = asyncio.Queue(QUEUE_SIZE)
         self._seen = Observations()
         self._diagnostics = PendingDiagnostics(client, cloud)
         self._tasks: list[asyncio.Task[None]] = []
         self._logs: dict[str, asyncio.Task[None]] = {}
         self._exits = ExitDiagnosis(self._run.workers_tables)
-        self._recorded_end: Entry | None = None  # the end as node 0's agent recorded it
+        self._recorded_end: PodEntry | None = None  # the end as node 0's agent recorded it
         self._jobset_end: Event | None = None  # and as the JobSet shows it
         self._ended = asyncio.Event()
         self._pods_known = asyncio.Event()
@@ -92,7 +92,7 @@ class ClusterFollower:
         self._folder_lock = asyncio.Lock()
         self.folder_log = FolderLog(client)
 
-    async def follow(self) -> AsyncIterator[list[Entry]]:
+    async def follow(self) -> AsyncIterator[list[PodEntry]]:
         """Everything from the first pod that still exists until the run has ended, some at a time."""
         for work in (
             self._watch_jobset(),
@@ -117,7 +117,7 @@ class ClusterFollower:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._folder.close()
 
-    async def snapshot(self) -> AsyncIterator[list[Entry]]:
+    async def snapshot(self) -> AsyncIterator[list[PodEntry]]:
         """All that has happened up to now; a run that has waited too long is ended."""
         try:
             async for entries in self._snapshot():
@@ -125,9 +125,10 @@ class ClusterFollower:
         finally:
             await self._folder.close()
 
-    async def _snapshot(self) -> AsyncIterator[list[Entry]]:
+    async def _snapshot(self) -> AsyncIterator[list[PodEntry]]:
+        """All entries so far: placements, the output of pods and of deleted ones, then the end, or why pods wait."""
         self._update_jobset(self._jobset)
-        yield [Entry(0, event=event) for event in placement_events(self._jobset)]
+        yield [PodEntry(0, event=event) for event in placement_events(self._jobset)]
         pods = await self._client.list(api.POD, {names.LABEL_RUN: self._run.run})
         pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         self._seen.pods = {pod_name(pod): pod for pod in pods}
@@ -140,9 +141,9 @@ class ClusterFollower:
             yield [self._last_entry()]
             return
         await self._read_events()
-        yield [Entry(0, event=event) for event in await self._check()]
+        yield [PodEntry(0, event=event) for event in await self._check()]
 
-    def _hold_back_end(self, entries: list[Entry]) -> list[Entry]:
+    def _hold_back_end(self, entries: list[PodEntry]) -> list[PodEntry]:
         """*entries* without the end of the run, which comes last."""
         ends = [entry for entry in entries if entry.event and entry.event.kind in record.TERMINAL]
         self._recorded_end = ends[-1] if ends else self._recorded_end
@@ -150,20 +151,20 @@ class ClusterFollower:
         self._exits.note(entries)
         return [entry for entry in entries if entry not in ends] if ends else entries
 
-    def _last_entry(self) -> Entry:
+    def _last_entry(self) -> PodEntry:
         if self._recorded_end:
             return self._recorded_end
         assert self._jobset_end is not None
         return self._exits.explain(self._jobset_end, self._seen.pods.values())
 
-    async def _output_of_deleted_pods(self) -> AsyncIterator[list[Entry]]:
+    async def _output_of_deleted_pods(self) -> AsyncIterator[list[PodEntry]]:
         """What the run folder holds of members whose pods were deleted before this follower came, after the end."""
         for member in sorted({*self._run.members} - self._read) if terminal_condition(self._jobset) else []:
             try:
                 yield await self._read_folder("", member, self._run.submitted, math.inf)
             except SpotmpiError as error:
                 reason = f"the output of {member} is no longer available: {error}"
-                yield [Entry(0, event=self._event(record.GAP, reason))]
+                yield [PodEntry(0, event=self._event(record.GAP, reason))]
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """The task of *work*; what it raises ends the stream."""
@@ -208,7 +209,7 @@ class ClusterFollower:
     def _report_waiting(self, reason: str) -> None:
         """Report why the consumer waits for this follower."""
         with contextlib.suppress(asyncio.QueueFull):
-            self._queue.put_nowait([Entry(0, event=self._event(record.WAITING, reason))])
+            self._queue.put_nowait([PodEntry(0, event=self._event(record.WAITING, reason))])
 
     def _event(self, kind: str, reason: str) -> Event:
         """An event of now, by the API server's clock."""
@@ -228,7 +229,7 @@ class ClusterFollower:
         new = [event for event in placement_events(self._jobset) if event.time not in self._placements]
         self._placements.update(event.time for event in new)
         if new:
-            await self._queue.put([Entry(0, event=event) for event in new])
+            await self._queue.put([PodEntry(0, event=event) for event in new])
 
     def _update_jobset(self, jobset: Object, is_gone: bool = False) -> None:
         self._jobset = jobset
@@ -249,6 +250,7 @@ class ClusterFollower:
                 self._update_pod(pod)
 
     def _update_pod(self, pod: Object) -> None:
+        """Take a pod's new state into account, and begin to read its output once it has some."""
         name = pod_name(pod)
         self._seen.pods[name] = pod
         if reason := self._exits.report_killed(pod):
@@ -261,7 +263,7 @@ class ClusterFollower:
                 )
                 event = self._event(record.WAITING, f"{text}; `spotmpi logs {self._run.run}` shows all so far")
                 with contextlib.suppress(asyncio.QueueFull):
-                    self._queue.put_nowait([Entry(0, event=replace(event, values={**event.values, RUNNING: True}))])
+                    self._queue.put_nowait([PodEntry(0, event=replace(event, values={**event.values, RUNNING: True}))])
 
     async def _watch_events(self) -> None:
         try:
@@ -293,7 +295,7 @@ class ClusterFollower:
         while not self._ended.is_set():
             await asyncio.sleep(CHECK_INTERVAL)
             if not self._ended.is_set():
-                await self._queue.put([Entry(0, event=event) for event in await self._check()])
+                await self._queue.put([PodEntry(0, event=event) for event in await self._check()])
 
     async def _check(self) -> list[Event]:
         """Why the run waits, if that has changed; its end, if it has waited too long."""
@@ -363,7 +365,7 @@ class ClusterFollower:
             async for entries in self._output(pod, follow=True):
                 await self._queue.put(entries)
 
-    async def _output(self, pod: Object, follow: bool) -> AsyncIterator[list[Entry]]:
+    async def _output(self, pod: Object, follow: bool) -> AsyncIterator[list[PodEntry]]:
         """What a pod has printed, from its log or, where that is forbidden, from the run folder."""
         source = self._source(pod)
         try:
@@ -374,6 +376,7 @@ class ClusterFollower:
                 yield entries
 
     def _source(self, pod: Object) -> Source:
+        """Where the output of a pod is read from, with what earlier pods of its member have written."""
         name, member = pod_name(pod), member_of(pod)
         self._read.add(member)
         predecessors = has_predecessors(pod)
@@ -388,7 +391,7 @@ class ClusterFollower:
             read_folder=self._read_folder,
         )
 
-    async def _read_folder(self, pod: str, member: Member, since: float, until: float) -> list[Entry]:
+    async def _read_folder(self, pod: str, member: Member, since: float, until: float) -> list[PodEntry]:
         """What the run folder holds, by way of the pod itself or of node 0's, where one of them runs."""
 
         def readers() -> list[str]:

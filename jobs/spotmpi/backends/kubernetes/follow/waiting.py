@@ -206,6 +206,7 @@ def _most_frequent_reason(pods: Iterable[Object], seen: Observations, what: str)
 
 
 def _pod_reason(pod: Object, seen: Observations) -> str | None:
+    """Why a pod does not run yet: the scheduler, the autoscaler or its containers; None if it is not pending."""
     status = pod.get("status") or {}
     if status.get("phase") != "Pending":
         return None

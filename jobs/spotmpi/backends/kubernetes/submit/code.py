@@ -23,12 +23,12 @@ class CodeShipment(NamedTuple):
     """The packed code of a run, and whether it goes through the run volume."""
 
     packed: Packed
-    by_volume: bool
+    from_volume: bool
 
     @property
     def archive(self) -> str:
         """The path of the archive in a pod."""
-        if self.by_volume:
+        if self.from_volume:
             return f"{pod_context.CODE_STORE}/{self.packed.digest}.tgz"
         return f"{pod_context.CONFIG}/{pod_context.CODE_ARCHIVE}"
 
@@ -40,12 +40,12 @@ class CodeShipment(NamedTuple):
     @property
     def config_map_files(self) -> dict[str, bytes]:
         """The files for the run's ConfigMap, by name."""
-        return {} if self.by_volume else {pod_context.CODE_ARCHIVE: self.packed.archive}
+        return {} if self.from_volume else {pod_context.CODE_ARCHIVE: self.packed.archive}
 
     @property
     def note(self) -> str:
         """What is shipped and how, for people."""
-        return f"code: {self.packed}, through {'the run volume' if self.by_volume else 'a ConfigMap'}"
+        return f"code: {self.packed}, through {'the run volume' if self.from_volume else 'a ConfigMap'}"
 
 
 def pack(spec: JobSpec, target: ClusterTarget) -> CodeShipment | None:
@@ -54,7 +54,7 @@ def pack(spec: JobSpec, target: ClusterTarget) -> CodeShipment | None:
         return None
     packed = code_folder.pack(*spec.code_paths)
     shipment = CodeShipment(packed, len(packed.archive) > archives.LARGEST)
-    if shipment.by_volume and target.volume is None:
+    if shipment.from_volume and target.volume is None:
         size, limit = (f"{size / 1e3:,.0f} kB" for size in (len(packed.archive), archives.LARGEST))
         remedy = "set kubernetes.volume, or list files that are not needed in .gitignore"
         field, value = ("code", spec.code) if spec.code else ("files", spec.files)

@@ -18,7 +18,7 @@ from spotmpi.spec.job import JobSpec
 if TYPE_CHECKING:
     from spotmpi.agent.plan import Block, Forecast
     from spotmpi.capacity.market import Market
-    from spotmpi.capacity.placement import Offer, OfferMarket
+    from spotmpi.capacity.placement import Offer, OfferMarket, State
     from spotmpi.core.environment import Environment
 
 
@@ -63,26 +63,39 @@ def begin(
         note = "capacity.deadline: the run fits one node group alone, so there is nothing to choose"
         return target, Beginning(), [note]
     from spotmpi.capacity import requirements
-    from spotmpi.capacity.blocks import without_blocks
     from spotmpi.capacity.controller import TICK
-    from spotmpi.capacity.expectation import expect
-    from spotmpi.capacity.placement import Clock, Start, State
+    from spotmpi.capacity.placement import DecisionClock, Start, State
     from spotmpi.capacity.policy import decide
 
     job, _ = requirements.job_of(spec, now)
     tick = min(TICK, job.deadline / 100)
     offers = _offers(spec, target, rates, now, blocks)
-    state, clock = State(job, None, job.work), Clock(0.0, tick)
-    decision = decide(state, [*offers.values()], [], clock)
-    others = [name for name in offers if name not in blocks]
-    first = min(others, key=lambda name: offers[name].price)  # who waits asks as well
+    state = State(job, None, job.work)
+    decision = decide(state, [*offers.values()], [], DecisionClock(0.0, tick))
+    others = {name: offer for name, offer in offers.items() if name not in blocks}
+    first = min(others, key=lambda name: others[name].price)  # who waits asks as well
     if isinstance(decision, Start):
         first = next(name for name, each in offers.items() if each.has(decision.placement))
-    beside = without_blocks(state, [offers[name] for name in blocks], Clock(-1.0))  # one that has started counts, too
-    market = _market([offers[name] for name in others], spec.nodes, tick)
+    market = _market([*others.values()], spec.nodes, tick)
+    forecast, note = _forecast(state, [offers[name] for name in blocks], market, rates[first])
+    notes = [note, f"deadline: begins on {first}: {decision.reason}", *capacity_blocks.notes(blocks)]
+    return beginning_on(target, first), Beginning(decision.reason, forecast, blocks), notes
+
+
+def _forecast(state: State, blocks: Sequence[Offer], market: Market, rate: float) -> tuple[Forecast, str]:
+    """What the run is expected to cost, and the note that says so.
+
+    Work that is done in *blocks* costs *rate* US dollars per hour, all other what *market* does.
+    """
+    from spotmpi.capacity.blocks import without_blocks
+    from spotmpi.capacity.expectation import expect
+    from spotmpi.capacity.placement import DecisionClock
+
+    job = state.job
+    beside = without_blocks(state, blocks, DecisionClock(-1.0))  # one that has started counts, too
     expected = expect(replace(beside.job, work=beside.work), market)
     if beside.work <= 1.0:  # all of it is done in blocks
-        dollars = rates[first] * (job.work + job.overhead) / 3600.0
+        dollars = rate * (job.work + job.overhead) / 3600.0
         expected = replace(expected, dollars=dollars, low=dollars, high=dollars, in_time=1.0)
     on_demand = job.on_demand_cost(market.on_demand)
     forecast: Forecast = {
@@ -98,8 +111,7 @@ def begin(
         f"${expected.high:.2f}), {100 * expected.in_time:.0f} % in time; on-demand nodes alone: "
         f"${on_demand:.2f}; spot nodes are assumed to come and go as they usually do"
     )
-    notes = [note, f"deadline: begins on {first}: {decision.reason}", *capacity_blocks.notes(blocks)]
-    return beginning_on(target, first), Beginning(decision.reason, forecast, blocks), notes
+    return forecast, note
 
 
 def _offers(

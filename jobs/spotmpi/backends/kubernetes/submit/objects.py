@@ -84,6 +84,7 @@ async def create(api: ClusterApi, plan: ClusterPlan, echo: Echo) -> CreatedRun:
 
 
 async def _create_all(api: ClusterApi, objects: Sequence[Object]) -> CreatedRun:
+    """Create the JobSet, the objects that it owns, and start it; if one is refused, all are deleted."""
     jobset, *parts = objects
     answer = await api.create(jobset)
     run, time_submitted = jobset["metadata"]["name"], submission_time(answer)

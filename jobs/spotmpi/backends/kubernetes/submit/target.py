@@ -132,16 +132,7 @@ def resolve(
     choices = _choices(spec, environment)
     choice = choices[-1 if spec.pool else 0]  # a pool's workers need what node 0 needs, and perhaps GPUs
     build = _build(choice, environment)
-    if build and environment:
-        pinned = registry.pin(build, environment.repositories[build.image])
-    elif spec.kubernetes.image:
-        pinned = registry.pin_named(spec.kubernetes.image)
-    else:
-        raise input_error(
-            "kubernetes.image",
-            None,
-            f"name the image to pull, such as {hints.option('image', 'REGISTRY/chainermn:TAG')}",
-        )
+    pinned = _pin(spec, build, environment)
     target = ClusterTarget(
         namespace=api.namespace,
         image=pinned.reference,
@@ -167,6 +158,16 @@ def resolve(
     ]
     resolved = spec if spec.pool else choice.spec
     return ResolvedTarget(targets[0], resolved, tuple(notes), tuple(targets[1:]))
+
+
+def _pin(spec: JobSpec, build: Build | None, environment: Environment | None) -> Pinned:
+    """The image of the ranks by its digest: that of *build* in the environment's registry, or the one of the spec."""
+    if build and environment:
+        return registry.pin(build, environment.repositories[build.image])
+    if spec.kubernetes.image:
+        return registry.pin_named(spec.kubernetes.image)
+    remedy = f"name the image to pull, such as {hints.option('image', 'REGISTRY/chainermn:TAG')}"
+    raise input_error("kubernetes.image", None, remedy)
 
 
 def _image_of(workers: Workers, image: str) -> str:

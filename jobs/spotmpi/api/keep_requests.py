@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
 
 
-class Request(msgspec.Struct, frozen=True):
+class KeepRequest(msgspec.Struct, frozen=True):
     """What a run becomes a version of: an entry of *kind* and *name* in a store, and as which version it is kept."""
 
     kind: str
@@ -48,7 +48,7 @@ class Request(msgspec.Struct, frozen=True):
 def request(folder: Path, spec: JobSpec) -> None:
     """Note what the run in *folder* becomes a version of, in the store of now."""
     assert spec.keep
-    _write(RunPaths(folder), Request(DATASET if predicts(spec) else MODEL, spec.keep, Store().storage.url))
+    _write(RunPaths(folder), KeepRequest(DATASET if predicts(spec) else MODEL, spec.keep, Store().storage.url))
 
 
 def keep_requested(state: RunState, on: TargetLike = None, echo: Echo = lambda text: None) -> None:
@@ -94,14 +94,14 @@ def keep_ended(echo: Echo) -> None:
                 keep_requested(reader.state(paths), echo=echo)
 
 
-def _read(paths: RunPaths) -> Request:
+def _read(paths: RunPaths) -> KeepRequest:
     try:
-        return msgspec.json.decode(paths.keep.read_bytes(), type=Request)
+        return msgspec.json.decode(paths.keep.read_bytes(), type=KeepRequest)
     except (OSError, msgspec.DecodeError) as error:
         raise SpotmpiError(f"{paths.keep} cannot be read: {error}") from error
 
 
-def _write(paths: RunPaths, wanted: Request) -> None:
+def _write(paths: RunPaths, wanted: KeepRequest) -> None:
     write_atomically(paths.keep, msgspec.json.encode(wanted).decode() + "\n")
 
 

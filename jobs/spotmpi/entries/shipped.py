@@ -1,0 +1,101 @@
+"""The modules that are shipped with a call since they are not installed, and what code imports of them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from spotmpi.agent import store as files_of_folder
+from spotmpi.agent.files import is_file, is_folder
+from spotmpi.entries.definitions import imported_names
+from spotmpi.streams.dataset import is_installed
+
+MISSING = object()  # in place of an attribute that a module does not have
+
+
+def with_imports(paths: Iterable[Path]) -> list[Path]:
+    """The files and packages *paths* with those that they import and that are not installed, used or not."""
+    found = dict.fromkeys(paths)
+    queue = [*found]
+    for path in queue:  # which grows
+        files = sorted(_python_files(path)) if is_folder(path) else [path]
+        names = sorted(
+            {name for file in files for name in imported_names(file)} - {"spotmpi"} - sys.stdlib_module_names
+        )
+        more = (shipped_file(name) if name in sys.modules else _sibling_module(path, name) for name in names)
+        new = [each for each in more if each and each not in found]
+        found.update(dict.fromkeys(new))
+        queue += new
+    return [*found]
+
+
+def _sibling_module(path: Path, name: str) -> Path | None:
+    """The module or package in the folder of another one, which is in the path of modules for it."""
+    module, package = path.with_name(f"{name}.py"), path.with_name(name)
+    return module if is_file(module) else package if is_file(package / "__init__.py") else None
+
+
+def _python_files(package: Path) -> Iterator[Path]:
+    yield from (package / name for name in files_of_folder.files(str(package)) if name.endswith(".py"))
+
+
+def shipped_file(module: str) -> Path | None:
+    """The file or package of a module, to ship; None where it is installed, as are those of an image."""
+    top = module.partition(".")[0]
+    loaded = sys.modules.get(top)
+    folders = list(getattr(loaded, "__path__", ()))
+    path = folders[0] if folders else getattr(loaded, "__file__", None)
+    if path is None or top == "spotmpi" or top in sys.stdlib_module_names or is_installed(path):
+        return None
+    return Path(path).absolute()
+
+
+def is_shipped(module: str) -> bool:
+    """Whether a module is one that is shipped, or the script or notebook itself."""
+    return module == "__main__" or shipped_file(module) is not None
+
+
+def attribute_of(module: types.ModuleType, name: str) -> Any:
+    """The attribute of a module, or its submodule of that name, imported for this; `MISSING` without either."""
+    if not hasattr(module, name) and hasattr(module, "__path__"):
+        try:
+            return importlib.import_module(f"{module.__name__}.{name}")
+        except ImportError:
+            return MISSING
+    return getattr(module, name, MISSING)
+
+
+def imports_in(tree: ast.AST, package: str) -> Iterator[tuple[str, Any]]:
+    """What the code itself imports, by the name that it gives to it; modules that are not there are its own error."""
+    for node in ast.walk(tree):
+        try:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    module = _loaded(alias.name)
+                    top = alias.name.partition(".")[0]
+                    yield (alias.asname, module) if alias.asname else (top, sys.modules.get(top, module))
+            elif isinstance(node, ast.ImportFrom):
+                name = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                module = _loaded(name)
+                for alias in node.names:
+                    value = attribute_of(module, alias.name) if is_shipped(name) else module
+                    yield alias.asname or alias.name, value
+        except (ImportError, ValueError):
+            continue
+
+
+def _loaded(name: str) -> types.ModuleType:
+    """A module; one that is installed and not imported yet is not imported for this, but stands there empty."""
+    top = name.partition(".")[0]
+    if top not in sys.modules:
+        spec = importlib.util.find_spec(top)
+        if spec is not None and (top in sys.stdlib_module_names or is_installed(spec.origin)):
+            return types.ModuleType(top)
+    return importlib.import_module(name)

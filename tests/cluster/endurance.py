@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -84,6 +85,7 @@ class Endurance:
         self.watch = Watch(self.shared / "records", self.diagnosis)
         self.passed: list[Passed] = []
         self.causes: list[str] = []  # of the attempts that the faults should have ended
+        self.open_files: dict[int, list[str]] = {}  # of the agents, by pod, after the newest fault
         self._folder, self._began = folder, time.monotonic()
         self._values = self._spec(part)
         run = f"endurance-{secrets.token_hex(3)}"
@@ -179,7 +181,8 @@ class Endurance:
             agent = self._agent(pod)
             if agent is not None:
                 node = int(pod["metadata"]["labels"]["jobset.sigs.k8s.io/job-index"])  # by the pod: it may stand by
-                memory[node], open_files[node] = resident(agent), len(list(Path(f"/proc/{agent}/fd").iterdir()))
+                self.open_files[node] = descriptors(agent)
+                memory[node], open_files[node] = resident(agent), len(self.open_files[node])
         files = [path.relative_to(self.run.folder).parts for path in self.run.folder.rglob("*") if path.is_file()]
         of_attempts = sum(parts[0] in ("attempts", "logs") for parts in files)
         return Look(attempt, memory, open_files, of_attempts, len(files) - of_attempts)
@@ -223,7 +226,7 @@ class Endurance:
         numbers = [(e.attempt, e.member, e.number) for e in self.run.events if e.kind == record.LINE]
         assert len(numbers) == len(set(numbers)), "the follower gave lines twice"
         problems = growth(self.passed)
-        assert not problems, "\n".join(problems)
+        assert not problems, "\n".join([*problems, f"open files at last: {self.open_files}"])
 
     def recorded_events(self) -> list[str]:
         """The lines of the record's events."""
@@ -260,6 +263,15 @@ def resident(process: int) -> float:
     status = Path(f"/proc/{process}/status").read_text()
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
     return int(found[1]) / 1024 if found else 0.0
+
+
+def descriptors(process: int) -> list[str]:
+    """What a process has open, as /proc shows it."""
+    found = []
+    for path in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found.append(str(path.readlink()))
+    return sorted(found)
 
 
 def growth(passed: Sequence[Passed]) -> list[str]:

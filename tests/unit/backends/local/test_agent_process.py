@@ -52,7 +52,7 @@ def test_a_run_gets_the_agent_that_was_started_before_its_spec_was_read(
 def test_the_agent_starts_before_the_models_of_a_spec_are_imported(tmp_path: Path) -> None:
     noting = """
 import sys
-from spotmpi.backends.local.agent_process import WaitingAgent
+from spotmpi.backends.local.backend import WaitingAgent
 from spotmpi.cli.main import main
 
 start = WaitingAgent.__enter__

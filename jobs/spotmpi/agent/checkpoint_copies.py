@@ -221,9 +221,13 @@ class Copies:
             except OSError:
                 self._stopped.wait(_RETRY_INTERVAL)  # without descriptors, or closed
                 continue
-            if self._free.acquire(blocking=False):
+            if not self._free.acquire(blocking=False):
+                connection.close()
+                continue
+            try:
                 threading.Thread(target=self._answer, args=(connection,), name="copies", daemon=True).start()
-            else:
+            except RuntimeError:  # a limit of threads; the other end tries again
+                self._free.release()
                 connection.close()
 
     def _answer(self, connection: socket.socket) -> None:

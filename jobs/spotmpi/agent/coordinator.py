@@ -190,7 +190,8 @@ class CoordinatedAttempt(_NodeZero):
                 ended = nodes_in(self._members.ended)
                 left = ", ".join(str(number) for number in range(1, count + 1) if number not in ended)
                 text = "the launcher of node 0 has ended, those of these nodes have not: %s" % left
-                self._history.record.event(record.WAITING, reason=text)
+                with contextlib.suppress(OSError):
+                    self._history.record.event(record.WAITING, reason=text)
         return self._stop_signal.launcher_failure() or Outcome(SUCCEEDED, None, 0)
 
     def _find_interruption(self) -> Outcome | None:

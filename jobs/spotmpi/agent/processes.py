@@ -45,16 +45,20 @@ def run_guarded(work: Callable[[], int]) -> int:
     A process that is killed cannot clean up: this one stays to do it, and forwards signals until then.
     """
     adopt_orphans()
+    forwarded = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)  # one that came now would end this process alone
     child = os.fork()
     if child == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         code = 1
         try:
             code = work()
         finally:
             sys.stderr.flush()
             os._exit(code)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in forwarded:
         signal.signal(number, lambda received, frame: signal_process(child, received) and None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     status = os.waitpid(child, 0)[1]
     kill_descendants()
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)

@@ -595,3 +595,24 @@ def test_a_folder_with_a_strange_name_is_no_checkpoint(tmp_path: Path, name: str
     (tmp_path / name).mkdir()
     (tmp_path / name / files.MANIFEST).touch()
     assert newest_iteration(str(tmp_path)) == 3
+
+
+def test_a_thread_that_cannot_be_started_ends_one_connection_alone(
+    tmp_path: Path, served: tuple[Path, int], copies: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod may have a limit of threads, which its ranks use up for a while."""
+    folder, port = served
+    write(folder, 1)
+    start = threading.Thread.start
+    failed: list[threading.Thread] = []
+
+    def start_later(thread: threading.Thread) -> None:
+        if thread.name == "copies" and len(failed) < 2 * checkpoint_copies._MOST_CONNECTIONS:
+            failed.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_later)
+    copies(tmp_path / "copy").follow("127.0.0.1", port)
+    wait_until(lambda: newest_iteration(str(tmp_path / "copy")) == 1)
+    assert len(failed) == 2 * checkpoint_copies._MOST_CONNECTIONS

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,3 +77,28 @@ def test_an_agent_protects_its_output_before_it_does_anything_for_the_run(monkey
     monkeypatch.setattr("spotmpi.agent.coordinator.run", run)
     assert agent_main.run_member(context, transport, notice) == 0
     assert calls.index("protected") < calls.index("run")
+
+
+GUARDED = """
+import os, signal, sys, time
+from spotmpi.agent import processes
+
+fork = os.fork
+
+def fork_and_receive():
+    child = fork()
+    if child:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return child
+
+os.fork = fork_and_receive
+print(os.getpid(), flush=True)
+sys.exit(processes.run_guarded(lambda: time.sleep(60) or 0))
+"""
+
+
+def test_a_signal_that_arrives_with_the_start_of_a_guarded_process_ends_both() -> None:
+    """The guard alone was ended by it, so that its child went on without one."""
+    began = time.monotonic()
+    guard = subprocess.run([sys.executable, "-c", GUARDED], stdout=subprocess.PIPE, timeout=90, check=False)
+    assert guard.returncode == 128 + signal.SIGTERM and time.monotonic() < began + 50

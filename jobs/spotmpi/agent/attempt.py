@@ -91,6 +91,7 @@ class Attempt:
         self._exit_codes: dict[Member, int] = {}  # of each node whose launcher has ended
         self._tails: dict[Member, collections.deque[Line]] = {}
         self._selector = selectors.DefaultSelector()
+        self._reaper = processes.Reaper(clock)
         self._stop_request: StopRequest | None = None
         self._awaiting_checkpoint: tuple[int, float] | None = None  # (count before, deadline)
         self._term_sent: float | None = None
@@ -262,6 +263,7 @@ class Attempt:
     def _check_limits(self) -> None:
         """Begin to end the attempt where that is requested or a limit is over, and kill what does not end in time."""
         now = self.clock.uptime()
+        self._reaper.reap()
         has_failed = self._failed_node is not None or self._replica_failure is not None
         if not self._stop_request and not has_failed and self._running():
             self._name_exception(now)

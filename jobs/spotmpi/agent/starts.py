@@ -84,6 +84,9 @@ class StartServer:
         if request is None:
             raise ValueError("no request")
         client.setblocking(False)  # the agent must not wait for it, which may wait for the agent to read its output
+        with contextlib.suppress(BlockingIOError):
+            if not client.recv(1):
+                raise ValueError("it has ended, with an attempt before this one")
         self._clients[number] = client
         node = self._nodes.get(request["host"])
         if node is None or not self._send(node, start=number, command=str(request["command"])):

@@ -74,6 +74,7 @@ class CoordinatorClient:
         self.exit_code = 0  # with which the run has ended
         self.notice = notice
         self.started = StartedProcesses(folder, self.report)
+        self._reaper = processes.Reaper(clock)
         self._cgroup = cgroup
         self._clock = clock
         self._grace = grace
@@ -118,6 +119,7 @@ class CoordinatorClient:
             if "start" in message and message.get("attempt") == self.attempt and not self.ends:
                 self.started.start(int(message["start"]), str(message["command"]))
         self.started.supervise()
+        self._reaper.reap()
         if self.notice.reason and not self._notice_sent:
             self._give_notice(self.notice.reason)
         if not self._oom_sent and hardware.oom_kills(self._cgroup) > self._oom_kills:

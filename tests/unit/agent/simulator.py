@@ -919,6 +919,7 @@ def simulated() -> Iterator[Volume]:
         patch.setattr(processes, "signal_process", signal_process)
         patch.setattr(processes, "descendants", lambda: [each.pid for each in current().programs])
         patch.setattr(processes, "kill_descendants", lambda: [])
+        patch.setattr(processes, "reap_orphans", lambda: None)
         patch.setattr(network, "addresses", addresses)
         patch.setattr(fencing.Fence, "watch", lambda fence: None)
         patch.setattr(record, "_RESERVE_BYTES", 16)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import spotmpi
-from spotmpi.agent import protocol
+from spotmpi.agent import processes, protocol
 from spotmpi.agent.attempt import Attempt, Deadlines, Launch
 from spotmpi.agent.clock import CLOCK, Clock
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome, StopRequest
@@ -428,3 +428,19 @@ def test_only_a_process_of_the_run_is_asked_for_a_checkpoint(tmp_path: Path) -> 
         record.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(other, signal.SIGKILL)
+
+
+def test_orphans_are_reaped_while_an_attempt_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "ORPHANS_INTERVAL", 0.05)
+    reaped: list[bool] = []
+    monkeypatch.setattr(processes, "reap_orphans", lambda: reaped.append(True))
+    monkeypatch.setattr(processes, "kill_descendants", lambda: [])
+    arguments = ["sh", "-c", "echo on; sleep 0.5"]
+    command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": arguments, "environment": {}}
+    plan: Any = {"folder": "/", "launcher": "none", "metrics_pattern": None, "limits": LIMITS, "grace": 1.0}
+    plan |= {"environment": {}, "slots": 1}
+    record = Record(str(tmp_path))
+    source: Any = SimpleNamespace(pending=lambda: None, kill_requested=lambda: False)
+    assert Attempt(1, plan, Launch([command], {}, str(tmp_path / "none")), record, source).run().cause == SUCCEEDED
+    record.close()
+    assert len(reaped) > 1

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,3 +103,26 @@ def test_a_signal_that_arrives_with_the_start_of_a_guarded_process_ends_both() -
     began = time.monotonic()
     guard = subprocess.run([sys.executable, "-c", GUARDED], stdout=subprocess.PIPE, timeout=90, check=False)
     assert guard.returncode == 128 + signal.SIGTERM and time.monotonic() < began + 50
+
+
+ORPHANS = """
+import os, subprocess, time
+from spotmpi.agent import processes
+
+def zombies():
+    return sum(state == "Z" and parent == os.getpid() for _, state, parent, _ in processes._processes())
+
+processes.adopt_orphans()
+direct = subprocess.Popen(["sh", "-c", "exit 4"])
+launcher = processes.start(["sh", "-c", "(true &) ; (true &) ; (true &) ; exit 3"], dict(os.environ), "/")
+while zombies() < 5:
+    time.sleep(0.01)
+processes.reap_orphans()
+print(zombies(), direct.wait(), launcher.wait())
+"""
+
+
+def test_orphans_that_have_ended_are_reaped_and_nothing_else(tmp_path: Path) -> None:
+    """Each takes an entry of a pod's limit of processes, and training may go on for weeks."""
+    run = subprocess.run([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    assert run.stdout == "2 4 3\n", "those of which somebody waits for the end are left"

@@ -166,3 +166,16 @@ def test_nonsense_ends_no_later_start(nodes: Nodes) -> None:
         client.sendall(b"[" * 60_000 + b"\n")
         assert client.recv(10) == b""
     assert nodes.run("elsewhere", "true") == (0, "")
+
+
+def test_a_request_of_a_process_that_has_ended_starts_nothing(nodes: Nodes) -> None:
+    """It is read late: mpirun was killed with its attempt, and the next attempt has begun."""
+    with socket.socket(socket.AF_UNIX) as silent, socket.socket(socket.AF_UNIX) as client:
+        for each in (silent, client):
+            each.connect(nodes.socket)
+        client.sendall(b'{"host": "elsewhere", "command": "true"}\n')
+        client.shutdown(socket.SHUT_WR)
+        silent.close()  # only now the next request is read
+        assert client.recv(10) == b""
+    assert nodes.sent == []
+    assert nodes.run("elsewhere", "true") == (0, "")

@@ -23,6 +23,17 @@ KEPT = 2
 _WAITED_FOR = 16_000_000  # bytes: checkpoints of up to so many are complete some milliseconds after they were taken
 
 
+def begin(work: Callable[..., None], *arguments: Any) -> Optional[threading.Thread]:
+    """Do *work* in a thread; here, and None, where none can be started, since the limit of the pod is used up."""
+    thread = threading.Thread(target=work, args=arguments, name="checkpoint")
+    try:
+        thread.start()
+    except RuntimeError:
+        work(*arguments)
+        return None
+    return thread
+
+
 class Memory:
     """The checkpoints of *run* in *folder*, which is in memory: one every *every* (iterations, ``10s`` or so).
 
@@ -91,8 +102,7 @@ class Memory:
                 later.append((part, start, end))
             else:
                 target[start:end] = part
-        self._writing = threading.Thread(target=self._complete, args=(temporary, iteration, manifest, target, later))
-        self._writing.start()
+        self._writing = begin(self._complete, temporary, iteration, manifest, target, later)
 
     def wait(self) -> None:
         """Wait until the checkpoint that is being written is complete."""

@@ -20,7 +20,7 @@ from spotmpi.agent import checkpoint_files as files
 from spotmpi.agent import hardware, protocol
 from spotmpi.agent.files import locked
 from spotmpi.checkpoint.device import DeviceArray
-from spotmpi.checkpoint.memory import Memory
+from spotmpi.checkpoint.memory import Memory, begin
 from spotmpi.checkpoint.state import Part, bytes_of, decode, encode
 
 _DAMAGED = "damaged-"
@@ -269,8 +269,7 @@ class Background:
     def start(self, iteration: int, copy: List[Part], write: Callable[[Iterator[memoryview]], None]) -> None:
         """Let *write* write the pieces of *copy*; the one before has ended."""
         self._iteration, self._since, self._dropped = iteration, time.monotonic(), threading.Event()
-        self._thread = threading.Thread(target=write, args=(_pieces(copy, self._dropped),), name="checkpoint")
-        self._thread.start()
+        self._thread = begin(write, _pieces(copy, self._dropped))
 
     def make_way(self, iteration: int) -> None:
         """Drop the checkpoint under way, for another one of *iteration*; one of the same iteration is finished."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from spotmpi.agent import checkpoint_files as files
 from spotmpi.agent import hardware, protocol
 from spotmpi.checkpoint.memory import Memory, from_environment
-from spotmpi.checkpoint.store import Store, StoredCheckpoint, WrongIdentity
+from spotmpi.checkpoint.store import Store, StoredCheckpoint, Written, WrongIdentity
 from tests.clocks import SetClock
 
 OURS = {"program": "p", "seed": 0}
@@ -237,3 +238,20 @@ def test_the_environment_of_a_rank_says_where_and_how_often() -> None:
     memory = from_environment(variables)
     assert memory is not None and memory.folder == "/dev/shm/x" and memory.names() == []
     assert from_environment({}) is None
+
+
+def test_without_a_thread_checkpoints_are_completed_before_training_goes_on(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod may have a limit of threads, which the loaders of data use up for a while."""
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    own = store(shm, tmp_path)
+    ended: list[Written] = []
+    remember(own, 1, 2)
+    own.write_later(2, {}, {"a": np.full(3, 2)}, ended.append)
+    assert files.newest_iteration(str(shm)) == files.newest_iteration(str(tmp_path)) == 2
+    assert [each.problem for each in ended] == [None]

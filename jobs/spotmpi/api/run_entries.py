@@ -82,7 +82,7 @@ def fetch(spec: JobSpec, echo: Echo) -> None:
         if manifest is None:
             raise SpotmpiError(f"{place} has to be copied from {store.storage.url}, which does not have it any more")
         echo(f"copying to this machine: {manifest.title}, {len(manifest.files)} files, {manifest.bytes / 1e6:,.1f} MB")
-        store.copy(manifest, place, FILES)
+        store.copy_to(Store(str(place.parents[2])), manifest)
 
 
 def _copies() -> Path:

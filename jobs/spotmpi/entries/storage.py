@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from spotmpi.agent import store as files_of_folder
-from spotmpi.agent.files import exists, is_folder
+from spotmpi.agent.files import exists, is_folder, lock_file, locked
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.streams.storage import local_path
 
 _BLOCK = 1 << 20
-_READ_ONLY = 0o444
+READ_ONLY = 0o444
+_UNFINISHED = ".writing-"  # what the names of folders begin with that are not complete
 LAST = "manifest.json"  # the file that is written last
 
 
@@ -177,15 +178,13 @@ class Storage:
 
     def _create_local(self, final: Path, files: Mapping[str, str], last: bytes) -> bool:
         assert self.folder
-        temporary = final.with_name(f".writing-{uuid.uuid4().hex}")
-        try:
+        with unfinished(final.parent) as temporary:
             for path, source in files.items():
                 target = temporary / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 _put(self.folder / source, target, copy=Path(source).is_absolute())
-            temporary.mkdir(parents=True, exist_ok=True)
             _synced(temporary / LAST, last)
-            (temporary / LAST).chmod(_READ_ONLY)
+            (temporary / LAST).chmod(READ_ONLY)
             try:
                 temporary.rename(final)
             except OSError:
@@ -196,8 +195,6 @@ class Storage:
                 shutil.rmtree(final)  # what a removal has left that was interrupted
                 temporary.rename(final)
             return True
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
 
     def remove(self, name: str) -> None:
         """Remove a folder or a file; `LAST` first, so that a folder is never found without its files."""
@@ -216,6 +213,33 @@ class Storage:
             system.rm(self._path(name), recursive=True)
 
 
+@contextlib.contextmanager
+def unfinished(parent: Path) -> Iterator[Path]:
+    """A new folder in *parent*, which is removed unless it gets another name; if this is killed, by the next one."""
+    parent.mkdir(parents=True, exist_ok=True)
+    _remove_unfinished(parent)
+    with locked(parent):
+        temporary = parent / f"{_UNFINISHED}{uuid.uuid4().hex}"
+        temporary.mkdir()
+        try:
+            yield temporary
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what processes have left that were killed while they wrote, unless one writes there now."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # another one writes, or the file system has no such locks
+            if lock_file(descriptor):
+                for path in folder.iterdir():
+                    if path.name.startswith(_UNFINISHED):
+                        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
 def _put(source: Path, target: Path, copy: bool) -> None:
     """A file of the store is linked, since it never changes; any other one is copied."""
     if not copy:
@@ -225,7 +249,7 @@ def _put(source: Path, target: Path, copy: bool) -> None:
     shutil.copyfile(source, target)
     with target.open("rb") as file:
         os.fsync(file.fileno())
-    target.chmod(_READ_ONLY)
+    target.chmod(READ_ONLY)
 
 
 def _write_local(path: Path, content: bytes, exclusive: bool) -> bool:

@@ -26,7 +26,7 @@ from spotmpi.entries.manifest import (
     Manifest,
     Reference,
 )
-from spotmpi.entries.storage import Storage, require_room
+from spotmpi.entries.storage import READ_ONLY, Storage, errors, require_room, unfinished
 from spotmpi.entries.versions import Promotion, Versions, current, require_alias
 
 _THREADS = 16
@@ -216,39 +216,46 @@ class Store:
         lines += [f"{manifest}: its parent {each} is missing" for each in manifest.parents if self.get(each) is None]
         return lines
 
-    def copy(self, manifest: Manifest, target: Path, below: str = "") -> None:
-        """Copy an entry to a new folder of this machine, complete or not at all, with its files as in the manifest.
-
-        They lie *below* it, and then the manifest beside; where another process has done so meanwhile, that stays.
+    def copy(self, manifest: Manifest, target: Path) -> None:
+        """Copy the files of an entry to a new folder of this machine, complete or not at all.
 
         Raises:
             SpotmpiError: a file is damaged or missing, or cannot be written.
         """
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+        try:
+            with errors(f"{manifest.title} cannot be copied to {names.shown(target)}"):
+                temporary.mkdir(parents=True)
+                self._copy_files(manifest, temporary)
+                temporary.rename(target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def copy_to(self, other: Store, manifest: Manifest) -> None:
+        """Copy an entry to a store in a folder, unless that has it; raises as `copy`."""
+        target = Path(other.place(manifest.reference)).parent
+        with errors(f"{manifest.title} cannot be copied to {target}"), unfinished(target.parent) as temporary:
+            self._copy_files(manifest, temporary / FILES)
+            for file in manifest.files:
+                (temporary / FILES / file.path).chmod(READ_ONLY)
+            (temporary / MANIFEST).write_text(form.write(manifest))
+            if not is_file(target / MANIFEST):  # as by another process meanwhile
+                temporary.rename(target)
+
+    def _copy_files(self, manifest: Manifest, target: Path) -> None:
+        target.mkdir(exist_ok=True)
+        require_room(target, manifest.bytes)
 
         def copy(file: File) -> None:
-            place = temporary / below / file.path
+            place = target / file.path
             place.parent.mkdir(parents=True, exist_ok=True)
             self.storage.copy(f"{folder(manifest.reference)}/{FILES}/{file.path}", place)
             if form.describe(place, file.path) != msgspec.structs.replace(file, rows=None, part=None):
                 command = f"`{COMMANDS[manifest.kind]} verify {manifest.title}`"
                 raise SpotmpiError(f"{manifest.title} is damaged, {file.path}: {command} shows all that is")
 
-        try:
-            temporary.mkdir(parents=True)
-            require_room(temporary, manifest.bytes)
-            with ThreadPoolExecutor(_THREADS) as threads:
-                list(threads.map(copy, manifest.files))
-            if below:
-                (temporary / MANIFEST).write_text(form.write(manifest))
-            if not below or not is_file(target / MANIFEST):
-                temporary.rename(target)
-        except OSError as error:
-            if not below or not is_file(target / MANIFEST):
-                reason = error.strerror or error
-                raise SpotmpiError(f"{manifest.title} cannot be copied to {names.shown(target)}: {reason}") from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        with ThreadPoolExecutor(_THREADS) as threads:
+            list(threads.map(copy, manifest.files))
 
     def children(self, manifest: Manifest) -> Sequence[Manifest]:
         """The entries that were made from this one."""

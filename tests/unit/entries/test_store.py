@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from spotmpi.agent.files import locked
 from spotmpi.core import code_folder
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.entries import manifest as form
@@ -272,6 +273,21 @@ def test_an_upload_that_broke_off_is_no_entry_and_the_next_one_completes_it(stor
     assert store.list() == [] and store.get(made.reference) is None
     assert store.add(made, sources) == store.find("ratings")
     assert store.problems(made) == []
+
+
+def test_what_a_killed_process_has_left_is_removed_by_the_next_one_unless_another_one_writes(tmp_path: Path) -> None:
+    """A copy of ten gigabytes would stay for ever, hidden."""
+    store = Store(str(tmp_path / "store"))
+    store.add(*entry(tmp_path))
+    place = tmp_path / "store" / DATASET / "ratings"
+    left = place / ".writing-1"
+    (left / "files").mkdir(parents=True)
+    (left / "files" / "large").write_text("cut o")
+    with locked(place):  # as by a process that writes another version
+        store.add(*entry(tmp_path, KEYS[1]))
+        assert left.exists()
+    store.add(*entry(tmp_path, KEYS[2]))
+    assert sorted(path.name for path in place.iterdir()) == [".versions", *KEYS]
 
 
 def test_one_of_many_creators_at_once_wins_and_all_get_its_entry(store: Store, tmp_path: Path) -> None:

@@ -37,6 +37,11 @@ class Source(Mapping[str, Any]):
         """
         return self._names[self._files.index(self._only())]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the files were read, and have no rows."""
+        return "_parts" in vars(self) and not any(part.rows for part in self._parts)
+
     @functools.cached_property
     def table(self) -> Any:
         """All rows as a table of pyarrow, with the types that the files have."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -83,8 +84,9 @@ def _build(task: Task, keep: bool) -> list[Record]:
         if local:
             Path(local).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".part-", dir=local) as temporary:
-            result = task.dataset.function(**inputs, **task.arguments)
-            written = _write(result, temporary, task.stem, task.dataset.settings.row_group)
+            with _remedy_without_rows(inputs):
+                result = task.dataset.function(**inputs, **task.arguments)
+                written = _write(result, temporary, task.stem, task.dataset.settings.row_group)
             _require_unchanged(task)
             records = [_record(temporary, path, rows) for path, rows in sorted(written.items())]
             if keep:
@@ -95,6 +97,19 @@ def _build(task: Task, keep: bool) -> list[Record]:
             remedy = "free space there, then call it again: complete parts are kept"
             raise StreamError(f"{task.stem} cannot be written to {task.folder}: {error.strerror}; {remedy}") from error
         raise
+
+
+@contextlib.contextmanager
+def _remedy_without_rows(inputs: Mapping[str, Source]) -> Iterator[None]:
+    """Say where a function fails for a file without rows, such as CSV with names alone: its columns have no types."""
+    try:
+        yield
+    except (TypeError, ValueError, IndexError, KeyError) as error:
+        first = next(iter(inputs.values()))
+        if not first.is_empty:
+            raise
+        remedy = "it has no rows, and columns without types: return None for it, which makes no part"
+        raise StreamError(f"{type(error).__name__}: {error}; {remedy}") from error
 
 
 def _require_unchanged(task: Task) -> None:

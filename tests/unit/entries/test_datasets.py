@@ -628,6 +628,23 @@ def test_a_part_may_be_empty(raw: Path, modules: Modules, pool: InProcess) -> No
     assert pool.built == ["d"]
 
 
+def test_a_file_without_rows_for_which_the_function_fails_is_named_with_the_remedy(
+    tmp_path: Path, modules: Modules, pool: InProcess
+) -> None:
+    modules.write(
+        sets="import numpy as np\nimport spotmpi\n\n@spotmpi.dataset\ndef known(raw: spotmpi.Source):\n"
+        "    return {'x': raw['x'][~np.isnan(raw['x'])]}\n"
+    )
+    (tmp_path / "1.csv").write_text("x\n0.5\n")
+    (tmp_path / "2.csv").write_text("x\n")
+    with pytest.raises(
+        SpotmpiError, match=r"^known failed for 2: TypeError: .*; it has no rows, .*: return None for it"
+    ):
+        modules.load().known.options(pool=pool)(str(tmp_path / "*.csv"))
+    modules.replace("sets", "    return", "    if not len(raw['x']):\n        return None\n    return")
+    assert modules.load().known.options(pool=pool)(str(tmp_path / "*.csv")).table["x"].to_pylist() == [0.5]
+
+
 def test_a_claim_behind_a_url_is_waited_for_and_taken_over_once_it_is_not_renewed() -> None:
     storage, now, said = Storage(f"memory://{uuid.uuid4().hex}"), [0.0], list[str]()
     storage.write("sets/.claim-a.json", b"of a lost process")

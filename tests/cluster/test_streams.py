@@ -17,6 +17,7 @@ import pytest
 from spotmpi.agent import pod_context, protocol, record
 from spotmpi.agent.plan import NODE, POSTPROCESS, WORKER, Member
 from spotmpi.api.drill import drill
+from spotmpi.api.pool_drill import Fault
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
 from spotmpi.core.events import Event
@@ -282,11 +283,11 @@ def test_the_number_of_workers_changes_no_parameter(streams: Streams, undisturbe
 @at_night
 def test_workers_are_drilled_and_become_more_while_ranks_wait(streams: Streams, undisturbed: str) -> None:
     run = streams.paused(streams.values())
-    recovery = drill(streams.runs.backend, run.id, Member(WORKER, 1), "evict")
+    backend = streams.runs.backend
+    recovery = drill(backend, backend.state(run.id), Fault(Member(WORKER, 1), "evict"))
     assert str(recovery).startswith("evict of worker 1: lost after ")
-    assert str(drill(streams.runs.backend, run.id, Member(WORKER, 0), "kill")).startswith(
-        "kill of worker 0: its process was killed"
-    )
+    recovery = drill(backend, backend.state(run.id), Fault(Member(WORKER, 0), "kill"))
+    assert str(recovery).startswith("kill of worker 0: its process was killed")
     streams.runs.backend.resize(run.id, 3)
     run.until("worker 2", lambda event: event.kind == record.JOINED and event.values["member"] == "worker/2")
     assert streams.finish(run) == undisturbed

@@ -9,7 +9,7 @@ from typing import Any
 
 from spotmpi.agent import protocol, record
 from spotmpi.agent.plan import Member
-from spotmpi.api.pool_drill import PoolRecovery, drill_pool, is_of_pool
+from spotmpi.api.pool_drill import Fault, PoolRecovery, drill_pool, is_of_pool
 from spotmpi.backends.base import Backend
 from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError, input_error
@@ -90,37 +90,36 @@ class _RecoveryTimer:
 
 def drill(
     backend: Backend,
-    run: str,
-    member: Member,
-    fault: str,
+    before: RunState,
+    fault: Fault,
     on_event: Callable[[Event], None] = lambda event: None,
     echo: Echo = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Recovery | PoolRecovery:
-    """Inject *fault* into *member* of a training run and follow it to the first iteration of its next attempt.
+    """Inject *fault* into a training run and follow it to the first iteration of its next attempt.
 
-    A pool or a worker of a stream gets it at once, and is followed until that is back. *echo* gets what a drill
-    waits for.
+    *before* is the state of the run until then. A pool or a worker of a stream gets the fault at once, and is followed
+    until that is back. *echo* gets what a drill waits for.
 
     Raises:
-        InputError: *fault* is none of evict, delete and kill.
+        InputError: there is no such fault.
         SpotmpiError: the run ended before the fault was injected, or before it had recovered.
     """
-    if fault not in FAULTS:
-        raise input_error(hints.option("fault"), fault, f"use one of: {', '.join(FAULTS)}")
-    before = backend.state(run)
-    if is_of_pool(before, member):
-        return drill_pool(backend, before, member, fault, on_event, clock)
+    run = before.id
+    if fault.how not in FAULTS:
+        raise input_error(hints.option("fault"), fault.how, f"use one of: {', '.join(FAULTS)}")
+    if is_of_pool(before, fault.member):
+        return drill_pool(backend, before, fault, on_event, clock)
     if before.over:
         raise _ended(run)
-    echo(f"{fault} of {member}: at the next iteration that the run reports")
-    timer = _RecoveryTimer(lambda: backend.inject_fault(run, member, fault), clock)
+    echo(f"{fault}: at the next iteration that the run reports")
+    timer = _RecoveryTimer(lambda: backend.inject_fault(run, *fault), clock)
     times = _follow(_new_events(backend.events(run, True), before), timer, on_event)
     if times is None and not timer.injected:
         raise _ended(run)
     if times is None:
         raise SpotmpiError(f"run {run} ended before it had recovered; `spotmpi status {run}` shows why")
-    return Recovery(run, member, fault, times["cause"], times["lost"], times["ended"], times["started"], times["first"])
+    return Recovery(run, *fault, times["cause"], times["lost"], times["ended"], times["started"], times["first"])
 
 
 def _ended(run: str) -> SpotmpiError:

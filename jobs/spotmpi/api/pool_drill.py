@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
+from typing import NamedTuple
 
 from spotmpi.agent import record
 from spotmpi.agent.files import is_file
@@ -20,6 +21,16 @@ from spotmpi.spec import job
 from spotmpi.spec.source import load_spec
 
 _MEMBERSHIP = (record.JOINED, record.LEFT, record.STARTED, record.RESTARTED)
+
+
+class Fault(NamedTuple):
+    """A fault of a member: ``evict``, ``delete`` or ``kill``."""
+
+    member: Member
+    how: str
+
+    def __str__(self) -> str:
+        return f"{self.how} of {self.member}"
 
 
 @dataclass(frozen=True)
@@ -51,24 +62,24 @@ def is_of_pool(state: RunState, member: Member) -> bool:
 def drill_pool(
     backend: Backend,
     state: RunState,
-    member: Member,
-    fault: str,
+    fault: Fault,
     on_event: Callable[[Event], None],
     clock: Callable[[], float],
 ) -> PoolRecovery:
-    """Inject *fault* into *member* of a pool, or a worker of a stream, and follow the run until that is back.
+    """Inject *fault* into a member of a pool, or a worker of a stream, and follow the run until that is back.
 
     Raises:
         SpotmpiError: the pool is not up, or ended before.
     """
     if state.over:
         raise SpotmpiError(f"run {state.id} has ended, no fault was injected: a drill needs a run that is up")
+    member = fault.member
     is_worker = member.role in WORKERS
     past = sum(event.get("event") in _MEMBERSHIP for event in reader.lines(RunPaths(Path(state.folder)).events))
-    backend.inject_fault(state.id, member, fault)
+    backend.inject_fault(state.id, *fault)
     injected = clock()
-    if fault == "kill" and is_worker:
-        return PoolRecovery(state.id, member, fault, None, None, None)
+    if fault.how == "kill" and is_worker:
+        return PoolRecovery(state.id, *fault, None, None, None)
     lost: tuple[float, str | None] | None = None
     for event in _after(past, backend.events(state.id, True)):
         on_event(event)
@@ -77,7 +88,7 @@ def drill_pool(
         if event.kind == (record.LEFT if is_worker else record.RESTARTED):
             lost = clock() - injected, event.reason
         elif lost and event.kind == (record.JOINED if is_worker else record.STARTED):
-            return PoolRecovery(state.id, member, fault, lost[1], lost[0], clock() - injected)
+            return PoolRecovery(state.id, *fault, lost[1], lost[0], clock() - injected)
     raise SpotmpiError(f"run {state.id} ended before {member} was back; `spotmpi status {state.id}` shows why")
 
 

@@ -228,9 +228,10 @@ def drill(
     *node* is the number of a node, or another member, such as ``worker/0``. *echo* gets what it waits for.
     """
     from spotmpi.api.drill import drill
+    from spotmpi.api.pool_drill import Fault
 
     backend = targets.backend_of(run, on)
-    return drill(backend, backend.state(run).id, member(node), fault, on_event, echo)
+    return drill(backend, backend.state(run), Fault(member(node), fault), on_event, echo)
 
 
 def shell_command(run: str, node: int | str = 0, on: TargetLike = None) -> Sequence[str]:

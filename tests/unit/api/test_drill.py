@@ -15,6 +15,7 @@ import pytest
 
 from spotmpi.agent.plan import COORDINATOR, NODE, WORKER, Member
 from spotmpi.api.drill import drill
+from spotmpi.api.pool_drill import Fault
 from spotmpi.backends import targets
 from spotmpi.cli.drill import command
 from spotmpi.core.errors import InputError, SpotmpiError
@@ -65,7 +66,7 @@ AFTER = [Event(108.5, "started", 2), metric(109.0, 18, "resumed"), metric(110.5,
 
 
 def run_drill(backend: Any, fault: str = "evict", node: int = 1) -> Any:
-    return drill(backend, "digits-1", Member(NODE, node), fault, clock=backend.clock)
+    return drill(backend, backend.state("digits-1"), Fault(Member(NODE, node), fault), clock=backend.clock)
 
 
 @pytest.mark.parametrize("ahead", [0.0, 300.0, -300.0])
@@ -127,7 +128,7 @@ def test_an_unknown_fault_is_refused_before_anything_is_announced_or_injected() 
     backend = ScriptedBackend([*BEFORE])
     said: list[str] = []
     with pytest.raises(InputError, match="use one of: evict, delete, kill"):
-        drill(backend, "digits-1", 1, "shoot", echo=said.append)  # type: ignore[arg-type]
+        drill(backend, backend.state("digits-1"), Fault(Member(NODE, 1), "shoot"), echo=said.append)  # type: ignore[arg-type]
     assert backend.faults == [] and said == []
 
 
@@ -153,7 +154,7 @@ PAST = [Event(80.0, "started", 1), *(of_worker("joined", 85.0, worker) for worke
 
 
 def pool_drill(backend: PoolBackend, member: Member, fault: str = "evict") -> Any:
-    return drill(backend, "pool-1", member, fault, clock=backend.clock)  # type: ignore[arg-type]
+    return drill(backend, backend.state("pool-1"), Fault(member, fault), clock=backend.clock)  # type: ignore[arg-type]
 
 
 def test_a_worker_is_followed_until_it_has_joined_again(tmp_path: Path) -> None:

@@ -317,7 +317,7 @@ class Exchange:
         """What node 0 waits for before ranks may start, or None."""
         if self._copies is None or self._copies.fetched.is_set():
             return None
-        return "asks node 1 for the newest checkpoint in its memory, for %gs at most" % PATIENCE
+        return "asks node 1 for the newest checkpoint in its memory (tries for %gs)" % PATIENCE
 
     def wait(self, clock: Clock, serve: Callable[[], bool]) -> None:
         """Wait until node 1 is connected, for `PATIENCE` once, as long as *serve* is true."""

@@ -459,7 +459,7 @@ def test_node_0_gives_up_a_next_node_that_does_not_answer(
     context: Any = context_of(tmp_path, Member(NODE, 0), restart_count=1)
     try:
         exchange.begin(context)
-        assert exchange.missing() == "asks node 1 for the newest checkpoint in its memory, for 0.2s at most"
+        assert exchange.missing() == "asks node 1 for the newest checkpoint in its memory (tries for 0.2s)"
         wait_until(lambda: exchange.missing() is None)
         wait_until(lambda: "no checkpoint from the memory of node 1: " in capsys.readouterr().err)
     finally:

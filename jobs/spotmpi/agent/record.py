@@ -57,6 +57,7 @@ _STALE = (errno.ESTALE, errno.EIO)  # of a network file system, for a moment
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 EVENTS = "events.jsonl"
+_LOGS = "logs/"
 SUMMARY = "summary.json"
 PLACEMENT = "placement.json"  # where the gang is placed, by the controller of a run with a deadline
 LOCK = ".lock"  # of the run folder; whoever writes the record holds it
@@ -109,7 +110,7 @@ class Record:
             "%s %s %s %s\n" % (stamp(moment), "-" if rank is None else rank, stream, text)
             for moment, rank, stream, text in lines
         ]
-        self._append("logs/%d/%s.log" % (attempt, member.file), "".join(texts))
+        self._append(_LOGS + "%d/%s.log" % (attempt, member.file), "".join(texts))
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
@@ -124,6 +125,8 @@ class Record:
 
     def claim_attempt(self) -> int:
         """The number of a new attempt, taken by exclusive create: the highest recorded one plus 1."""
+        for name in [name for name in self._open if name.startswith(_LOGS)]:  # of earlier ones
+            self._close(name)
         with contextlib.suppress(FileExistsError):
             os.mkdir(os.path.join(self.folder, "attempts"))
         while True:
@@ -212,7 +215,7 @@ class Record:
             raise
 
     def _descriptor(self, name: str) -> int:
-        """The open file *name*; of many, as the logs of all attempts are, those that were written last stay open."""
+        """The open file *name*; of many, as the logs of many nodes are, those that were written last stay open."""
         descriptor = self._open.pop(name, None)
         if descriptor is None:
             while len(self._open) >= _MAX_OPEN:

@@ -207,6 +207,7 @@ def test_all_stages_lose_a_pod_and_their_files_are_those_of_this_machine_and_mad
     for name, text in (("waiting", WAIT), ("sets", SETS), ("train", TRAIN), ("flow", FLOW)):
         (code / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(code))
+    monkeypatch.delitem(sys.modules, "sets", raising=False)  # of another test of this process
     monkeypatch.chdir(code)  # where functions that are named by text are looked for
     monkeypatch.setenv("SPOTMPI_RUNS", str(tmp_path / "copies"))
     monkeypatch.setenv("SPOTMPI_STORE", f"file://{VOLUME}/entries")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from scripts.tiers import PROJECT, Command, Tier, read_command_line
@@ -35,7 +35,9 @@ class Lanes:
         """The results of all tiers, in the order in which they were named."""
         background = [tier for tier in tiers if tier.background and len(tiers) > 1]
         with ThreadPoolExecutor(max(1, len(background))) as pool:
-            others = {tier.name: pool.submit(self._in_background, tier) for tier in background}
+            others: dict[str, Future[Result]] = {}
+            for tier in background:
+                others[tier.name] = pool.submit(self._in_background, tier, others.get(tier.after or ""))
             results = [self._live(tier) for tier in tiers if tier not in background]
             if running := [name for name, other in others.items() if not other.done()]:
                 print(f"\n== waiting for {' and '.join(running)} in the background", flush=True)
@@ -50,7 +52,9 @@ class Lanes:
         print(f"\n== {tier.name}: {tier.about}", flush=True)
         return _result(tier, lambda command: subprocess.run(command, cwd=PROJECT).returncode)
 
-    def _in_background(self, tier: Tier) -> Result:
+    def _in_background(self, tier: Tier, before: Future[Result] | None) -> Result:
+        if before is not None:
+            before.result()
         if (reason := tier.missing()) is not None:
             return Result(tier, "left out", reason)
         printed = [f"\n== {tier.name}: {tier.about} (ran in the background)"]

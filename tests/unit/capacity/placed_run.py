@@ -99,7 +99,7 @@ class PlacedRun:
         self.at_notice = True
         self.ended: float | None = None  # seconds after the submission
         self.stored = 0
-        self.step = 5.0  # seconds between looks
+        self.step = 10.0  # seconds between looks
         self._runs = folder
         self._controller: Controller | None = None
         self._clock = SetClock(0.0)

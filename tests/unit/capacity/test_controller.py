@@ -131,6 +131,7 @@ def test_a_part_of_a_gang_of_on_demand_nodes_is_kept_while_a_pause_would_miss_th
 
 def test_a_part_of_a_gang_is_not_given_back_then_for_a_spot_group_that_gave_none(tmp_path: Path) -> None:
     run = PlacedRun(tmp_path, {NEAR: 0, FAR: SIZE - 1}, int(WORK), START, **{**CAPACITY, "deadline": "28m"})
+    run.step = 5.0
     run.run_until(lambda: run.state["at"] == FAR, 5 * MINUTE)
     assert run.state["tried"] == [NEAR] and run.seconds == pytest.approx(4.5 * MINUTE, abs=30)
     run.run_for(3 * MINUTE + 15)
@@ -292,6 +293,7 @@ ELASTIC = {"nodes": [1, 2, SIZE], **CAPACITY}
 
 def test_a_run_with_several_numbers_of_nodes_works_on_what_spot_groups_have_and_ends_in_time(tmp_path: Path) -> None:
     run = PlacedRun(tmp_path, {NEAR: 2, FAR: SIZE}, int(WORK), START, **ELASTIC)
+    run.step = 5.0
     run.run_for(12 * MINUTE)
     assert run.used == [0, 1] and run.groups[:1] == [NEAR] and run.state["at"] == NEAR
     run.run_until(lambda: run.state["at"] == FAR, DEADLINE)
@@ -342,7 +344,7 @@ def test_whatever_nodes_come_and_go_a_run_with_several_numbers_keeps_its_deadlin
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     run = PlacedRun(tmp_path_factory.mktemp("run"), {NEAR: SIZE, OTHER: 0, FAR: SIZE}, int(WORK), START, **ELASTIC)
-    run.mortal, run.step = data.draw(st.booleans()), 10.0
+    run.mortal = data.draw(st.booleans())
     while run.ended is None and run.seconds < DEADLINE:
         on_spot = not run.cluster.suspended and run.state["at"] != FAR
         if on_spot and run.cluster.placed() and data.draw(st.integers(0, 2)) == 0:
@@ -359,7 +361,7 @@ def test_whatever_spot_nodes_do_the_deadline_is_kept_and_no_gang_is_of_two_group
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     run = run_on(tmp_path_factory.mktemp("run"), near=SIZE, other=0, far=SIZE)
-    run.mortal, run.step = data.draw(st.booleans()), 10.0
+    run.mortal = data.draw(st.booleans())
     while run.ended is None and run.seconds < DEADLINE:
         if data.draw(st.integers(0, 2)) == 0 and not run.cluster.suspended and run.state["at"] != FAR:
             run.lose_a_node()

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from scripts.tiers import PROJECT, Command, Tier, read_command_line
@@ -35,9 +35,7 @@ class Lanes:
         """The results of all tiers, in the order in which they were named."""
         background = [tier for tier in tiers if tier.background and len(tiers) > 1]
         with ThreadPoolExecutor(max(1, len(background))) as pool:
-            others: dict[str, Future[Result]] = {}
-            for tier in background:
-                others[tier.name] = pool.submit(self._in_background, tier, others.get(tier.after or ""))
+            others = {tier.name: pool.submit(self._in_background, tier) for tier in background}
             results = [self._live(tier) for tier in tiers if tier not in background]
             if running := [name for name, other in others.items() if not other.done()]:
                 print(f"\n== waiting for {' and '.join(running)} in the background", flush=True)
@@ -52,9 +50,7 @@ class Lanes:
         print(f"\n== {tier.name}: {tier.about}", flush=True)
         return _result(tier, lambda command: subprocess.run(command, cwd=PROJECT).returncode)
 
-    def _in_background(self, tier: Tier, before: Future[Result] | None) -> Result:
-        if before is not None:
-            before.result()
+    def _in_background(self, tier: Tier) -> Result:
         if (reason := tier.missing()) is not None:
             return Result(tier, "left out", reason)
         printed = [f"\n== {tier.name}: {tier.about} (ran in the background)"]

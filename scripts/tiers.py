@@ -92,9 +92,8 @@ def pulumi_in_time() -> str | None:
 class Tier:
     """A group of tests: what it covers, its commands, and what stands in its way (None: nothing).
 
-    A tier in the `background` runs while the others do: it waits, or uses one core; it starts once the tier named
-    `after` has ended, if that runs there too. `minutes` is roughly what a tier takes on two quiet cores; the parts of
-    the nightly run are balanced by it.
+    A tier in the `background` runs while the others do: it waits, or uses one core. `minutes` is roughly what a
+    tier takes on two quiet cores; the parts of the nightly run are balanced by it.
     """
 
     name: str
@@ -102,7 +101,6 @@ class Tier:
     commands: list[Command]
     missing: Callable[[], str | None] = nothing_missing
     background: bool = False
-    after: str | None = None
     minutes: float = 0.0
 
 
@@ -144,13 +142,7 @@ UNIT = Tier("unit", "no cloud, no root, no cluster", [[PYTHON, "-m", "pytest"]])
 DEFAULT = [
     STATIC,
     UNIT,
-    Tier(
-        "images",
-        "a real mpirun with each framework, and a study",
-        [pytest("images and smoke", *IN_TWO)],
-        background=True,
-        after="static",
-    ),
+    Tier("images", "a real mpirun with each framework, and a study", [pytest("images and smoke", *IN_TWO)]),
     Tier("engine", "the real Pulumi CLI over one stack", [pytest("engine and smoke")], pulumi_in_time, background=True),
 ]
 

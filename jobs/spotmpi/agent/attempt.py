@@ -340,7 +340,8 @@ class Attempt:
         """Begin to end the attempt, after a checkpoint where *stop_request* says so and rank 0 can write one."""
         self._stop_request = stop_request
         pid = self._rank_0_pid() if stop_request.checkpoint_first else None
-        patience = self.plan["grace"] if stop_request.patience is None else stop_request.patience
+        left = self.stop_signal.patience()
+        patience = self.plan["grace"] if left is None else left
         # The id of one that has ended may be that of a process of somebody else, which the signal would end.
         if pid in processes.descendants() and processes.signal_process(pid, signal.SIGUSR1):
             self._awaiting_checkpoint = (self.progress.notice_checkpoints, self.clock.uptime() + patience)

@@ -60,14 +60,10 @@ class Outcome(NamedTuple):
 
 
 class StopRequest(NamedTuple):
-    """The outcome with which an attempt is to end, and whether it writes a checkpoint first.
-
-    That may take *patience*, by default all of the grace.
-    """
+    """The outcome with which an attempt is to end, and whether it writes a checkpoint first."""
 
     outcome: Outcome
     checkpoint_first: bool
-    patience: Optional[float] = None  # seconds
 
 
 class StopSignal(Protocol):
@@ -75,6 +71,10 @@ class StopSignal(Protocol):
 
     def pending(self) -> StopRequest | None:
         """The `StopRequest` that is pending, or None."""
+        ...
+
+    def patience(self) -> float | None:
+        """Seconds of the grace that are left to the first node that got notice; None where none has."""
         ...
 
     def kill_requested(self) -> bool:

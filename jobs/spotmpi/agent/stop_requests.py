@@ -178,11 +178,10 @@ class CoordinatorStopSignal:
         self._record_launchers_end()
         requested = pending(self._context.mounts)
         if requested is not None:
-            outcome = Outcome(STOPPED, requested.reason, 0)
-            return StopRequest(outcome, requested.kind == STOP, self._noticed.patience)
+            return StopRequest(Outcome(STOPPED, requested.reason, 0), requested.kind == STOP)
         notice = self._notice_reason()
         if notice:
-            return StopRequest(Outcome(INTERRUPTION, notice, protocol.INTERRUPTED), True, self._noticed.patience)
+            return StopRequest(Outcome(INTERRUPTION, notice, protocol.INTERRUPTED), True)
         failure = self._deletion() or self._lost_hosts() or self.launcher_failure()
         return StopRequest(failure, False) if failure else self._growth()
 
@@ -207,6 +206,10 @@ class CoordinatorStopSignal:
         if remote and workers(self._context.plan) and len(nodes_in(self._members.ended)) == remote:
             with contextlib.suppress(OSError):  # it is tried again
                 open(self._context.launchers_ended_file, "a").close()
+
+    def patience(self) -> float | None:
+        """Seconds of the grace that are left to the first node that got notice; None where none has."""
+        return self._noticed.patience
 
     def kill_requested(self) -> bool:
         """Whether to end without a checkpoint; a pod is deleted for that. Members are served while the attempt ends."""

@@ -153,6 +153,10 @@ class CoordinatorClient:
         self.poll()
         return _OVER if self.ends else None
 
+    def patience(self) -> float | None:
+        """None: node 0 ends the attempt."""
+        return None
+
     def kill_requested(self) -> bool:
         """Whether node 0 has ended the attempt and goes on with another. It is served while the attempt ends, too."""
         self.poll()

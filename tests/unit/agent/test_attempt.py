@@ -87,6 +87,9 @@ class SuspendingSource:
             self._actions.pop(0)()
         return None
 
+    def patience(self) -> float | None:
+        return None
+
     def kill_requested(self) -> bool:
         return False
 
@@ -223,6 +226,9 @@ class LosingSource:
             return StopRequest(Outcome(INTERRUPTION, "lost run-1", 75), False)
         return None
 
+    def patience(self) -> float | None:
+        return None
+
     def kill_requested(self) -> bool:
         assert self.attempt
         if self.attempt._term_sent is not None:
@@ -275,6 +281,9 @@ class EndingSource:
     def pending(self) -> StopRequest | None:
         is_up = self.attempt is not None and self.attempt.progress.alive
         return StopRequest(Outcome(self._cause, "why", 0), True) if is_up else None
+
+    def patience(self) -> float | None:
+        return None
 
     def kill_requested(self) -> bool:
         return False

@@ -715,8 +715,7 @@ def unaware_of_the_time_since_a_notice(patch: pytest.MonkeyPatch) -> None:
 
 
 def patient_with_ranks(patch: pytest.MonkeyPatch) -> None:
-    begin_stop = Attempt._begin_stop
-    patch.setattr(Attempt, "_begin_stop", lambda attempt, request: begin_stop(attempt, request._replace(patience=60.0)))
+    patch.setattr(CoordinatorStopSignal, "patience", lambda self: 60.0)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,8 @@ def test_a_sweep_of_a_foreign_program_ends_in_a_table_and_a_page_or_another_fold
 
     message = json.loads(invoke("report", "--json").stdout)
     assert [row["nodes"] for row in message["rows"]] == [1, 2]
-    assert all(20 < row["iterations_per_second"] < 200 for row in message["rows"])
+    # About 50, but for what else the machine does; another unit would be a thousand times off.
+    assert all(2 < row["iterations_per_second"] < 2000 for row in message["rows"])
     assert message["rows"][0]["loss"] == 0.025
 
     run, other = (each.id for each in reader.every(Path("runs")))
@@ -79,7 +80,7 @@ def test_a_program_that_prints_progress_in_its_own_way_needs_no_pattern(spec: Pa
     spec.write_text(text.replace(next(line for line in text.splitlines() if line.startswith("pattern")), ""))
     sweep = spotmpi.bench(spec, StudyOptions([1], repeats=1))
     (row,) = json.loads(invoke("report", sweep.id, "--json").stdout)["rows"]
-    assert 20 < row["iterations_per_second"] < 200 and row["loss"] == 0.025
+    assert 2 < row["iterations_per_second"] < 2000 and row["loss"] == 0.025
     said = invoke("logs", sweep.trials[0].runs[0]).stderr
     line = "step 3, loss is 0.333"
     assert f"iterations are read from numbers of steps: {line} (metrics.pattern in the spec reads other lines)" in said

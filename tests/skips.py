@@ -48,6 +48,7 @@ MAY_BE_SKIPPED: dict[str, tuple[str, ...]] = {
     f"{_FAULTS}test_a_disk_that_a_program_has_filled_before_it_failed_is_the_reason": (_ROOT, _MOUNT),
     f"{_FAULTS}test_a_disk_that_is_full_at_the_start_loses_nothing_of_the_run": (_ROOT, _MOUNT),
     f"{_WHEEL}test_the_wheel_has_the_package_and_the_project_and_nothing_else": (_GIT,),
+    "tests/test_architecture.py::test_the_top_folder_has_nothing_else": (_GIT,),
 }
 
 

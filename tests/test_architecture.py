@@ -1,6 +1,6 @@
 """docs/architecture.md names files that exist, has a paragraph for every room, and tells its stories in few files.
 
-CONTRIBUTING.md names files that exist, too.
+The top folder has what it is to have, and no more. CONTRIBUTING.md names files that exist, too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from scripts import mutants
+from tests.package.test_wheel import tracked_files
 
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGE = PROJECT / "jobs" / "spotmpi"
@@ -36,6 +37,20 @@ def test_every_path_that_the_guide_for_contributors_names_exists(name: str) -> N
 @pytest.mark.parametrize("module", mutants.MODULES)
 def test_every_module_that_is_mutated_exists(module: str) -> None:
     assert (PACKAGE / f"{module}.py").is_file()
+
+
+def test_the_top_folder_has_nothing_else() -> None:
+    names = {name.partition("/")[0] for name in tracked_files() if not name.startswith(".")}
+    files = {
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "Pulumi.yaml",
+        "README.md",
+        "pyproject.toml",
+        "requirements.lock",
+    }
+    assert names == files | {"docs", "images", "infra", "jobs", "scripts", "stacks", "tests"}
 
 
 def test_every_room_has_a_paragraph() -> None:

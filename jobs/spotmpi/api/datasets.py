@@ -208,7 +208,7 @@ def _build_parts(
     cost: float | None = None
     for lost in itertools.count(1):
         try:
-            with _pool(request, store, len(missing)) as pool:
+            with _pool(request, len(missing)) as pool:
                 try:
                     _map(pool, part_files.build, missing, built)
                     _require_same(request, store, built, pool)
@@ -282,7 +282,7 @@ def _require_reachable(request: _Request, store: Store) -> None:
 
 
 @contextlib.contextmanager
-def _pool(request: _Request, store: Store, count: int) -> Iterator[Any]:
+def _pool(request: _Request, count: int) -> Iterator[Any]:
     settings = request.dataset.settings
     if settings.pool is not None:
         yield settings.pool

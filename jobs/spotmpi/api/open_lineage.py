@@ -26,9 +26,7 @@ def events(tree: Node) -> list[dict[str, Any]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for node in reversed([each for each in tree.walk() if REPEATED not in each.facts]):
         run = next((each for each in node.parents if _is_recorded(each)), None)
-        if (
-            "key" in node.facts and run
-        ):  # an output of that run, which was made also from what was named when it was kept
+        if "key" in node.facts and run:  # its output, made also from what was named when it was kept
             for event in found[_run_id(run)]:
                 _extend(event["inputs"], [each for parent in node.parents for each in _inputs(parent)])
                 _extend(event["outputs"], [_dataset(node)])

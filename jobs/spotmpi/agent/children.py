@@ -129,6 +129,8 @@ class Children:
         location = local_location(plan, self._python, os.geteuid() == 0)
         if plan.get("preload"):
             location = location._replace(fork_socket=_fork_socket(context, location, environment, number, record))
+        if location.control is not None:
+            location = location._replace(worker_forks=_worker_forks(context, location, environment))
         commands = gang_commands(plan, range(launcher_count(plan)), location)
         if location.control is not None or launchers.PORT in str(commands):
             location = location._replace(port=self._reserve_port())
@@ -186,10 +188,27 @@ def _fork_socket(
     from . import preload  # other runs do without
 
     try:
-        return preload.serve(context.plan, context.mounts.work, location.rank_wrapper, environment)
+        server = preload.of_ranks(context.plan, context.mounts.work)
+        if server is not None:
+            preload.serve(server, context.plan["folder"], location.rank_wrapper, environment)
+        return None if server is None else server.path
     except OSError as error:
         record.line(number, COORDINATOR, Line(None, "e", "ranks start without preload: %s" % (error.strerror or error)))
         return None
+
+
+def _worker_forks(context: AgentContext, location: Location, environment: Dict[str, str]) -> Dict[str, str]:
+    """Where the processes of a pool or stream are forked, by roles; nowhere for one that gets new interpreters."""
+    from . import preload  # other runs do without
+
+    found: Dict[str, str] = {}
+    for role, server in preload.of_workers(
+        context.plan, context.mounts.work, location.pool_python(context.plan)
+    ).items():
+        with contextlib.suppress(OSError):
+            preload.serve(server, context.plan["folder"], location.rank_wrapper, environment)
+            found[role] = server.path
+    return found
 
 
 class LocalWorkers:

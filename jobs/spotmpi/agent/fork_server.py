@@ -1,5 +1,7 @@
 """Forks the ranks of a node from a process that has imported the program's libraries: a rank starts in milliseconds.
 
+So are the processes of a pool or stream on one machine, from one that has imported Dask.
+
     python [-u ...] fork_server.py SOCKET MODULE,... SCRIPT|-m MODULE
 
 It is run by path, alone, by the interpreter of the ranks and with their environment. SOCKET is the number of a socket
@@ -84,8 +86,6 @@ class Libraries:
                 self.problem = self.problem or self._import(module)
         self.output = tuple(_content(file) for file in files)  # type: ignore[assignment]
         self.problem = self.problem or self._threads_left()
-        if program.module:
-            sys.modules.pop(program.name, None)  # it is executed once more, as the main module
         gc.freeze()
 
     def _import(self, module: str) -> Optional[str]:
@@ -396,6 +396,7 @@ def execute(program: Entry, mpi: Mpi) -> None:
     if program.module:
         import runpy
 
+        sys.modules.pop(program.name, None)  # it is executed once more, as the main module
         runpy._run_module_as_main(program.name)  # type: ignore[attr-defined]  # as the interpreter itself does
     else:
         exec(_code(program.name, main), vars(main))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional
 
 from . import launchers, protocol
 from .plan import NODE, WORKER, Command, Elastic, Member, Role, RunPlan, gang, workers
@@ -55,6 +55,7 @@ class Location(NamedTuple):
     control: Optional[str] = None  # the folder of a pool whose processes are all on this machine
     wait_for: Optional[str] = None  # the file that node 0's scheduler waits for, once its launcher has ended
     fork_socket: Optional[str] = None  # of the fork server of each node
+    worker_forks: Optional[Dict[str, str]] = None  # those of a pool's or stream's processes, by the roles of workers
 
     @property
     def rank_wrapper(self) -> list[str]:
@@ -66,6 +67,15 @@ class Location(NamedTuple):
     def fork_wrapper(self) -> list[str]:
         """What starts a rank: in a fork of the fork server, if there is one."""
         return self.rank_wrapper if self.fork_socket is None else [*self.rank_wrapper, "--fork", self.fork_socket]
+
+    def pool_python(self, plan: RunPlan) -> str:
+        """The interpreter of a pool's or stream's processes."""
+        return plan["pool_python"] or self.python
+
+    def worker_wrapper(self, role: str) -> list[str]:
+        """What starts a worker, or a scheduler by the role `WORKER`: in a fork, if there can be one."""
+        forks = (self.worker_forks or {}).get(role)
+        return self.rank_wrapper if forks is None else [*self.rank_wrapper, "--may-fork", forks]
 
 
 def node_count(plan: RunPlan) -> int:
@@ -124,7 +134,7 @@ def gang_commands(plan: RunPlan, nodes: Iterable[int], location: Location) -> li
 def worker_command(plan: RunPlan, member: Member, location: Location, folder: str) -> Command:
     """A worker of a pool or stream, which works in *folder*."""
     address = _pool_address(plan, location)
-    arguments = launchers.pool_worker(_pool_python(plan, location), member.text, address, folder)
+    arguments = launchers.pool_worker(location.pool_python(plan), member.text, address, folder)
     host = location.worker_host
     arguments.append("--host=" + ("[%s]" % host if ":" in host else host))
     environment = dict(workers(plan)[member.role]["environment"])
@@ -133,7 +143,7 @@ def worker_command(plan: RunPlan, member: Member, location: Location, folder: st
     return {
         "member": member,
         "name": str(member),
-        "arguments": [*location.rank_wrapper, *arguments],
+        "arguments": [*location.worker_wrapper(member.role), *arguments],
         "environment": environment,
     }
 
@@ -143,15 +153,19 @@ def _gang_command(plan: RunPlan, node: int, location: Location) -> Command:
     driver, has_workers = gang(plan)["command"], bool(workers(plan))
     name = LAUNCHER
     environment: dict[str, str] = {}
+    forks = (location.worker_forks or {}).get(WORKER)
     if plan["launcher"] == "pool":
         scheduler = _scheduler(plan, location, ends_alone=not driver)
-        name = LAUNCHER if driver else SCHEDULER
-        arguments = [*location.rank_wrapper, *(launchers.pool_driver(scheduler, driver) if driver else scheduler)]
+        if driver:
+            arguments = [*location.rank_wrapper, *launchers.pool_driver(scheduler, driver, forks)]
+        else:
+            name, arguments = SCHEDULER, [*location.worker_wrapper(WORKER), *scheduler]
     else:
         arguments, environment = _rank_launcher(plan, node, location)
         if has_workers and node == 0:  # with the scheduler of its stream
             scheduler = _scheduler(plan, location)
-            arguments = [*location.rank_wrapper, *launchers.pool_driver(scheduler, arguments, location.wait_for)]
+            driver = launchers.pool_driver(scheduler, arguments, forks, location.wait_for)
+            arguments = [*location.rank_wrapper, *driver]
     if has_workers and location.control is not None:
         environment = {**environment, protocol.ENV_POOL: _pool_address(plan, location)}
     return {"member": Member(NODE, node), "name": name, "arguments": arguments, "environment": environment}
@@ -172,7 +186,7 @@ def _scheduler(plan: RunPlan, location: Location, ends_alone: bool = False) -> l
     limits = plan["limits"]
     driver = limits["driver"] if ends_alone else None
     scheduler = launchers.pool_scheduler(
-        _pool_python(plan, location),
+        location.pool_python(plan),
         workers(plan)[WORKER]["count"],
         limits["interruptions"],
         limits["start"] if driver is not None else None,
@@ -189,10 +203,6 @@ def _scheduler(plan: RunPlan, location: Location, ends_alone: bool = False) -> l
 def _pool_address(plan: RunPlan, location: Location) -> str:
     """Where the scheduler listens."""
     return plan["environment"][protocol.ENV_POOL] if location.control is None else "tls://127.0.0.1:" + location.port
-
-
-def _pool_python(plan: RunPlan, location: Location) -> str:
-    return plan["pool_python"] or location.python
 
 
 def local_location(plan: RunPlan, python: str, root: bool) -> Location:

@@ -16,6 +16,7 @@ from . import protocol
 _MCA = ("mca", "gmca", "omca", "prtemca", "pmixmca")
 
 PORT = "{spotmpi-port}"  # replaced by a port when the attempt starts
+POOL_SCHEDULER, POOL_WORKER = "spotmpi.programs.pool.scheduler", "spotmpi.programs.pool.worker"
 
 
 class Remote(NamedTuple):
@@ -316,20 +317,24 @@ def pool_scheduler(
     *start* are the seconds in which a first driver has to connect, and *driver* those after which it ends without one;
     *replacement* are those for which drivers wait for workers once all are lost.
     """
-    arguments = [python, "-m", "spotmpi.programs.pool.scheduler"]
+    arguments = [python, "-m", POOL_SCHEDULER]
     arguments += ["--workers=%d" % workers, "--interruptions=%d" % interruptions]
     limits = (("--start-limit", start), ("--driver-limit", driver), ("--replacement-limit", replacement))
     return arguments + ["%s=%g" % (option, seconds) for option, seconds in limits if seconds is not None]
 
 
-def pool_driver(scheduler: Sequence[str], command: Sequence[str], wait_for: str | None = None) -> list[str]:
+def pool_driver(
+    scheduler: Sequence[str], command: Sequence[str], forks: str | None = None, wait_for: str | None = None
+) -> list[str]:
     """The scheduler with the *command* of a pool's driver or of a stream's launcher, with which it ends.
 
-    After a command that succeeded it ends only once the file *wait_for* exists.
+    The scheduler is a fork of the server at *forks*, if there is one. After a command that succeeded it ends only once
+    the file *wait_for* exists.
     """
     python, module, _, *options = scheduler
-    wait = ["--wait-for=" + wait_for] if wait_for else []
-    return [python, module, "spotmpi.programs.pool.driver", *wait, *options, "--", *command]
+    own = ["--fork=" + forks] if forks else []
+    own += ["--wait-for=" + wait_for] if wait_for else []
+    return [python, module, "spotmpi.programs.pool.driver", *own, *options, "--", *command]
 
 
 def pool_worker(python: str, worker: str, address: str, folder: str) -> list[str]:
@@ -337,7 +342,7 @@ def pool_worker(python: str, worker: str, address: str, folder: str) -> list[str
     return [
         python,
         "-m",
-        "spotmpi.programs.pool.worker",
+        POOL_WORKER,
         "--worker=" + worker,
         "--address=" + address,
         "--folder=" + folder,

@@ -18,12 +18,15 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable
-from typing import List
+from typing import TYPE_CHECKING, List
 
 from . import boot, hardware, launchers, network, processes, protocol, ssh, starts, store, unpack
 from .context import AgentContext
 from .launch import RANK_WRAPPER, Location
 from .plan import workers
+
+if TYPE_CHECKING:
+    from .preload import ForkServer
 
 POLL_INTERVAL = 0.05  # seconds
 _RESTART_PAUSE = 1.0  # seconds from the end of an sshd to the start of the next
@@ -103,22 +106,22 @@ def write_environment(context: AgentContext, attempt: int) -> dict[str, str]:
 
 def serve_forks(context: AgentContext) -> None:
     """Start the fork server of this node, unless it runs or the plan has none; without it rank wrappers say so."""
-    path = _fork_socket(context)
-    if path is not None:
+    server = _fork_server(context)
+    if server is not None:
         from . import preload
 
         rank_wrapper = [sys.executable, "-I", "-S", RANK_WRAPPER]
         with contextlib.suppress(OSError):
-            preload.serve(context.plan, context.mounts.work, rank_wrapper, _environment(context))
+            preload.serve(server, context.plan["folder"], rank_wrapper, _environment(context))
 
 
 def wait_for_imports(context: AgentContext, wait: Callable[[], bool]) -> None:
     """Wait until the fork server of this node has imported its modules, if it has one, or *wait* returns False."""
-    path = _fork_socket(context)
-    if path is not None:
+    server = _fork_server(context)
+    if server is not None:
         from . import preload
 
-        are_done = preload.imports(path)
+        are_done = preload.imports(server.path)
         while not are_done() and wait():
             pass
 
@@ -126,6 +129,7 @@ def wait_for_imports(context: AgentContext, wait: Callable[[], bool]) -> None:
 def location(context: AgentContext, environment: dict[str, str]) -> Location:
     """What the arguments of this node's processes depend on, with its *environment*."""
     starts_mpi = launchers.is_mpi(context.plan["launcher"]) and context.is_coordinator
+    forks = _fork_server(context)
     return Location(
         sys.executable,
         str(context.rendezvous),
@@ -134,7 +138,7 @@ def location(context: AgentContext, environment: dict[str, str]) -> Location:
         _open_mpi(context, environment) if starts_mpi else None,
         worker_host=network.address_towards(context.hosts[0]) if context.is_worker else "",
         wait_for=context.launchers_ended_file if context.launcher_count > 1 else None,
-        fork_socket=_fork_socket(context),
+        fork_socket=None if forks is None else forks.path,
     )
 
 
@@ -209,12 +213,12 @@ def _run_sshd(context: AgentContext) -> None:
         sys.stderr.write("no sshd runs in this pod, which only programs that call ssh need: %s\n" % error)
 
 
-def _fork_socket(context: AgentContext) -> str | None:
+def _fork_server(context: AgentContext) -> ForkServer | None:
     if not context.plan.get("preload"):
         return None
     from . import preload  # other runs do without
 
-    return preload.socket_path(context.plan, context.mounts.work)
+    return preload.of_ranks(context.plan, context.mounts.work)
 
 
 def _environment(context: AgentContext) -> dict[str, str]:

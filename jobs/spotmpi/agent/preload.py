@@ -1,4 +1,4 @@
-"""The fork server of an agent: it starts before the first attempt and outlives them; where it ended, another starts."""
+"""The fork servers of an agent start before its first attempt and outlive all; where one ended, another starts."""
 
 from __future__ import annotations
 
@@ -6,51 +6,79 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Dict
+from typing import Dict, List, NamedTuple
 
-from . import processes
-from .plan import RunPlan, gang
+from . import launchers, processes
+from .plan import RunPlan, gang, workers
 
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_server.py")
 _WAITING = 1024  # rank wrappers whose requests wait while the server imports
 _servers: Dict[str, subprocess.Popen[bytes]] = {}  # by the paths of their sockets
 
 
-def socket_path(plan: RunPlan, folder: str) -> str | None:
-    """Where the ranks of a plan are forked, in a *folder* of this node alone; None where it has no such ranks."""
+class ForkServer(NamedTuple):
+    """Where a server forks processes for *command*, once it has imported *modules* in its *environment*."""
+
+    path: str
+    command: List[str]
+    modules: List[str]
+    environment: Mapping[str, str] = {}  # besides that of the run
+
+
+def of_ranks(plan: RunPlan, folder: str) -> ForkServer | None:
+    """The server of the ranks of a plan, in a *folder* of this node alone; None where it has no such ranks."""
     if not plan.get("preload"):
         return None
     from . import fork_server  # delays no start of others
 
-    is_possible = fork_server.entry(gang(plan)["command"]) is not None
-    return os.path.join(folder, "fork.sock") if is_possible else None
+    command = gang(plan)["command"]
+    is_possible = fork_server.entry(command) is not None
+    return ForkServer(os.path.join(folder, "fork.sock"), command, plan["preload"]) if is_possible else None
 
 
-def serve(plan: RunPlan, folder: str, rank_wrapper: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """`socket_path`, with a server that forks there once it has imported the modules; starts nothing where one runs.
+def of_workers(plan: RunPlan, folder: str, python: str) -> Dict[str, ForkServer]:
+    """The servers of a pool's or stream's processes by the roles of its workers; that of `WORKER` forks its scheduler.
 
-    The *rank_wrapper* lets the server end with this agent; *environment* is that of ranks.
+    Roles with the same variables share one: libraries of mathematics read the number of threads when they are imported.
+    """
+    servers: List[ForkServer] = []
+    found: Dict[str, ForkServer] = {}
+    for name, role in workers(plan).items():
+        same = next((each for each in servers if each.environment == role["environment"]), None)
+        if same is None:
+            path = os.path.join(folder, "fork-%d.sock" % len(servers))
+            modules = [launchers.POOL_WORKER, *([] if servers else [launchers.POOL_SCHEDULER])]
+            same = ForkServer(path, [python, "-m", launchers.POOL_WORKER], modules, role["environment"])
+            servers.append(same)
+        found[name] = same
+    return found
+
+
+def serve(server: ForkServer, folder: str, rank_wrapper: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Start the *server*, with the working *folder* of ranks, unless it runs.
+
+    The *rank_wrapper* lets it end with this agent; *environment* is that of the run.
 
     Raises:
         OSError: there can be no server.
     """
-    path = socket_path(plan, folder)
-    before = _servers.get(path or "")
-    if path is None or (before is not None and before.poll() is None):
-        return path
+    path = server.path
+    before = _servers.get(path)
     if before is not None:
+        if before.poll() is None:
+            return
         processes.exempt.discard(before.pid)
     from . import fork_server
 
-    entry = fork_server.entry(gang(plan)["command"])
-    assert entry is not None, "a path says so"
+    entry = fork_server.entry(server.command)
+    assert entry is not None, "there is a server for such commands alone"
     with _listener(path) as descriptor:
         program = [*(["-m"] if entry.module else []), entry.name]
-        server = [*entry.interpreter, _PROGRAM, str(descriptor), ",".join(plan["preload"]), *program]
+        command = [*entry.interpreter, _PROGRAM, str(descriptor), ",".join(server.modules), *program]
         _servers[path] = subprocess.Popen(
-            [*rank_wrapper, *server],
-            env={**os.environ, **environment},
-            cwd=plan["folder"],
+            [*rank_wrapper, *command],
+            env={**os.environ, **environment, **server.environment},
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -58,7 +86,6 @@ def serve(plan: RunPlan, folder: str, rank_wrapper: Sequence[str], environment: 
             start_new_session=True,
         )
     processes.exempt.add(_servers[path].pid)
-    return path
 
 
 def imports(path: str) -> Callable[[], bool]:

@@ -1,9 +1,10 @@
 """Starts one rank: it dies with its launcher, and gets the environment that the agent wrote for it.
 
-    python rank_wrapper.py [--env FILE] [--fork SOCKET] [--report] [--tag] COMMAND [ARGUMENT ...]
+    python rank_wrapper.py [--env FILE] [--fork SOCKET | --may-fork SOCKET] [--report] [--tag] COMMAND [ARGUMENT ...]
 
 FILE holds one JSON object of strings; mpirun over ssh carries neither an image's ENV nor a pod's variables.
-SOCKET is that of this node's fork server (fork_server.py), whose process becomes the rank in place of this one.
+SOCKET is that of a fork server of this node (fork_server.py), whose process becomes the rank in place of this one.
+Where there can be none, --fork prints the reason; a user who has not asked for forks (--may-fork) needs none.
 --report tells the agent at once that a rank has failed, for which launchers take half a second: by a line at the end of
 its output, which `protocol.read_rank_end` reads. A rank that replaces this process is not reported.
 --tag marks every line of output with its rank, as mpirun does by itself: torchrun lets all ranks write into one pipe,
@@ -48,21 +49,24 @@ def main(arguments: list[str]) -> int:
         with open(arguments[1]) as file:
             os.environ.update(json.load(file))
         arguments = arguments[2:]
-    server = None
-    if arguments[:1] == ["--fork"]:
+    server, explains = None, arguments[:1] == ["--fork"]
+    if arguments[:1] in (["--fork"], ["--may-fork"]):
         server, arguments = arguments[1], arguments[2:]
     reports, arguments = arguments[:1] == ["--report"], arguments[arguments[:1] == ["--report"] :]
     die_with_parent()
     is_tagged = arguments[:1] == ["--tag"]
-    status = _run_tagged(arguments[1:], server) if is_tagged else _run(arguments, server)
+    status = _run_tagged(arguments[1:], server, explains) if is_tagged else _run(arguments, server, explains)
     if reports and status:
         _report(status, is_tagged)
     return _end_as(status)
 
 
-def _run(arguments: list[str], server: str | None) -> int:
-    """The wait status of the command as a fork of the server, where that can fork; else it replaces this process."""
-    status = None if server is None else _run_forked(arguments, server)
+def _run(arguments: list[str], server: str | None, explains: bool) -> int:
+    """The wait status of the command as a fork of the server, where that can fork; else it replaces this process.
+
+    What prevents the fork is printed if it *explains*.
+    """
+    status = None if server is None else _run_forked(arguments, server, explains)
     return _exec(arguments) << 8 if status is None else status
 
 
@@ -78,7 +82,7 @@ def _exec(arguments: list[str]) -> int:
         return 126
 
 
-def _run_forked(arguments: list[str], server: str) -> int | None:
+def _run_forked(arguments: list[str], server: str, explains: bool) -> int | None:
     """Stand for a process that the server forks until it has ended; its wait status, or None where none was forked."""
     import _signal  # type: ignore[import-not-found]  # `signal` and `socket` would take a third of this start each
     import _socket
@@ -114,7 +118,11 @@ def _run_forked(arguments: list[str], server: str) -> int | None:
     except OSError as error:
         reason = "no fork server: %s" % error.strerror
     if not is_forked:
-        if reason and os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("LOCAL_RANK", "0")) == "0":
+        if (
+            explains
+            and reason
+            and os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+        ):
             line = "spotmpi: ranks start without preload: %s; correct `preload` in the spec, or set it to []\n"
             sys.stderr.write(line % reason)
             sys.stderr.flush()
@@ -179,7 +187,7 @@ def _end_as(status: int) -> int:
     return os.WEXITSTATUS(status)
 
 
-def _run_tagged(arguments: list[str], server: str | None) -> int:
+def _run_tagged(arguments: list[str], server: str | None, explains: bool) -> int:
     """Start the command as a child and forward its output line by line; its wait status."""
     import contextlib
     import selectors
@@ -193,7 +201,7 @@ def _run_tagged(arguments: list[str], server: str | None) -> int:
             os.dup2(writing, descriptor)
             os.close(writing)
         die_with_parent()
-        os._exit(_end_as(_run(arguments, server)))
+        os._exit(_end_as(_run(arguments, server, explains)))
 
     def forward(number: int, frame: object) -> None:
         _signals.append(number)

@@ -54,17 +54,25 @@ class Ranks:
     def serve(self, code: str, modules: Sequence[str] = ("library",), *python: str) -> None:
         """Start a server for the program `train.py` with that *code*."""
         self.library("train", code)
-        self.command = [sys.executable, *python, "train.py"]
-        plan: Any = {"roles": [{"command": self.command}], "preload": list(modules), "folder": str(self.folder)}
-        self.socket = preload.serve(plan, str(self.folder), RANK_WRAPPER, {}) or ""
+        self.serve_for([sys.executable, *python, "train.py"], *modules)
+
+    def serve_for(self, command: list[str], *modules: str) -> None:
+        self.command = command
+        plan: Any = {"roles": [{"command": command}], "preload": modules}
+        server = preload.of_ranks(plan, str(self.folder))
+        assert server is not None
+        preload.serve(server, str(self.folder), RANK_WRAPPER, {})
+        self.socket = server.path
 
     @property
     def server(self) -> subprocess.Popen[bytes]:
         return preload._servers[self.socket]
 
-    def start(self, *arguments: str, options: Sequence[str] = (), **more: Any) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, how: str = "--fork", options: Sequence[str] = (), **more: Any
+    ) -> subprocess.Popen[str]:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": self.folder}
-        command = [*RANK_WRAPPER, "--fork", self.socket, *options, *self.command, *arguments]
+        command = [*RANK_WRAPPER, how, self.socket, *options, *self.command, *arguments]
         return subprocess.Popen(command, **{**pipes, **more})
 
     def run(self, *arguments: str, **more: Any) -> tuple[int, str, str]:
@@ -110,15 +118,23 @@ def test_a_module_of_a_package_runs_as_in_a_new_interpreter(ranks: Ranks) -> Non
     (ranks.folder / "package" / "__init__.py").touch()
     (ranks.folder / "package" / "program.py").write_text(FACTS + "\nfrom . import other")
     (ranks.folder / "package" / "other.py").touch()
-    ranks.serve("", ["package.program"])
-    ranks.server.kill()
-    ranks.server.wait()
-    ranks.command = [sys.executable, "-m", "package.program"]
-    plan: Any = {"roles": [{"command": ranks.command}], "preload": ["library"], "folder": str(ranks.folder)}
-    assert preload.serve(plan, str(ranks.folder), RANK_WRAPPER, {}) == ranks.socket
+    ranks.serve_for([sys.executable, "-m", "package.program"], "library")
     nowhere = {"stdin": subprocess.DEVNULL}
 
     assert ranks.run("x", **nowhere) == ranks.new_interpreter("x", **nowhere)
+
+
+def test_a_program_that_is_itself_preloaded_runs_once_more_as_the_main_module(ranks: Ranks) -> None:
+    (ranks.folder / "package").mkdir()
+    (ranks.folder / "package" / "__init__.py").touch()
+    (ranks.folder / "package" / "program.py").write_text(
+        "import os, library\nprint(__name__, library.PROCESS == os.getpid())"
+    )
+    ranks.serve_for([sys.executable, "-m", "package.program"], "package.program")
+
+    code, output, errors = ranks.run()
+
+    assert (code, errors) == (0, "") and output.splitlines()[-2:] == ["package.program True", "__main__ False"]
 
 
 def test_a_rank_on_a_terminal_has_the_streams_of_a_terminal(ranks: Ranks) -> None:
@@ -219,6 +235,8 @@ def test_a_server_that_is_killed_takes_ranks_along_and_another_one_is_started(ra
     assert rank.wait(60) == -signal.SIGKILL
     code, output, errors = ranks.run("0")
     assert code == 0 and output and "ranks start without preload: no fork server: Connection refused" in errors
+    code, output, errors = ranks.run("0", how="--may-fork")  # for who has not asked for forks
+    assert (code, errors) == (0, "") and output
     ranks.serve((ranks.folder / "train.py").read_text(), ["json"])
     assert ranks.server.pid != before.pid and before.pid not in processes.exempt
     assert ranks.run("0")[2] == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +51,10 @@ class TestLocalPool(PoolContract):
         monkeypatch.setattr("distributed.versions.get_package_info", lambda packages: {"numpy": "0.1"})
         with spotmpi.pool(pool.id, on=Target("local", runs_folder)) as driver:
             assert driver.submit(abs, -1).result(60) == driver.client.submit(abs, -1).result(60) == 1
+
+    def test_its_workers_are_forks_of_one_process_that_has_imported_their_libraries(self, pool: Pool) -> None:
+        (server,) = set(pool.run(os.getppid).values())
+        assert "fork_server.py" in Path(f"/proc/{server}/cmdline").read_text()
 
     def test_its_repr_says_what_it_is(self, pool: Pool) -> None:
         assert repr(pool) == f"<pool {pool.id}: 2 of 2 workers connected on 127.0.0.1, 0 calls>"

@@ -17,7 +17,7 @@ import pytest
 from distributed import Worker
 from distributed.protocol.core import dumps, loads
 
-from spotmpi.agent import protocol
+from spotmpi.agent import launchers, preload, protocol
 from spotmpi.agent.children import LocalWorkers, process_ids
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext, in_run_folder
@@ -245,6 +245,26 @@ def local_workers(tmp_path: Path) -> Callable[[], LocalWorkers]:
     plan: Any = {"run": tmp_path.name, "hosts": ["127.0.0.1"], "roles": roles, "pool_python": None}
     context = AgentContext(plan, COORDINATOR, 0, None, in_run_folder(str(tmp_path), "/nowhere", "/nowhere"), CLOCK)
     return lambda: LocalWorkers(context, Location("python3", control=str(tmp_path)), str(tmp_path))
+
+
+def test_workers_of_roles_with_the_same_variables_share_a_fork_server_and_the_first_forks_the_scheduler() -> None:
+    one, four = {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "4"}
+    environments = {WORKER: one, "prepare": four, POSTPROCESS: one}
+    roles = [{"name": name, "restart": "each", "environment": each} for name, each in environments.items()]
+    plan: Any = {"roles": roles}
+
+    servers = preload.of_workers(plan, "/work", "/usr/bin/python3")
+
+    command = ["/usr/bin/python3", "-m", launchers.POOL_WORKER]
+    first = preload.ForkServer("/work/fork-0.sock", command, [], one)
+    second = preload.ForkServer("/work/fork-1.sock", command, [], four)
+    assert {role: server._replace(modules=[]) for role, server in servers.items()} == {
+        WORKER: first,
+        "prepare": second,
+        POSTPROCESS: first,
+    }
+    assert servers[WORKER].modules == [launchers.POOL_WORKER, launchers.POOL_SCHEDULER]
+    assert servers["prepare"].modules == [launchers.POOL_WORKER]
 
 
 def test_what_calls_wrote_stays_when_the_process_of_their_worker_is_started_again(

@@ -1,8 +1,9 @@
 """The scheduler and a command in node 0's pod, as children of this process: a pool's driver, or a stream's launcher.
 
-    python -m spotmpi.programs.pool.driver [--wait-for=FILE] SCHEDULER-OPTION ... -- COMMAND ARGUMENT ...
+    python -m spotmpi.programs.pool.driver [--fork=SOCKET] [--wait-for=FILE] SCHEDULER-OPTION ... -- COMMAND ...
 
-The run ends with the command; after one that succeeded, once FILE exists: the ranks of other nodes need the scheduler.
+The scheduler is a fork of the fork server at SOCKET, if there is one. The run ends with the command; after one that
+succeeded, once FILE exists: the ranks of other nodes need the scheduler.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import sys
 import time
 from pathlib import Path
 
-from spotmpi.agent import protocol, rank_wrapper
+from spotmpi.agent import launchers, protocol, rank_wrapper
 from spotmpi.agent.launcher_output import SCHEDULER_END, process_end
 
-_WAIT_FOR, _ADDRESS = "--wait-for=", "--address-file="
+_FORK, _WAIT_FOR, _ADDRESS = "--fork=", "--wait-for=", "--address-file="
 _POLL = 0.05  # seconds between looks at the children
 _GRACE = 3.0  # seconds from SIGTERM to SIGKILL
 
@@ -33,6 +34,9 @@ def main(arguments: list[str]) -> int:
     gc.enable()  # it imports little
     split = arguments.index("--")
     options, command = arguments[:split], arguments[split + 1 :]
+    forks: list[str] = []
+    if options[:1] and options[0].startswith(_FORK):
+        forks, options = ["--may-fork", options[0].removeprefix(_FORK)], options[1:]
     wait_for = None
     if options[:1] and options[0].startswith(_WAIT_FOR):
         wait_for, options = Path(options[0].removeprefix(_WAIT_FOR)), options[1:]
@@ -41,7 +45,7 @@ def main(arguments: list[str]) -> int:
     # In the folder of this pod's agent: one for each driver would stay where the driver is killed.
     address = Path(*given) if given else Path(os.environ[protocol.ENV_PID_FILE]).with_name("scheduler.json")
     options = options if given else [*options, f"{_ADDRESS}{address}"]
-    scheduler = [sys.executable, "-m", "spotmpi.programs.pool.scheduler", *options]
+    scheduler = [*forks, sys.executable, "-m", launchers.POOL_SCHEDULER, *options]
     try:
         address.unlink(missing_ok=True)  # of a driver that was killed
         children.append(_start(scheduler))

@@ -10,11 +10,17 @@ from collections.abc import Sequence
 from lightkube import ApiError
 
 from spotmpi.agent import pod_context
-from spotmpi.agent.plan import COORDINATOR
+from spotmpi.agent.plan import COORDINATOR, WORKERS
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
-from spotmpi.backends.kubernetes.follow.jobset import member_of, submission_time, terminal_condition
+from spotmpi.backends.kubernetes.follow.jobset import (
+    member_of,
+    submission_time,
+    terminal_condition,
+    unix_time,
+    was_failed_by,
+)
 from spotmpi.core import names
 from spotmpi.core.errors import UnreadableRun
 from spotmpi.core.progress import Echo
@@ -24,7 +30,7 @@ _SUBMISSION_TIMEOUT = 300.0  # seconds within which a submission has created all
 # Seconds from the end of a run, as its agent records it, to that of its JobSet. Where the API server was gone,
 # JobSet's controller starts again, which takes half a minute on a busy cluster.
 END_TIMEOUT = 90.0
-_END_INTERVAL = 0.2  # seconds between looks
+_END_INTERVAL = 0.5  # seconds between looks
 _QUIET = 3.0  # seconds of a wait about which nothing is said
 _DELETION_TIMEOUT = 150.0  # seconds that the pods of a deleted run may take; the longest grace period is less
 
@@ -54,12 +60,14 @@ async def delete_run(api: ClusterApi, run: str, reason: str, now: bool) -> float
 async def delete_ended(api: ClusterApi, run: str, echo: Echo) -> None:
     """Delete the JobSet of a run that has ended, before it is resumed; that of an active run is kept.
 
-    An agent records the end of its run before its pod ends, and JobSet sees that later: so it is waited for.
+    An agent records the end of its run before its pod ends, and JobSet sees that later: so it is waited for, but not
+    where a pod shows that it has failed. Once an API server was gone for a while, the Job controller may take minutes.
     """
     now = time.monotonic()
     limit, quiet, announced = now + END_TIMEOUT, now + _QUIET, False
     while jobset := await api.find(cluster_api.JOBSET, run):
-        if terminal_condition(jobset) or jobset["metadata"].get("deletionTimestamp"):
+        has_ended = terminal_condition(jobset) or jobset["metadata"].get("deletionTimestamp")
+        if has_ended or was_failed_by(await _gang(api, jobset)):
             await delete_and_wait(api, run)
             break
         if time.monotonic() > limit:
@@ -68,6 +76,14 @@ async def delete_ended(api: ClusterApi, run: str, echo: Echo) -> None:
             announced = True
             echo(f"waiting for JobSet to see that run {run} has ended (gives up in {limit - time.monotonic():.0f} s)")
         await asyncio.sleep(_END_INTERVAL)
+
+
+async def _gang(api: ClusterApi, jobset: Object) -> list[Object]:
+    """The pods of a JobSet that are no workers, whose ends are no end of the run."""
+    pods = await api.list(cluster_api.POD, {names.LABEL_RUN: jobset["metadata"]["name"]})
+    since = submission_time(jobset)  # pods of one before it may be on their way out
+    own = [pod for pod in pods if unix_time(pod["metadata"]["creationTimestamp"]) >= since]
+    return [pod for pod in own if member_of(pod).role not in WORKERS]
 
 
 async def delete_and_wait(api: ClusterApi, run: str) -> None:

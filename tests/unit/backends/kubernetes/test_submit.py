@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import pod_context, protocol, ssh
-from spotmpi.agent.plan import Block
+from spotmpi.agent.plan import NODE, WORKER, Block
 from spotmpi.backends.kubernetes import stop
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.client.api import ClusterApi
@@ -24,16 +24,17 @@ from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.submit import wheels
 from spotmpi.backends.kubernetes.submit.adaptation import adapt, restart_obstacle
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
+from spotmpi.core import names
 from spotmpi.core.errors import InputError, NotPermitted, RunInUse, SpotmpiError
 from spotmpi.images.wheels import PackedWheels
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.placement import Beginning
-from spotmpi.plan.pods import forwarded_key
+from spotmpi.plan.pods import CONTAINER, forwarded_key
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import from_values
 from tests.cloud.cluster.fake_cluster import FakeCluster
-from tests.cloud.cluster.objects import of_kind
+from tests.cloud.cluster.objects import a_pod, of_kind
 from tests.cloud.cluster.store import Object
 
 SPEC = {"command": ["x"], "nodes": 2, "launcher": "mpirun"}
@@ -42,9 +43,9 @@ GO = {"spec": {"suspend": False}}
 
 def planned(spec: JobSpec, run: str = "x-1", ssh_secret: str | None = None) -> Any:
     """The plan of a run in the namespace."""
-    names = [*generate_keys(), *protocol.TLS_FILES, *map(forwarded_key, spec.env_passthrough)]
+    keys = [*generate_keys(), *protocol.TLS_FILES, *map(forwarded_key, spec.env_passthrough)]
     target = ClusterTarget("here", "any:1", None, {}, (), False)
-    submission = manifests.Submission(run, "ann", dict.fromkeys(names, "later"), {}, {})
+    submission = manifests.Submission(run, "ann", dict.fromkeys(keys, "later"), {}, {})
     objects = manifests.kubernetes_plan(spec, target, submission)
     return {"run": run, "namespace": "here", "objects": objects, "ssh_secret": ssh_secret}
 
@@ -367,6 +368,30 @@ def test_a_run_that_has_just_ended_is_resumed_once_its_jobset_has_ended_too(
         _, messages = submit(cluster, plan("mpi-ssh"))
     assert "waiting for JobSet to see that run x-1 has ended (gives up in 90 s)" in messages
     assert cluster.kinds_created()[0] == "JobSet"
+
+
+def test_a_run_that_has_failed_for_good_is_resumed_though_its_jobset_has_not_seen_it(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watches of Kubernetes' Job controller pause for up to 30 s each time that an API server comes back."""
+    cluster.put(of_kind("JobSet", "x-1", spec={}))
+
+    def pod(role: str, code: int, age: float = 0.0) -> Object:
+        status = {"containerStatuses": [{"name": CONTAINER, "state": {"terminated": {"exitCode": code}}}]}
+        labels = {**names.run_labels("x-1"), names.LABEL_ROLE: role}
+        made = a_pod(f"x-1-{role}-{code}-{age:g}", "Failed", labels, age, **status)
+        return {**made, "metadata": {**made["metadata"], "namespace": "here"}}
+
+    others = [pod(NODE, protocol.INTERRUPTED), pod(WORKER, protocol.NOT_RETRYABLE)]
+    cluster.put(*others, pod(NODE, protocol.NOT_RETRYABLE, 60.0))
+    with monkeypatch.context() as patch, pytest.raises(RunInUse):
+        patch.setattr(stop, "END_TIMEOUT", 0.0)
+        submit(cluster, plan("mpi-ssh"))
+    cluster.put(pod(NODE, protocol.NOT_RETRYABLE))
+
+    _, messages = submit(cluster, plan("mpi-ssh"))
+
+    assert not messages
 
 
 def test_a_key_pair_that_runs_share_is_the_host_key_as_well(tmp_path: Path) -> None:

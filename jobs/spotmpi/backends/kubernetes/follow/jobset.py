@@ -212,6 +212,13 @@ def jobset_end(jobset: Object, is_gone: bool, max_failures: int, now: float) -> 
     return Event(time, outcome, values={"reason": reason, _RETRIES_EXHAUSTED: exhausted})
 
 
+def was_failed_by(pods: Iterable[Object]) -> bool:
+    """Whether a pod's agent has ended its run as failed for good, which its JobSet may have yet to see."""
+    statuses = (each for pod in pods for each in pod.get("status", {}).get("containerStatuses") or [])
+    ends = ((each.get("state") or {}).get("terminated") or {} for each in statuses if each["name"] == CONTAINER)
+    return any(end.get("exitCode") == protocol.NOT_RETRYABLE for end in ends)
+
+
 def terminal_condition(jobset: Object) -> Object | None:
     """The condition that ended a JobSet by itself, Completed or Failed."""
     conditions = jobset.get("status", {}).get("conditions") or []

@@ -179,7 +179,8 @@ class FollowedRun:
         """The id, on this machine, of a node's only rank; waits for one."""
 
         def seen() -> str:
-            return f"{self.processes(node)}, {self.lines()[-20:]}"
+            lines = self.lines()
+            return f"{self.processes(node)}, {[text for text in lines if 'preload' in text]}, {lines[-20:]}"
 
         wait_for(f"a rank on node {node}", lambda: len(self._forks(node)) > 1, seen=seen)
         return self._forks(node)[1]

@@ -134,7 +134,7 @@ def _design(config: Any, system: StackGroup) -> Design:
 def write_choice(stack: str, row: Row, group: str | None = None, folder: Path | None = None) -> Path:
     """Write region, first zone and the type of *group* into a stack's file; the rest, comments included, stays.
 
-    Further zones stay if they are others of the same region.
+    Further zones stay if they are others of the same region, and zones of groups where the stack still has them.
     A second zone, also the default one, that does not exist or is not supported by EKS is replaced by one that is.
     *group* may be omitted where only one exists, or one has the type already. InputError with the remedy.
     """
@@ -152,6 +152,9 @@ def write_choice(stack: str, row: Row, group: str | None = None, folder: Path | 
     target = _group_to_change(_groups(config), row.type, group, path)
     config["aws:region"], target["type"] = row.region, row.type
     _write_first_zone(config, row)
+    for each in _groups(config):
+        if isinstance(each, Mapping) and isinstance(each.get("zones"), list):
+            _write_group_zones(each, config[_ZONES], row.zone if each is target else None)
     if second is not None:
         config.pop(_PREFIX + "second_zone", None)
         config.insert(list(config).index(_ZONES), _PREFIX + "second_zone", second)
@@ -168,6 +171,15 @@ def _write_first_zone(config: Any, row: Row) -> None:
     for index in range(len(zones) - 1, 0, -1):
         if zones[index] == row.zone or str(zones[index])[:-1] != row.region:
             del zones[index]
+
+
+def _write_group_zones(group: Any, known: list[str], first: str | None) -> None:
+    """Leave of a group's own zones those that are *known*, with *first* before them; all where none is left."""
+    group["zones"][:] = [zone for zone in group["zones"] if zone in known and zone != first]
+    if first is not None:
+        group["zones"].insert(0, first)
+    if not group["zones"]:
+        del group["zones"]
 
 
 def _second_zone(config: Any, row: Row) -> str | None:

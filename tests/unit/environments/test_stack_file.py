@@ -91,6 +91,21 @@ def test_further_zones_stay_if_they_are_others_of_the_region(stacks: Path) -> No
     assert read_stack("mine", stacks).zones == ("eu-west-1c",)
 
 
+def test_of_the_zones_of_a_group_those_stay_that_the_stack_still_has(stacks: Path) -> None:
+    zones = FILE.replace('["us-east-1a"]', "[us-east-1a, us-east-1c]")
+    zones = zones.replace("      max: 4", "      zones: [us-east-1a]  # near")
+    zones = zones.replace("name: two,", "name: two, zones: [us-east-1a, us-east-1c],")
+    path = stacks / "Pulumi.mine.yaml"
+    path.write_text(zones)
+    write_choice("mine", replace(ROW, region="us-east-1", zone="us-east-1b"), "one", stacks)
+    assert comments(path.read_text()) == comments(zones)
+    assert "zones: [us-east-1b]  # near" in path.read_text() and "zones: [us-east-1c]," in path.read_text()
+
+    write_choice("mine", ROW, "one", stacks)
+
+    assert "zones: [eu-west-1c]  # near" in path.read_text() and "name: two, type" in path.read_text()
+
+
 def test_zones_share_the_release_of_their_group_of_which_the_newest_is_pinned(stacks: Path) -> None:
     zones = FILE.replace('["us-east-1a"]', "[us-east-1a, us-east-1c]").replace(
         "      max: 4", "      zones: [us-east-1c]"

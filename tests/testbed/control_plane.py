@@ -49,10 +49,13 @@ class ControlPlane:
         self.api_server.start()
         self.wait_for_api_server()
         if not self.alone:
-            self.controller_manager.start()
-            self.scheduler.start()
-            self._wait_for("controllers", self.controller_manager)
-            self._wait_for("scheduler", self.scheduler)
+            self._start_controllers()
+
+    def _start_controllers(self) -> None:
+        self.controller_manager.start()
+        self.scheduler.start()
+        self._wait_for("controllers", self.controller_manager)
+        self._wait_for("scheduler", self.scheduler)
 
     @contextlib.contextmanager
     def patient_with_nodes(self) -> Iterator[None]:
@@ -66,13 +69,21 @@ class ControlPlane:
 
     @contextlib.contextmanager
     def without_api_server(self) -> Iterator[None]:
-        """Inside the block there is no API server, which was killed; it is back and ready at the end."""
+        """Inside the block there is no control plane but its store; it is back and ready at the end.
+
+        It was killed, as where its machine is lost. Controllers that stayed would look again later after each outage,
+        up to a minute where several follow within two minutes (client-go's reflector: 30 s with its jitter, reset after
+        120 s), and meet a server that refuses them until it has its roles, which a load balancer keeps from them.
+        """
         self.api_server.kill()
+        self.controller_manager.kill()
+        self.scheduler.kill()
         try:
             yield
         finally:
             self.api_server.start()
             self.wait_for_api_server()
+            self._start_controllers()
 
     def _restart_controllers(self, arguments: Sequence[object]) -> None:
         self.controller_manager.stop()

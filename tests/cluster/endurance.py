@@ -32,8 +32,8 @@ MEGABYTES = 512  # of the run volume, which is full at times
 MANY = 100_000  # failures and interruptions: the run should not give up
 PACE = 0.05  # seconds of an iteration
 _CLAIM, _INSIDE = "training", "/training"  # a volume that is never full, for the records of iterations
-# Seconds, on a busy machine. After outages of the API server the watches of JobSet, CoreDNS and kubelets pause for up to
-# a minute each, one after the other (client-go's reflector).
+# Seconds, on a busy machine. After outages of the API server the watches of JobSet, CoreDNS and kubelets pause for up
+# to a minute each, one after the other (client-go's reflector).
 _START, _RECOVERY, _ENDING = 120.0, 300.0, 120.0
 _BEFORE = 20  # records before a fault that are looked at with those after it
 _ENDS_WITHIN = 60  # iterations from an end of the run to that of its ranks

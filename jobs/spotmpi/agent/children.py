@@ -127,10 +127,10 @@ class Children:
         plan = context.with_pods(self._members.pods if self._members else None).plan
         environment = {**self._session(context, number), **plan["environment"]}
         location = local_location(plan, self._python, os.geteuid() == 0)
+        if location.control is not None:  # first: their server may be that of the ranks
+            location = location._replace(worker_forks=_worker_forks(context, location, environment))
         if plan.get("preload"):
             location = location._replace(fork_socket=_fork_socket(context, location, environment, number, record))
-        if location.control is not None:
-            location = location._replace(worker_forks=_worker_forks(context, location, environment))
         commands = gang_commands(plan, range(launcher_count(plan)), location)
         if location.control is not None or launchers.PORT in str(commands):
             location = location._replace(port=self._reserve_port())

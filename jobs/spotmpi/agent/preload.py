@@ -40,15 +40,21 @@ def of_workers(plan: RunPlan, folder: str, python: str) -> Dict[str, ForkServer]
     """The servers of a pool's or stream's processes by the roles of its workers; that of `WORKER` forks its scheduler.
 
     Roles with the same variables share one: libraries of mathematics read the number of threads when they are imported.
+    It is that of the ranks as well, where they are modules that the same interpreter runs.
     """
     servers: List[ForkServer] = []
     found: Dict[str, ForkServer] = {}
+    ranks = of_ranks(plan, folder)
     for name, role in workers(plan).items():
-        same = next((each for each in servers if each.environment == role["environment"]), None)
+        own = {key: value for key, value in role["environment"].items() if plan["environment"].get(key) != value}
+        same = next((each for each in servers if each.environment == own), None)
         if same is None:
-            path = os.path.join(folder, "fork-%d.sock" % len(servers))
             modules = [launchers.POOL_WORKER, *([] if servers else [launchers.POOL_SCHEDULER])]
-            same = ForkServer(path, [python, "-m", launchers.POOL_WORKER], modules, role["environment"])
+            if ranks is not None and not own and ranks.command[:2] == [python, "-m"]:
+                same = ranks._replace(modules=[*ranks.modules, *modules])
+            else:
+                path = os.path.join(folder, "fork-%d.sock" % len(servers))
+                same = ForkServer(path, [python, "-m", launchers.POOL_WORKER], modules, own)
             servers.append(same)
         found[name] = same
     return found

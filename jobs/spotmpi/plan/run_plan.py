@@ -69,9 +69,14 @@ _IMPORTED_LATER = {"chainermn": ["mpi4py.MPI", "chainermn.communicators.mpi_comm
 
 
 def preload(spec: JobSpec) -> list[str]:
-    """The modules that are imported before ranks start, by default what a training program imports."""
+    """The modules that are imported before ranks start, by default what a training program or a pipeline imports."""
     if spec.preload is not None:
         return list(spec.preload)
+    if spec.stream:
+        from spotmpi.streams.order import CONSUMER  # few runs have one
+
+        if tuple(spec.command or ())[1:3] == CONSUMER:
+            return [CONSUMER[1], "distributed"]
     if spec.program is None or spec.image is None:
         return []
     return [names.program_module(spec.image, spec.program), *_IMPORTED_LATER.get(spec.image, [])]

@@ -22,7 +22,7 @@ from spotmpi.agent.children import LocalWorkers, process_ids
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext, in_run_folder
 from spotmpi.agent.launch import Location
-from spotmpi.agent.plan import COORDINATOR, POSTPROCESS, WORKER, Member
+from spotmpi.agent.plan import COORDINATOR, NODE, POSTPROCESS, WORKER, Member
 from spotmpi.core.certificates import run_certificates, write_certificates
 from spotmpi.pools.dask_client import PoolClient
 from spotmpi.programs.pool import call, files, worker
@@ -251,7 +251,7 @@ def test_workers_of_roles_with_the_same_variables_share_a_fork_server_and_the_fi
     one, four = {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "4"}
     environments = {WORKER: one, "prepare": four, POSTPROCESS: one}
     roles = [{"name": name, "restart": "each", "environment": each} for name, each in environments.items()]
-    plan: Any = {"roles": roles}
+    plan: Any = {"roles": roles, "environment": {}}
 
     servers = preload.of_workers(plan, "/work", "/usr/bin/python3")
 
@@ -265,6 +265,31 @@ def test_workers_of_roles_with_the_same_variables_share_a_fork_server_and_the_fi
     }
     assert servers[WORKER].modules == [launchers.POOL_WORKER, launchers.POOL_SCHEDULER]
     assert servers["prepare"].modules == [launchers.POOL_WORKER]
+
+
+@pytest.mark.parametrize(
+    ("command", "threads", "shares"),
+    [
+        (["/usr/bin/python3", "-m", "spotmpi.streams.rank"], "1", True),
+        (["/usr/bin/python3", "-m", "spotmpi.streams.rank"], "4", False),
+        (["python3", "-m", "spotmpi.streams.rank"], "1", False),
+        (["/usr/bin/python3", "train.py"], "1", False),
+    ],
+)
+def test_workers_share_the_fork_server_of_ranks_that_have_their_interpreter_and_variables(
+    command: list[str], threads: str, shares: bool
+) -> None:
+    gang = {"name": NODE, "restart": "gang", "command": command, "environment": {}}
+    role = {"name": WORKER, "restart": "each", "environment": {"OMP_NUM_THREADS": "1"}}
+    environment = {"OMP_NUM_THREADS": threads}
+    plan: Any = {"roles": [gang, role], "environment": environment, "preload": ["numpy"]}
+
+    server = preload.of_workers(plan, "/work", "/usr/bin/python3")[WORKER]
+
+    ranks = preload.of_ranks(plan, "/work")
+    own = [launchers.POOL_WORKER, launchers.POOL_SCHEDULER]
+    assert ranks is not None and (server.path == ranks.path) == shares
+    assert server.modules == (["numpy", *own] if shares else own)
 
 
 def test_what_calls_wrote_stays_when_the_process_of_their_worker_is_started_again(

@@ -339,7 +339,7 @@ class JobSpec(SpecModel):
     preload: list[str] | None = Field(
         None,
         description='modules that are imported once per node, in a process of which ranks are forks, such as ["torch"] '
-        "(default: those of a training program); [] for none",
+        "(default: those of a training program or a pipeline); [] for none",
         examples=[["torch"]],
     )
     data: Annotated[Data | None, BeforeValidator(data_table), PlainSerializer(_short_data)] = Field(

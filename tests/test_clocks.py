@@ -134,7 +134,7 @@ COMPARISONS = {
     "jobs/spotmpi/backends/kubernetes/follow/run.py": (3, ONE_CLOCK),
     "jobs/spotmpi/backends/kubernetes/follow/waiting.py": (3, ONE_CLOCK),
     "jobs/spotmpi/backends/kubernetes/pool_access.py": (2, f"{NO_TIME}; {ONE_CLOCK}"),
-    "jobs/spotmpi/backends/kubernetes/stop.py": (1, ONE_CLOCK),
+    "jobs/spotmpi/backends/kubernetes/stop.py": (2, ONE_CLOCK),
     "jobs/spotmpi/backends/slurm/backend.py": (1, OF_SLURM),
     "jobs/spotmpi/capacity/chains.py": (2, "ticks of recorded capacity"),
     "jobs/spotmpi/capacity/controller.py": (3, ONE_CLOCK),

@@ -20,6 +20,7 @@ from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths, is_image_reference
 from spotmpi.core.progress import Echo
+from spotmpi.pools.calls import is_count
 from spotmpi.pools.engine import Engine, import_client
 from spotmpi.pools.errors import PoolError
 from spotmpi.pools.pool import Pool, PoolSummary
@@ -74,7 +75,7 @@ def resize(run: str, workers: int, on: TargetLike = None, stage: str | None = No
     """
     if stage not in (None, *STAGES):
         raise input_error(hints.option("stage"), stage, f"use one of: {', '.join(STAGES)}")
-    if workers < 1:
+    if not is_count(workers):
         raise input_error("workers", workers, f"needs to be 1 or more; `spotmpi stop {run}` ends the run")
     backend = targets.backend_of(run, on)
     run = backend.state(run).id

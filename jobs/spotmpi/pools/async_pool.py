@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spotmpi.pools.progress import for_map
+from spotmpi.programs.pool.call import function_name
+
 if TYPE_CHECKING:
     from distributed import Client
 
@@ -58,9 +61,13 @@ class AsyncPool:
         progress: bool | None = None,
     ) -> AsyncIterator[Any]:
         """The results of a call for each item, in the order of the items, as soon as available."""
-        results = self._pool.map(function, *iterables, window=window, progress=progress)
-        while (result := await asyncio.to_thread(next, results, _END)) is not _END:
-            yield result
+        calls = self._pool._start_map(function, iterables, window)
+        results = calls.results(for_map(function_name(function), iterables, progress))
+        try:
+            while (result := await asyncio.to_thread(next, results, _END)) is not _END:
+                yield result
+        finally:
+            calls.cancel()  # a thread that nobody waits for any more would hold them until the next result
 
     async def run(self, function: Callable[..., Any], *args: Any, each: Sequence[Any] | None = None) -> dict[int, Any]:
         """Execute a call once on every worker; the results by the number of the worker."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import threading
 import warnings
 from concurrent.futures import Future
@@ -82,6 +83,14 @@ class Call(Future[Any]):
     def __repr__(self) -> str:
         state = "cancelled" if self.cancelled() else "finished" if self.done() else "under way"
         return f"<call of {self.name}: {state}>"
+
+
+def is_count(value: object) -> bool:
+    """Whether a value that a user gave is a whole number of at least 1; a float such as 4 / 2 is none, nor is NaN."""
+    try:
+        return operator.index(value) >= 1  # type: ignore[arg-type]
+    except TypeError:
+        return False
 
 
 def key(name: str, driver: str, serial: int, index: int) -> str:

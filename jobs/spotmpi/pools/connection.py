@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -238,6 +239,8 @@ def _refusal(url: str, error: Exception) -> str:
     return f"the scheduler at {url} does not answer: {error}"
 
 
-def _is_refusal(error: Exception) -> bool:
-    text = f"{error} {error.__cause__ or ''}".lower()
-    return "certificate" in text or "ssl" in text
+def _is_refusal(error: BaseException | None) -> bool:
+    """Whether TLS failed; its kind says so, since a text has the name of the host, such as resnet-ssl-1."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return error is not None

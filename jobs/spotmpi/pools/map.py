@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from spotmpi.pools.calls import Call
+from spotmpi.pools.calls import Call, is_count
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.progress import ProgressBar
 
@@ -22,9 +22,14 @@ class MapCalls:
 
     At most *window* are under way, or as many as memory allows: two for each worker until the first result shows how
     large they are. An error of *calls* itself, or of sending one, takes the place of the call.
+
+    Raises:
+        ValueError: *window* is no whole number, or less than 1.
     """
 
     def __init__(self, engine: Engine, calls: Iterator[Call], window: int | None) -> None:
+        if window is not None and not is_count(window):
+            raise ValueError(f"window = {window!r}: a map has at least one call under way, and a whole number of them")
         self._engine, self._calls = engine, calls
         self._least = 2 * int(engine.connection.description["size"])
         self._limit = window or max(WINDOW, 4 * self._least)
@@ -58,6 +63,12 @@ class MapCalls:
                 bar.end()
             while self._under_way:
                 self._under_way.pop().cancel()
+
+    def cancel(self) -> None:
+        """Cancel the calls under way, from any thread; one that waits for a result gets a CancelledError."""
+        self._calls = iter(())
+        for call in list(self._under_way):
+            call.cancel()
 
     def _send(self) -> None:
         """Send as many calls as may be under way, once there is room for some."""

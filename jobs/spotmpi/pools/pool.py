@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO, TypeVar
 
 from spotmpi.pools import calls
-from spotmpi.pools.calls import Call, warn_if_large
+from spotmpi.pools.calls import Call, is_count, warn_if_large
 from spotmpi.pools.connection import CLOSED
 from spotmpi.pools.engine import FORKED, Engine
 from spotmpi.pools.errors import PoolError
@@ -153,15 +153,23 @@ class Pool:
         may be endless. An error of a call, or of the iterables, is raised in its place, and cancels the calls that
         follow. *progress* shows a bar on stderr, by default in a terminal or a notebook.
         """
-        if window is not None and window < 1:
-            raise ValueError(f"window = {window}: a map has at least one call under way")
+        return self._start_map(function, iterables, window).results(
+            for_map(function_name(function), iterables, progress)
+        )
+
+    def _start_map(
+        self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], window: int | None
+    ) -> MapCalls:
+        """The calls of `map`, of which the first are sent."""
+        if not iterables:
+            raise TypeError("map needs at least one iterable, whose items are the arguments of the calls")
         name, packed, serial = function_name(function), pack_function(function), next(_serials)
         asynchronous, engine = is_async(function), self._opened()
         sent = (
             Call(calls.key(name, engine.driver, serial, index), _payload(name, packed, args, {}), asynchronous)
             for index, args in enumerate(zip(*iterables, strict=False))
         )
-        return MapCalls(engine, sent, window).results(for_map(name, iterables, progress))
+        return MapCalls(engine, sent, window)
 
     def run(self, function: Callable[..., Any], *args: Any, each: Sequence[Any] | None = None) -> dict[int, Any]:
         """Execute a call once on every worker; the results by the number of the worker.
@@ -198,8 +206,8 @@ class Pool:
 
     def scale(self, workers: int) -> None:
         """Change the number of workers; this does not wait for them to start or leave."""
-        if workers < 1:
-            raise ValueError(f"workers = {workers}: a pool has at least one worker")
+        if not is_count(workers):
+            raise ValueError(f"workers = {workers!r}: a pool has at least one worker, and a whole number of them")
         engine = self._opened()
         self._connection.resize(workers)
         engine.set_size(workers)

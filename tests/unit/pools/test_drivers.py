@@ -364,6 +364,26 @@ def test_a_pool_that_is_lost_during_a_map_loses_no_result_that_is_here(
     assert list(results) == [0, 1, 2, 3]
 
 
+def test_a_map_that_is_cancelled_in_asyncio_cancels_its_calls_at_once(pool: Pool, scheduler: ScriptedScheduler) -> None:
+    """They would hold the workers until the first of them ends, in a thread that nobody waits for."""
+    engine = engine_of(pool)
+    scheduler.holds = True
+
+    async def cancel() -> None:
+        async def take() -> list[int]:
+            return [each async for each in AsyncPool(pool).map(abs, range(6), window=4)]
+
+        task = asyncio.create_task(take())
+        await asyncio.to_thread(wait_until, lambda: len(engine._calls) == 4, SOON)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(wait_until, lambda: not engine.under_way(), SOON)
+
+    asyncio.run(cancel())
+    assert list(pool.map(abs, [])) == []
+
+
 def make(size: int) -> bytes:
     return bytes(size)
 

@@ -35,6 +35,15 @@ def test_a_later_process_reads_which_call_was_executed(tmp_path: Path) -> None:
     assert (second.former, ExecutionFile(path).former) == ("", ENDING)
 
 
+def test_a_disk_that_is_full_shows_when_the_file_is_made_and_not_by_the_end_of_the_process_in_a_call(
+    tmp_path: Path,
+) -> None:
+    """A hole of the file gets its page when it is written to, which on a full disk is SIGBUS, blamed on the call."""
+    path = tmp_path / "worker-0.call"
+    ExecutionFile(path)
+    assert path.stat().st_blocks > 0
+
+
 @pytest.mark.parametrize("name", ["é" * 300 + "x", "x" + "é" * 300, "🙂" * 200, "\udce9" * 600])
 def test_a_key_that_is_too_long_is_cut_between_characters(tmp_path: Path, name: str) -> None:
     path = tmp_path / "worker-0.call"

@@ -9,6 +9,7 @@ import gc
 import io
 import itertools
 import pickle
+import re
 import ssl
 import stat
 import sys
@@ -24,16 +25,18 @@ from unittest import mock
 import pytest
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from distributed.comm.core import CommClosedError
 from distributed.core import clean_exception, error_message
 
 from spotmpi.agent import protocol
 from spotmpi.agent.plan import POSTPROCESS, WORKER, Member
+from spotmpi.api.pools import resize
 from spotmpi.core.certificates import run_certificates, write_certificates
-from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.pools import calls
 from spotmpi.pools import pool as pool_module
 from spotmpi.pools.calls import Call
-from spotmpi.pools.connection import SchedulerConnection
+from spotmpi.pools.connection import SchedulerConnection, _refusal
 from spotmpi.pools.dask_client import remote_error
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError
@@ -271,8 +274,31 @@ def test_a_map_begins_with_few_calls_since_their_results_may_be_large(window: in
     )
     opened.map(len, itertools.repeat(bytes(10)), window=window)
     assert len(sent) == expected
-    with pytest.raises(ValueError, match="window = 0: a map has at least one call under way"):
-        opened.map(len, [], window=0)
+    for wrong in (0, 2.5, float("nan")):
+        with pytest.raises(ValueError, match=f"window = {wrong}: a map has at least one call under way, and a whole"):
+            opened.map(len, [], window=wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="map needs at least one iterable"):
+        opened.map(len)
+
+
+@pytest.mark.parametrize("workers", [0, 2.5, 4 / 2, float("nan"), "2"])
+def test_a_pool_is_scaled_to_whole_numbers_alone(workers: Any) -> None:
+    """n / 2 is a float, which the scheduler would keep as the size: nothing could be asked of the pool any more."""
+    with pytest.raises(ValueError, match=re.escape(f"workers = {workers!r}: a pool has at least one worker")):
+        Pool(None).scale(workers)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="needs to be 1 or more"):
+        resize("scan-1", workers)
+
+
+@pytest.mark.parametrize(
+    "error", [TimeoutError("Timed out trying to connect to tls://resnet-ssl-1:8786 after 5 s"), OSError("certificate")]
+)
+def test_a_host_that_is_called_as_tls_is_no_refusal(error: Exception) -> None:
+    text = _refusal("tls://resnet-ssl-1:8786", error)
+    assert text == f"the scheduler at tls://resnet-ssl-1:8786 does not answer: {error}"
+    error.__cause__ = CommClosedError("in TLS")
+    error.__cause__.__cause__ = ssl.SSLError(1, "tlsv1 alert unknown ca")
+    assert "refused this driver: its certificates are not those of the run" in _refusal("tls://resnet-1:8786", error)
 
 
 def test_a_pool_whose_opening_is_cancelled_is_closed() -> None:

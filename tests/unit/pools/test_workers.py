@@ -52,6 +52,18 @@ def test_the_name_of_a_file_that_is_not_utf8_can_be_printed() -> None:
     assert below.getvalue() == f"read {NOT_UTF8}\n"
 
 
+def test_programs_find_on_stdout_what_every_text_stream_has() -> None:
+    events, bytes_below = Events(), io.BytesIO()
+    stream = ForwardedStream(io.TextIOWrapper(bytes_below, encoding="ascii"), "stdout", events, 0)
+    stream.reconfigure(encoding="utf-8", errors="replace")  # as programs do
+    stream.buffer.write(b"\xff raw, ")
+    print("caf\udce9", file=stream)
+    assert (stream.encoding, stream.errors) == ("utf-8", "replace")
+    assert bytes_below.getvalue() == b"\xff raw, caf?\n"
+    assert events.lines == ["caf\\udce9"]
+    assert not hasattr(stream, "_unknown")
+
+
 def test_drivers_get_a_part_of_what_is_printed_too_fast() -> None:
     events, below, now = Events(), io.StringIO(), [0.0]
     stream = ForwardedStream(below, "stdout", events, 0, lambda: now[0])
@@ -212,6 +224,29 @@ def driver_of(scheduler: PoolScheduler) -> PoolClient:
     client = PoolClient.__new__(PoolClient)
     client.scheduler = Remote()  # type: ignore[assignment]
     return client
+
+
+@pytest.mark.parametrize(
+    ("uploaded", "forgotten"),
+    [
+        ({"scan.py": b"1"}, {"scan", "scan.inner"}),
+        ({"scan.cpython-311-x86_64-linux-gnu.so": b""}, {"scan", "scan.inner"}),
+        ({"scan/__init__.py": b"1", "scan/rows.csv": b"2"}, {"scan", "scan.inner"}),
+        ({"scan.pt": b"1"}, set()),
+        ({"scan/rows.csv": b"1"}, set()),
+        ({"sys.py": b"1"}, set()),
+        ({"__main__.py": b"1"}, set()),
+    ],
+)
+def test_an_upload_of_data_that_is_called_as_a_module_leaves_the_module_alone(
+    worker_folder: Path, monkeypatch: pytest.MonkeyPatch, uploaded: dict[str, bytes], forgotten: set[str]
+) -> None:
+    """torch.pt makes no worker import torch again, which fails."""
+    monkeypatch.setattr(sys, "modules", {**sys.modules, "scan": sys, "scan.inner": sys})
+    before = set(sys.modules)
+    name = next(iter(uploaded)).partition("/")[0]
+    files.UploadedFiles(*files.pack(name, uploaded), 1).setup(None)
+    assert before - set(sys.modules) == forgotten
 
 
 def test_of_uploads_that_arrive_in_another_order_the_one_with_the_greatest_number_counts(worker_folder: Path) -> None:

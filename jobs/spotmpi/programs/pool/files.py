@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.machinery
 import pickle
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,12 @@ class UploadedFiles(WorkerPlugin):
         if _numbers.get(self.name, 0) > self._number:
             return
         _numbers[self.name] = self._number
-        first, contents = pickle.loads(self._packed)
+        _, contents = pickle.loads(self._packed)
         for name, content in contents.items():
             _write(Path(folder, name), content)
-        name = first.partition(".")[0]
+        names = _modules(contents) - {"spotmpi", "__main__", *sys.builtin_module_names}
         for module in list(sys.modules):
-            if module.partition(".")[0] == name and name != "spotmpi":
+            if module.partition(".")[0] in names:
                 del sys.modules[module]
         importlib.invalidate_caches()
         load_function.cache_clear()
@@ -61,6 +62,13 @@ def read(path: Path) -> dict[str, bytes]:
 def pack(name: str, contents: dict[str, bytes]) -> tuple[str, bytes]:
     """The key of a name and what is uploaded: Dask sends no text with the surrogates of a name that is not UTF-8."""
     return ascii(name), pickle.dumps((name, contents))
+
+
+def _modules(names: Iterable[str]) -> set[str]:
+    """The modules among uploaded files, by their first names: data may be called as a module is, such as torch.pt."""
+    suffixes = tuple(importlib.machinery.all_suffixes())
+    parts = [Path(name).parts for name in names if name.endswith(suffixes)]
+    return {first if rest else first.partition(".")[0] for first, *rest in parts}
 
 
 def _write(path: Path, content: bytes) -> None:

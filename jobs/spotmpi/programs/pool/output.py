@@ -77,6 +77,20 @@ class ForwardedStream(io.TextIOBase):
         """The encoding of the stream below."""
         return self._stream.encoding
 
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        """What the stream below does about a letter that it cannot encode."""
+        return self._stream.errors
+
+    def __getattr__(self, name: str) -> Any:
+        """What else programs know of a text stream, such as ``buffer`` and ``reconfigure``: that of the stream below.
+
+        Drivers do not get what is written to its buffer.
+        """
+        if name.startswith("_"):  # as of a copy that is not set up yet
+            raise AttributeError(name)
+        return getattr(self._stream, name)
+
 
 def sendable(text: str) -> str:
     """*text* without surrogates, as names of files have that are not UTF-8: they would end Dask's connection."""

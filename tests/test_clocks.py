@@ -147,7 +147,7 @@ COMPARISONS = {
     "jobs/spotmpi/environments/cost.py": (5, OF_AWS),
     "jobs/spotmpi/environments/nodes.py": (1, SHOWN),
     "jobs/spotmpi/environments/zones/comparison.py": (1, OF_AWS),
-    "jobs/spotmpi/metrics/rates.py": (1, "the axis of charts"),
+    "jobs/spotmpi/metrics/rates.py": (2, "pauses between attempts, and lines of old agents, on the axis of charts"),
     "jobs/spotmpi/pools/connection.py": (2, MONOTONIC),
     "jobs/spotmpi/programs/pool/output.py": (2, MONOTONIC),
     "jobs/spotmpi/programs/pool/scheduler.py": (3, MONOTONIC),

@@ -83,8 +83,12 @@ def _metrics(manifest: Manifest) -> Section:
 
 
 def _curves(curves: dict[str, list[Point]]) -> Section:
-    charts = [time_chart(name, [(name, points)]) for name, points in curves.items() if len(points) > 1]
-    return Section("Curves", (), charts=tuple(charts[:_CURVES]))
+    drawn = [(name, points) for name, points in curves.items() if len(points) > 1]
+    charts = tuple(time_chart(name, [(name, points)]) for name, points in drawn[:_CURVES])
+    more = ", ".join(name for name, _ in drawn[_CURVES:])
+    return Section(
+        "Curves", (f"The first {_CURVES} of {len(drawn)} metrics; not drawn: {more}.",) if more else (), charts=charts
+    )
 
 
 def _lineage(root: Node) -> Section:

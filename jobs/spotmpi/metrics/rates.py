@@ -118,7 +118,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Point:
-    """A scalar after an iteration, ``time`` seconds after the run's first report."""
+    """A scalar after an iteration, ``time`` seconds after the run's first report, without those of a sleep."""
 
     iteration: int
     time: float
@@ -180,7 +180,8 @@ def read(lines: Iterable[Line]) -> Training:
 
 def _is_valid(line: Line) -> bool:
     kind, attempt = line.get("kind"), line.get("attempt", 1)
-    return isinstance(kind, str) and isinstance(attempt, int) and protocol.valid(kind, dict(line))
+    timed = is_number(line.get("t"))
+    return timed and isinstance(kind, str) and isinstance(attempt, int) and protocol.valid(kind, dict(line))
 
 
 class _Reading:
@@ -191,12 +192,12 @@ class _Reading:
         self.series: dict[str, list[Point]] = {}
         self.evaluations: dict[str, list[Point]] = {}
         self.not_finite: frozenset[str] = frozenset()
-        self.start: float | None = None
+        self.latest: tuple[Line, float] | None = None  # the line before, and its seconds since the first
         self.rank_times = RankTimes()
 
     def add(self, line: Line) -> None:
         """Take one valid line into account, in the order in which they were written."""
-        self.start = line["t"] if self.start is None else self.start
+        self.latest = line, self._seconds(line)
         attempt = self.attempts.setdefault(line.get("attempt", 1), _Attempt())
         kind, iteration = line["kind"], line.get("iteration")
         if kind == protocol.CONTEXT:
@@ -219,6 +220,14 @@ class _Reading:
         elif kind == protocol.CHECKPOINT:
             attempt.disturbed |= {iteration, iteration + 1}
 
+    def _seconds(self, line: Line) -> float:
+        """Seconds since the first line; Unix time, which may be set meanwhile, counts only between two attempts."""
+        if self.latest is None:
+            return 0.0
+        before, seconds = self.latest
+        same = before.get("attempt", 1) == line.get("attempt", 1)
+        return seconds + max(seconds_between(before, line) if same else line["t"] - before["t"], 0.0)
+
     def _drop_repeated(self, first: int) -> None:
         """Drop the scalars of earlier attempts from iteration *first* on, which a new attempt repeats."""
         for points in (*self.series.values(), *self.evaluations.values()):
@@ -229,7 +238,7 @@ class _Reading:
         scalars = _scalars(line)
         self.not_finite = (self.not_finite | {name for name, value in line.items() if value is None}) - scalars.keys()
         for name, value in scalars.items():
-            into.setdefault(name, []).append(Point(line["iteration"], line["t"] - (self.start or 0.0), value))
+            into.setdefault(name, []).append(Point(line["iteration"], self.latest[1] if self.latest else 0.0, value))
 
     def training(self) -> Training:
         """What all lines together say."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
+from unicodedata import east_asian_width
 from xml.etree import ElementTree
 
 from spotmpi.core.printable import printable
@@ -128,6 +129,8 @@ Object = dict[str, Any]  # of a Vega-Lite specification
 COLOURS = 6  # in each theme; they differ in lightness too, for colour-blind readers and monochrome printers
 _WIDTH, _HEIGHT = 400, 224  # of a chart with its labels, and of the area of its curves alone
 _LINE, _LABEL = 48, 40  # letters of a line across a chart, and of one in its legend
+_FILLER, _MORE = "\0", " ..."  # beside a wide letter while lines are broken, and after a text that is cut
+_TITLE, _HIGH = 42, 30  # letters of a line of its title, and of one beside the axis of y
 _MARKS = ("circle", "square", "diamond", "triangle-up")
 _DASHES: tuple[list[int], ...] = ([1, 0], [6, 3], [2, 3], [8, 3, 2, 3])
 _IDEAL_DASH = [4, 4]
@@ -135,7 +138,7 @@ _FONT = "Liberation Sans"  # Vega has it; the page sets its own
 
 # Of bars, in pixels: one with its distances, a line of its name, the bar itself, and the margin to the left of it.
 _ROW, _NAME, _BAR = 30, 16, 18
-_INDENT = 20  # pixels of a level of a tree
+_INDENT, _INDENTED = 20, 180  # pixels of a level of a tree, and at most of all its levels
 INSIDE = "inside"  # the name of their labels in the drawing
 _LABEL_THRESHOLD = 0.12  # smallest part of a bar that is labelled with its share
 
@@ -207,8 +210,9 @@ def specification(chart: Drawing, theme: Theme) -> Object:
     """The Vega-Lite specification of *chart*. Pure."""
     draw: Any = {Chart: _curves, BarChart: _bars, Tree: _tree}[type(chart)]
     content: Object = draw(chart, theme)
-    subtitle = textwrap.wrap(printable(chart.subtitle), _LINE + 8, max_lines=2, placeholder=" ...")
-    title = {"title": {"text": printable(chart.title), "subtitle": subtitle}} if theme.with_title else {}
+    subtitle = _wrapped(printable(chart.subtitle), _LINE + 8, 2)
+    heading = _wrapped(printable(chart.title), _TITLE, 2)
+    title = {"title": {"text": heading, "subtitle": subtitle}} if theme.with_title else {}
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "width": _WIDTH,
@@ -234,6 +238,16 @@ def _configuration(theme: Theme) -> Object:
         "axis": {**words, **axis, "titlePadding": 10},
         "legend": {**words, **legend, "symbolOpacity": 1, "rowPadding": 4, "columnPadding": 18, "offset": 12},
     }
+
+
+def _wrapped(text: str, letters: int, lines: int | None = None) -> list[str]:
+    """*text* in lines of so many letters, at most *lines*; the wide ones of East Asian scripts count twice."""
+    doubled = "".join(f"{letter}{_FILLER}" if east_asian_width(letter) in "WF" else letter for letter in text)
+    wrapped = textwrap.wrap(doubled, letters, max_lines=lines, placeholder=_MORE)
+    if lines is not None and wrapped[-1:] == [_MORE.strip()]:  # it leaves a word out as a whole
+        cut = textwrap.wrap(doubled, letters)[len(wrapped) - 1][: letters - len(_MORE)]
+        wrapped = [*wrapped[:-1], f"{cut}{_MORE}"]
+    return [line.replace(_FILLER, "") for line in wrapped]
 
 
 def _description(chart: Drawing) -> str:
@@ -269,7 +283,7 @@ def _layer(mark: str, rows: Sequence[Object], **options: Any) -> Object:
 def _curves(chart: Chart, theme: Theme) -> Object:
     layers = [layer for curve in sorted(chart.curves, key=_ideal_first) for layer in _curve(chart, curve, theme)]
     label = f"{chart.y_label} (log)" if chart.log else chart.y_label
-    y_axis = {"title": printable(label), "tickCount": 5, "domain": False, "ticks": False}
+    y_axis = {"title": _wrapped(printable(label), _HIGH, 2), "tickCount": 5, "domain": False, "ticks": False}
     y_axis["labelExpr"] = _PERCENT if chart.percent else _TICK
     y_axis |= {"values": _log_ticks(chart)} if chart.log else {}
     x_axis = {"title": printable(chart.x_label), "grid": False, "labelExpr": _TICK, "labelFlush": False}
@@ -284,8 +298,9 @@ def _curves(chart: Chart, theme: Theme) -> Object:
 def _x_scale(chart: Chart) -> Object:
     """Around the counts in a chart over nodes, from 0 in one over time."""
     if not chart.ticks:
-        last = max(x for curve in chart.curves for x, _ in curve.points)
-        return {"domain": [0, last if last > 0 else 1], "nice": False}  # a clock that was set back, or too coarse
+        all_x = [x for curve in chart.curves for x, _ in curve.points]
+        first, last = min(0, *all_x), max(all_x)  # below 0 by a clock that was set back
+        return {"domain": [first, last if last > first else first + 1], "nice": False}
     low, high = chart.ticks[0], chart.ticks[-1]
     margin = (high - low) * 0.08
     return {"domain": [low - margin, high + margin], "nice": False}
@@ -296,7 +311,9 @@ def _y_scale(chart: Chart) -> Object:
     if chart.log:
         return {"type": "log", "nice": True}
     if chart.percent:  # the ideal of another chart's variant raises no axis
-        top = max(1.0, *(y for curve in chart.curves if curve.kind != IDEAL for _, y in curve.points))
+        measured = [curve for curve in chart.curves if curve.kind != IDEAL]
+        ends = [high for curve in measured for _, _, high in curve.error_bars]
+        top = max(1.0, *ends, *(y for curve in measured for _, y in curve.points))
         return {"domainMax": max(1.1, top * 1.05), "nice": top > 1.05}
     return {"zero": True, "nice": True}
 
@@ -360,7 +377,7 @@ def _legend_rows(curves: Sequence[Curve]) -> list[tuple[str, int, str, list[int]
 
 def _legend(rows: Sequence[tuple[str, int, str, list[int]]], theme: Theme) -> Object:
     """A layer that draws nothing and has the legend: long labels in lines, short ones side by side."""
-    labels = ["\n".join(textwrap.wrap(printable(label), _LABEL)) for label, *_ in rows]
+    labels = ["\n".join(_wrapped(printable(label), _LABEL)) for label, *_ in rows]
     columns = max(1, (_LINE + 8) // (max(map(len, labels)) + 6))
     legend = {"columns": columns, "labelExpr": "split(datum.label, '\\n')"}
     colours = [theme.colours[colour % COLOURS] for _, colour, _, _ in rows]
@@ -383,7 +400,7 @@ def _legend(rows: Sequence[tuple[str, int, str, list[int]]], theme: Theme) -> Ob
 
 def _bars(chart: BarChart, theme: Theme) -> Object:
     """A bar chart, with the name of each bar above it, as a view of Vega-Lite."""
-    names = [textwrap.wrap(printable(bar.name), _LINE) for bar in chart.bars]
+    names = [_wrapped(printable(bar.name), _LINE) for bar in chart.bars]
     *tops, height = accumulate((_ROW + _NAME * len(lines) for lines in names), initial=0)
     texts = [{"top": top, "text": lines} for top, lines in zip(tops, names, strict=True)]
     placed = [(bar, top + _NAME * len(lines) + 4) for bar, top, lines in zip(chart.bars, tops, names, strict=True)]
@@ -438,20 +455,18 @@ def _intervals(placed: Sequence[tuple[Bar, int]], theme: Theme) -> list[Object]:
 
 def _tree(chart: Tree, theme: Theme) -> Object:
     """A dot for each item, with a line from that of the level above, and its name and note to the right."""
-    letters = [max(_LINE - 5 - 3 * item.depth, 16) for item in chart.items]
-    names = [textwrap.wrap(printable(item.name), size) for item, size in zip(chart.items, letters, strict=True)]
-    notes = [
-        textwrap.wrap(printable(item.note), size + 6, max_lines=3, placeholder=" ...")
-        for item, size in zip(chart.items, letters, strict=True)
-    ]
+    indent = min(_INDENT, _INDENTED / max(1, *(item.depth for item in chart.items)))
+    letters = [_LINE - 5 - math.ceil(3 * item.depth * indent / _INDENT) for item in chart.items]
+    names = [_wrapped(printable(item.name), size) for item, size in zip(chart.items, letters, strict=True)]
+    notes = [_wrapped(printable(item.note), size + 6, 3) for item, size in zip(chart.items, letters, strict=True)]
     heights = [_NAME * (len(name) + len(note)) + 12 for name, note in zip(names, notes, strict=True)]
     *tops, height = accumulate(heights, initial=4)
     dots, lines, open_dots = list[Object](), list[Object](), dict[int, float]()
     texts: tuple[list[Object], list[Object]] = ([], [])
     for item, top, name, note in zip(chart.items, tops, names, notes, strict=True):
-        left, middle = 8 + _INDENT * item.depth, top + _NAME / 2
+        left, middle = 8 + indent * item.depth, top + _NAME / 2
         if item.depth:
-            above = left - _INDENT
+            above = left - indent
             lines.append({"left": above, "right": above, "top": open_dots[item.depth - 1], "bottom": middle})
             lines.append({"left": above, "right": left, "top": middle, "bottom": middle})
         open_dots[item.depth] = middle

@@ -126,16 +126,19 @@ def _losses(report: Report) -> Chart | None:
     if not traces:
         return None
     curves = [(counted(label(row.line, report.lines), row.ranks, "rank"), points) for row, points in traces]
-    return time_chart("loss", curves, subtitle)
+    colours = [report.lines.index(row.line) for row, _ in traces]  # as in the chart of rates
+    return time_chart("loss", curves, subtitle, colours if len(set(colours)) == len(colours) else ())
 
 
-def time_chart(name: str, traces: Sequence[tuple[str, Sequence[Point]]], subtitle: str = "") -> Chart:
+def time_chart(
+    name: str, traces: Sequence[tuple[str, Sequence[Point]]], subtitle: str = "", colours: Sequence[int] = ()
+) -> Chart:
     """The values of a scalar of this *name* over time, a curve for each of *traces*, which have a label each."""
     longest = max(points[-1].time for _, points in traces)
     unit, size = ("hours", 3600.0) if longest > 7200 else ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)
     curves = [
         Curve(of, TRACE, colour, tuple((x / size, y) for x, y in averaged(points)))
-        for colour, (of, points) in enumerate(traces)
+        for colour, (of, points) in zip(colours or range(len(traces)), traces, strict=True)
     ]
     values = [y for curve in curves for _, y in curve.points]
     log = min(values) > 0 and max(values) / min(values) > _LOG_FROM
@@ -155,7 +158,8 @@ def _traced_rows(report: Report) -> tuple[list[Row], str]:
     if len(most_ranks) == 1:
         middle = report.rows[:: math.ceil(len(report.rows) / _TRACES)]
         return list(dict.fromkeys([*middle, most_ranks[0]])), f"training loss of some rows{of_each}"
-    return most_ranks[:_LINES], f"training loss at the most ranks{of_each}"
+    left_out = f", {_LINES} of {len(most_ranks)} variants" if len(most_ranks) > _LINES else ""
+    return most_ranks[:_LINES], f"training loss at the most ranks{left_out}{of_each}"
 
 
 def averaged(points: Sequence[Point]) -> list[XY]:

@@ -202,8 +202,9 @@ def compare(before: Report, after: Report, force: bool = False) -> Comparison:
     if not both:
         remedy = "the sweeps have no measured variant and node count in common"
         raise InputError([Problem(hints.option("compare"), None, remedy)])
-    first, second = earlier[both[0]].runs[0], later[both[0]].runs[0]
-    differences = dict.fromkeys(trial_results.differences(first, second))
+    # Of each row: variants of the same name may have other settings in the two sweeps.
+    pairs = [(earlier[key].runs[0], later[key].runs[0]) for key in both]
+    differences = dict.fromkeys(each for pair in pairs for each in trial_results.differences(*pair))
     different_work = [each for each in differences if not each.startswith(_CHANGES)]
     if different_work and not force:
         remedy = f"different work ({'; '.join(different_work)}): use {hints.option('force')} to compare anyway, marked"

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from string import ascii_lowercase
 from typing import TYPE_CHECKING
@@ -64,13 +65,10 @@ def table(report: Report) -> Table:
     )
 
 
-def quality_name(report: Report) -> str:
-    """The name of the quality metric of the model, as a heading."""
-    names = [row.quality[0] for row in report.rows if row.quality]
-    if not names:
-        return ""
+def quality_name(name: str) -> str:
+    """The name of a quality metric of a model, as a heading."""
     known = {"accuracy": "Test accuracy", "map": "mAP", "mean_average_precision": "mAP"}
-    return known.get(names[0], names[0].replace("_", " ").capitalize())
+    return known.get(name, name.replace("_", " ").capitalize())
 
 
 _Column = tuple[str, bool, Callable[[Row], str]]
@@ -95,13 +93,17 @@ def _columns(report: Report, letters: dict[str, str]) -> list[_Column]:
     if any(row.efficiency is not None for row in rows):
         columns.append(("Efficiency", True, _efficiency))
     columns.append(("Final loss", True, lambda row: number(row.loss)))
-    if quality_name(report):
-        columns.append((quality_name(report), True, lambda row: number(row.quality[1] if row.quality else None)))
+    for name in dict.fromkeys(row.quality[0] for row in rows if row.quality):
+        columns.append((quality_name(name), True, partial(_quality, name)))
     if any(row.interruptions + row.failures for row in rows):
         columns.append(("Restarts", True, lambda row: str(row.interruptions + row.failures)))
     if letters:
         columns.append(("Notes", False, lambda row: " ".join(letters[flag] for flag in row.flags)))
     return columns
+
+
+def _quality(name: str, row: Row) -> str:
+    return number(row.quality[1] if row.quality and row.quality[0] == name else None)
 
 
 def _spread(row: Row) -> str:
@@ -352,7 +354,7 @@ def cards(report: Report) -> list[Card]:
             )
         )
     if best.quality:
-        result.append(Card(quality_name(report), number(best.quality[1]), "", where))
+        result.append(Card(quality_name(best.quality[0]), number(best.quality[1]), "", where))
     elif best.loss is not None:
         result.append(Card("Final loss", number(best.loss), "", where))
     return result

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
+from string import ascii_uppercase
 
 from spotmpi.agent import hardware
 from spotmpi.agent.files import is_file, is_folder
@@ -155,8 +156,9 @@ def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool = False) -
         differing = differences.get(run.run, [])
         if differing not in kinds:
             kinds.append(differing)
-        letter = chr(ord("A") + kinds.index(differing))
-        named.append(dataclasses.replace(run, variant=f"{title} {letter}") if differences else run)
+        named.append(
+            dataclasses.replace(run, variant=f"{title} {_letters(kinds.index(differing))}") if differences else run
+        )
     table = rows.rows(named, lambda run: _flags(run, differences))
     candidates = (
         sections.stream_section(table),
@@ -177,6 +179,11 @@ def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool = False) -
         subfolder=f"{paths[0].id}/report",
         sections=[section for section in candidates if section],
     )
+
+
+def _letters(number: int) -> str:
+    """A to Z, then AA, AB and so on."""
+    return (_letters(number // 26 - 1) if number >= 26 else "") + ascii_uppercase[number % 26]
 
 
 def _runs_without_allreduce(sweep: Sweep, runs_folder: Path) -> dict[tuple[str, int], list[TrialResult]]:
@@ -226,7 +233,14 @@ def _requested_sweep(ids: Sequence[str], runs_folder: Path) -> Sweep | None:
             matching[0],
             "is a sweep, which is reported alone; give the ids of its runs to combine them with others",
         )
-    return find_sweep(matching[0], runs_folder)
+    sweep = find_sweep(matching[0], runs_folder)
+    if sweep.id != matching[0]:  # runs of the sweep have ids like its own
+        own = {run for trial in sweep.trials for run in trial.runs}
+        others = [run.id for run in runs.every(runs_folder) if run.id.startswith(matching[0]) and run.id not in own]
+        if others:
+            remedy = f"matches sweep {sweep.id} and runs, such as {others[-1]}; give more of the id"
+            raise UnknownRun([Problem("report", matching[0], remedy)])
+    return sweep
 
 
 def _finished(sweep: Sweep, runs_folder: Path, role: str) -> list[tuple[Trial, RunPaths]]:

@@ -159,7 +159,7 @@ def _row(
     samples = rate * first.samples_per_iteration if rate and first.samples_per_iteration else None
     efficiency = samples / first.ranks / base.samples if samples and base else None
     qualities = [run.quality for run in runs if run.quality]
-    quality = _median(value for _, value in qualities)
+    quality = _median(value for name, value in qualities if name == qualities[0][0])
     return Row(
         line=line,
         nodes=first.nodes,
@@ -212,6 +212,10 @@ def _flags(runs: Sequence[TrialResult], spread: float | None, efficiency: float 
         result.append("oversubscribed")
     if any(run.training.context.get("allreduce") is False for run in runs):
         result.append("without allreduce: this is no training")
+    if sizes := sorted({size for run in runs if len(run.sizes) > 1 for size in run.sizes}):
+        result.append(
+            f"worked on {' and '.join(map(str, sizes))} nodes in turn: its rate is that of no number of nodes"
+        )
     if any(run.synthetic for run in runs):
         result.append("synthetic data: only times are meaningful")
     if any(run.training.rates and run.training.rates.by_arrival for run in runs):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
 from typing import Any
 
 from spotmpi.agent import outcomes, record
@@ -46,12 +46,17 @@ class Paid:
 
 
 def paid(paths: RunPaths) -> list[Paid]:
-    """The attempts of a run, each at the rate that its agent recorded for it."""
+    """The attempts of a run, each at the rate that its agent recorded for it.
+
+    Between two submissions it had no nodes. One that was lost with its agents had them up to its last report at least.
+    """
     attempts = read_attempts(str(paths.folder))
-    placements, ended = _placements(paths)
-    last = attempts[-1] if attempts else None
-    end = last.get("ended", last["started"]) if last else 0.0
-    seconds = outcomes.node_seconds(attempts, ended if last and "ended" not in last and ended else end)
+    placements, submissions = _placements(paths)
+    seconds: list[float] = []
+    for submission, own in groupby(attempts, lambda each: submissions.number_of(each["attempt"])):
+        group = list(own)
+        end = group[-1].get("ended") or submissions.ends.get(submission) or _last_report(paths, group[-1])
+        seconds += outcomes.node_seconds(group, end)
     return [
         Paid(
             paths.id,
@@ -130,12 +135,16 @@ def forecast(paths: RunPaths) -> str | None:
     first: Mapping[str, Any] = next((each for each in events if isinstance(each.get("forecast"), dict)), {})
     if not first:
         return None
-    expected, spent = first["forecast"], [each.dollars for each in paid(paths) if each.dollars is not None]
+    expected, attempts = first["forecast"], paid(paths)
+    spent = [each.dollars for each in attempts if each.dollars is not None]
     end = next((each for each in reversed(events) if each.get("event") in record.TERMINAL), None)
+    others = len(attempts) - len(spent)
+    cost = f"it cost ${sum(spent):.2f}" if spent else "what it cost is not known"
+    cost += f" without {_counted(others)} of unknown price" if spent and others else ""
     text = (
         f"{paths.id} was expected to cost ${expected['dollars']:.2f} (90 % of cases: ${expected['low']:.2f} to "
         f"${expected['high']:.2f}), {100 * expected['in_time']:.0f} % in time, and ${expected['on_demand']:.2f} on "
-        f"on-demand nodes alone; it cost ${sum(spent):.2f}"
+        f"on-demand nodes alone; {cost}"
     )
     if end is None or end["event"] != record.SUCCEEDED:
         return f"{text}, and has not done its work."
@@ -143,19 +152,41 @@ def forecast(paths: RunPaths) -> str | None:
     return f"{text}, and ended {hours(abs(left))} {'before' if left >= 0 else 'after'} its deadline."
 
 
-def _placements(paths: RunPaths) -> tuple[dict[int, dict[str, Any]], float | None]:
-    """Where each attempt was placed, by its number, as far as the record says; and when the run ended."""
+@dataclass(frozen=True)
+class _Submissions:
+    """The first attempt of each submission of a run that has any, and when (Unix seconds) those ended that did."""
+
+    firsts: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, float] = field(default_factory=dict)
+
+    def number_of(self, attempt: int) -> int:
+        """The submission of an attempt, counted from 1; 0 before any that the record tells of."""
+        return max((number for number, first in self.firsts.items() if first <= attempt), default=0)
+
+
+def _placements(paths: RunPaths) -> tuple[dict[int, dict[str, Any]], _Submissions]:
+    """Where each attempt was placed, by its number, as far as the record says; and of which submission it is."""
     at: dict[str, Any] = {}
     places: dict[int, dict[str, Any]] = {}
-    ended = None
+    number, submissions = 0, _Submissions()
     for event in reader.lines(paths.events):
-        if event.get("event") == record.PLACED:
+        if event.get("event") == record.SUBMITTED:
+            number += 1
+        elif event.get("event") == record.PLACED:
             at = event
-        elif event.get("event") == record.STARTED and at:
-            places[event.get("attempt", 0)] = at
+        elif event.get("event") == record.STARTED:
+            submissions.firsts.setdefault(number, event.get("attempt", 0))
+            if at:
+                places[event.get("attempt", 0)] = at
         elif event.get("event") in record.TERMINAL:
-            ended = event["t"]
-    return places, ended
+            submissions.ends[number] = event["t"]
+    return places, submissions
+
+
+def _last_report(paths: RunPaths, attempt: AttemptRecord) -> float:
+    """When an attempt without an end was last known to run, in Unix seconds."""
+    reports = (line["t"] for line in reader.lines(paths.metrics) if line.get("attempt") == attempt["attempt"])
+    return max(reports, default=attempt["started"])
 
 
 def _machine(attempt: AttemptRecord, key: str) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotmpi.agent import protocol
+from spotmpi.agent.attempt_history import read_attempts
 from spotmpi.agent.plan import read_member
 from spotmpi.core.errors import input_error
 from spotmpi.core.names import RunPaths
@@ -135,12 +136,13 @@ class TrialResult:
     machines: Sequence[Machine] = ()  # of all attempts, if reported
     container: str | None = None  # the image of its pods, by digest if known
     stream: Figures | None = None
+    sizes: tuple[int, ...] = ()  # on how many nodes a run that may have several numbers of them has iterated
 
     @property
     def nodes(self) -> int:
-        """Nodes of the run."""
-        nodes = self.spec["nodes"]
-        return int(max(nodes) if isinstance(nodes, list) else nodes)
+        """Nodes of the run; the most on which it has iterated, where it may have several numbers of them."""
+        nodes = self.sizes or self.spec["nodes"]
+        return int(nodes if isinstance(nodes, int) else max(nodes))
 
     @property
     def slots(self) -> int:
@@ -239,7 +241,14 @@ def read(paths: RunPaths, variant: str) -> TrialResult:
         machines=read_machines(paths, summary.get("hardware") or ()),
         container=state.container or identity.get("container"),
         stream=reports.total(),
+        sizes=_sizes(paths) if len(spec.sizes) > 1 else (),
     )
+
+
+def _sizes(paths: RunPaths) -> tuple[int, ...]:
+    """The numbers of nodes of the attempts that have iterated."""
+    attempts = [each for each in read_attempts(str(paths.folder)) if each.get("last_iteration") is not None]
+    return tuple(sorted({len(each["world"]["members"]) for each in attempts if "world" in each}))
 
 
 def _without_stream(lines: Iterable[dict[str, Any]], reports: Reports) -> Iterator[dict[str, Any]]:

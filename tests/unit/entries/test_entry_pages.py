@@ -14,9 +14,11 @@ import spotmpi
 from spotmpi.agent import protocol
 from spotmpi.agent.plan import COORDINATOR
 from spotmpi.agent.record import Record
+from spotmpi.api import entry_page
 from spotmpi.core.names import RunPaths
 from spotmpi.entries.manifest import DATASET, Manifest
 from spotmpi.entries.store import Store
+from spotmpi.metrics.rates import Point
 from tests.command_line import invoke
 from tests.unit.entries.test_models import run
 from tests.unit.entries.test_store import entry
@@ -136,3 +138,10 @@ def test_a_page_that_cannot_be_written_is_one_line() -> None:
     output = invoke("data", "show", "ratings", "--html", "absent/page.html")
     assert output.returncode == 1
     assert "cannot write the page absent/page.html: No such file or directory; name another file" in output.stderr
+
+
+def test_curves_that_a_page_does_not_draw_are_named() -> None:
+    curves = {f"metric_{at}": [Point(1, 1.0, 1.0), Point(2, 2.0, 0.5)] for at in range(14)}
+    section = entry_page._curves({**curves, "single": curves["metric_0"][:1]})
+    assert len(section.charts) == 12
+    assert section.text == ("The first 12 of 14 metrics; not drawn: metric_12, metric_13.",)

@@ -296,3 +296,23 @@ def test_the_last_result_and_all_evaluations_are_returned() -> None:
     training = metrics.read(lines)
     assert training.result == result
     assert list(training.evaluations) == ["accuracy"]
+
+
+def test_a_chart_has_the_time_of_a_clock_that_nobody_sets_within_an_attempt() -> None:
+    """After a clock was set back, curves went back with it, and left their axis where they began."""
+    times = [(1000.0, 1.0, 1), (900.0, 11.0, 1), (910.0, 21.0, 1), (950.0, 3.0, 2), (940.0, 13.0, 2), (0.0, 0.0, 3)]
+    lines = [
+        messages(protocol.METRIC, 10 * at, attempt, t, uptime=uptime, loss=1.0)
+        for at, (t, uptime, attempt) in enumerate(times, 1)
+    ]
+    assert [point.time for point in metrics.read(lines).series["loss"]] == [0.0, 10.0, 20.0, 60.0, 70.0, 70.0]
+
+
+@pytest.mark.parametrize("t", [None, "now", float("nan"), True])
+def test_a_line_without_a_time_is_ignored(t: object) -> None:
+    damaged = {**messages(protocol.METRIC, 10, loss=1.0), "t": t}
+    assert metrics.read([damaged, messages(protocol.METRIC, 20, loss=2.0)]).series == {
+        "loss": [metrics.Point(20, 0.0, 2.0)]
+    }
+    del damaged["t"]
+    assert metrics.read([damaged]).series == {}

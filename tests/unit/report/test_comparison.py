@@ -76,3 +76,14 @@ def test_sweeps_without_a_common_configuration_and_wrong_options_are_refused(run
         assert "above 0 and at most 1" in invoke("report", "--compare", "old", "new", "--fail-below", share)[2]
     assert invoke("report", "old", "--compare", "old", "new")[0] == 2
     assert invoke("report", "--compare", "old", "nothing")[0] == 2
+
+
+def test_a_variant_of_the_same_name_with_other_settings_is_different_work(runs: Path) -> None:
+    """Only the first row that both sweeps have was compared, which is that of the base."""
+    for name, batch in (("old", 64), ("new", 128)):
+        study = grid_study(SPEC, StudyOptions([1], [f"big:args+=--loader-processes {batch}"], repeats=2))
+        record_trials(sweep_folder(name, runs), study, lambda trial: Recorded(10.0), f"{name}-{{number}}")
+    code, _, err = invoke("report", "--compare", "old", "new")
+    assert code == 2 and "different work (args: " in err and "128" in err, err
+    code, out, _ = invoke("report", "--compare", "old", "new", "--force")
+    assert code == 0 and "big, 1 node" in out

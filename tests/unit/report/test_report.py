@@ -307,3 +307,42 @@ def test_a_run_on_an_unknown_machine_is_reported_with_what_its_program_reported(
     facts = dict(over_nodes(runs, (1, Recorded(work=other, context={"hosts": ["pod-0"]}))).conditions)
     assert (facts["Hosts"], facts["Data"]) == ("pod-0", "/data/voc")
     assert "Machine" not in facts
+
+
+def test_an_abbreviated_id_that_a_sweep_shares_with_other_runs_is_refused(runs: Path) -> None:
+    record_sweep(runs, SPEC, StudyOptions([1], repeats=1), {("base", 1): [Recorded()]})
+    (runs / "sweeps" / "sweep-1").rename(runs / "sweeps" / "run-0")
+    assert ("Sweep", "run-0") in gather(["ru"], runs, NOW).conditions, "its own runs have ids like its own"
+    record(runs, "run-22", SPEC, Recorded())
+    with pytest.raises(UnknownRun, match="matches sweep run-0 and runs, such as run-22; give more of the id"):
+        gather(["ru"], runs, NOW)
+    assert ("Sweep", "run-0") in gather(["run-0"], runs, NOW).conditions
+    assert gather(["run-22"], runs, NOW).commands[0].startswith("spotmpi run ")
+
+
+def test_more_kinds_of_work_than_letters_have_two(runs: Path) -> None:
+    ids = [f"run-{at:02}" for at in range(28)]
+    for at, run in enumerate(ids):
+        record(runs, run, SPEC, Recorded(work={"args": [str(at)]}))
+    lines = gather(ids, runs, NOW, force=True).lines
+    assert [line.variant for line in lines[24:]] == ["digits Y", "digits Z", "digits AA", "digits AB"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "nodes", "note"), [([2], 2, None), ([2, 4], 4, "worked on 2 and 4 nodes in turn"), ([], 4, None)]
+)
+def test_a_run_of_several_sizes_counts_the_nodes_on_which_it_worked(
+    runs: Path, sizes: list[int], nodes: int, note: str | None
+) -> None:
+    """It was reported as one of the most nodes that it may have, with the efficiency of so many."""
+    paths = record(runs, "run-1", SPEC.model_copy(update={"nodes": [2, 4]}), Recorded())
+    for number, size in enumerate([*sizes, 1], 1):
+        folder = paths.folder / "attempts" / str(number)
+        folder.mkdir(parents=True)
+        world = {"members": [str(at) for at in range(size)], "ranks": 1, "size": size, "rate": None}
+        last = None if number > len(sizes) else 10  # the last one has ended before its first iteration
+        attempt = {"cause": "interruption", "started": 1.0, "ended": 2.0, "last_iteration": last, "world": world}
+        (folder / "node-0.json").write_text(json.dumps(attempt))
+    (row,) = gather(["run-1"], runs, NOW).rows
+    assert row.nodes == nodes
+    assert [flag.partition(":")[0] for flag in row.flags if "in turn" in flag] == ([note] if note else [])

@@ -11,12 +11,25 @@ import pytest
 
 from spotmpi.cli.report import print_report
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.metrics.rates import Point
 from spotmpi.report import chart as drawing
 from spotmpi.report import charts, files
 from spotmpi.report.chart import Bar, BarChart, Chart
 from spotmpi.report.figures import number, share
 from spotmpi.report.files import markdown, page, table
-from tests.unit.report.recorded_runs import SPEC, Recorded, over_nodes, study_report, sweep_report
+from spotmpi.report.gather import gather
+from spotmpi.report.rows import Row
+from spotmpi.study.study import StudyOptions
+from tests.unit.report.recorded_runs import (
+    NOW,
+    SPEC,
+    Recorded,
+    over_nodes,
+    record,
+    record_sweep,
+    study_report,
+    sweep_report,
+)
 
 
 class _Page(HTMLParser):
@@ -153,6 +166,80 @@ def test_axes_take_in_all_values_and_name_some(points: tuple[tuple[float, float]
     labels = [str(text.text) for text in root.iterfind(".//*[@class='mark-text role-axis-label']//text")]
     assert 4 <= len(labels) <= 17
     assert all(len(label) <= 10 for label in labels)
+
+
+def test_an_efficiency_and_its_bounds_are_within_the_axes() -> None:
+    curve = drawing.Curve("base", drawing.MEASURED, 0, ((1, 1.0), (2, 0.9)), error_bars=((2, 0.4, 1.7),))
+    chart = drawing.Chart("Efficiency", "", "nodes", "efficiency", (curve,), (1, 2), percent=True)
+    assert drawing.specification(chart, drawing.PAGE)["encoding"]["y"]["scale"]["domainMax"] >= 1.7
+
+
+def test_attempts_that_ended_before_they_began_by_a_clock_that_was_set_are_drawn() -> None:
+    """With a point to the left of its axis, Vega gave the whole chart a width of 0."""
+    curve = drawing.Curve("failed", drawing.TRACE, 0, ((10.0, 1.0), (-500.0, 1.0)))
+    root = ElementTree.fromstring(drawing.svg(drawing.Chart("Attempts", "", "seconds", "trial", (curve,))))
+    assert float(root.attrib["width"]) == drawing._WIDTH
+    assert "-500" in "".join(root.itertext()).replace("\N{MINUS SIGN}", "-")
+
+
+def test_a_deep_lineage_stays_within_its_chart() -> None:
+    items = tuple(drawing.Item(f"model digits:{at} 0123456789ab", "", at) for at in range(40))
+    layers = drawing.specification(drawing.Tree("Lineage", "", items), drawing.PAGE)["layer"]
+    for row in next(layer for layer in layers if layer["mark"]["type"] == "text")["data"]["values"]:
+        longest = max(map(len, row["text"]))
+        assert row["left"] + longest * 8 <= drawing._WIDTH, row  # a bold letter has 8 pixels on average
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "expected"),
+    [
+        ("two words", None, ["two words"]),
+        ("w" * 50, 2, ["w" * 20, f"{'w' * 16} ..."]),
+        ("word " * 12, 2, ["word word word word", "word word word ..."]),
+        ("\N{KATAKANA LETTER A}" * 25, None, ["\N{KATAKANA LETTER A}" * count for count in (10, 10, 5)]),
+    ],
+)
+def test_a_text_is_broken_where_its_line_is_full(text: str, lines: int | None, expected: list[str]) -> None:
+    assert drawing._wrapped(text, 20, lines) == expected
+
+
+def test_a_long_name_of_a_metric_is_cut_beside_its_axis_and_broken_in_its_title() -> None:
+    name = "validation/main/accuracy_of_the_top_5_classes_per_group_of_images"
+    chart = charts.time_chart(name, [(name, [Point(1, 1.0, 1.0), Point(2, 2.0, 2.0)])])
+    drawn = drawing.specification(chart, drawing.PICTURE)
+    assert [len(line) <= drawing._TITLE for line in drawn["title"]["text"]] == [True, True]
+    assert drawn["encoding"]["y"]["axis"]["title"] == [
+        "validation/main/accuracy_of_th",
+        "e_top_5_classes_per_group_ ...",
+    ]
+
+
+def test_the_loss_of_a_variant_has_the_colour_of_its_rates_and_left_out_ones_are_counted(runs: Path) -> None:
+    named = [f"v{at}:env.V={at}" for at in range(8)]
+    recorded = {(name.partition(":")[0], nodes): [Recorded()] for name in ["base", *named] for nodes in (1, 2)}
+    record_sweep(runs, SPEC, StudyOptions([1, 2], named, repeats=1), recorded)
+    report = gather(["sweep-1"], runs, NOW)
+    quiet = replace(report, rows=[row if row.line.variant != "v0" else _without_loss(row) for row in report.rows])
+    *_, loss = charts.charts(quiet)
+    assert loss.subtitle.startswith("training loss at the most ranks, 6 of 9 variants")
+    assert {curve.label.partition(",")[0]: curve.colour for curve in loss.curves} == {
+        line.variant: at for at, line in enumerate(quiet.lines[:6]) if line.variant != "v0"
+    }
+
+
+def _without_loss(row: Row) -> Row:
+    return replace(row, runs=tuple(replace(run, training=replace(run.training, series={})) for run in row.runs))
+
+
+def test_each_quality_metric_has_a_column_of_its_own(runs: Path) -> None:
+    """The mean average precision of one program stood in the column of another's test accuracy."""
+    record(runs, "one", SPEC, Recorded(accuracy=0.5))
+    record(runs, "two", SPEC.model_copy(update={"nodes": 2}), Recorded(accuracy=None, rate=20.0, result={"map": 0.7}))
+    report = gather(["one", "two"], runs, NOW)
+    main = table(report)
+    columns = dict(zip(main.header, zip(*main.cells, strict=True), strict=True))
+    assert (columns["Test accuracy"], columns["mAP"]) == (("0.5000", "-"), ("-", "0.7000"))
+    assert ("mAP", "0.7000") in [(card.name, card.value) for card in files.cards(report)]
 
 
 def test_a_long_loss_is_thinned_to_means_of_stretches() -> None:

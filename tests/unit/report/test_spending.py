@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from spotmpi.core.names import RunPaths
 from spotmpi.report.gather import gather
-from spotmpi.report.spending import avoided_section, spending_sections
+from spotmpi.report.spending import avoided_section, forecast, spending_sections
 from tests.unit.capacity.placed_run import FAR, SIZE, PlacedRun
 from tests.unit.report import recorded_runs
 
@@ -113,3 +114,73 @@ def test_a_report_of_runs_has_both_sections(tmp_path: Path) -> None:
     assert spending.text == ("$1.50 for nodes in 2 attempts.", "$0.50 of these are for pods that stood by.")
     assert cells["Spending"] == (("-", "-", "2", "0.04167", "1.500"),)
     assert cells["Interruptions"] == (("run-1", "1", "interruption: -", "50.0", "10.0", "-", "0.6000"),)
+
+
+HOUR, RATE = 3600.0, 36.0  # seconds, and dollars an hour of all nodes
+
+
+def resumed_run(runs: Path, first: dict[str, float] | None, end: str | None) -> RunPaths:
+    """A run of 100 s that is resumed a day later for 50 s; the record of its first attempt, and how that ended."""
+    paths = recorded_runs.record(runs, "run-1", recorded_runs.SPEC, recorded_runs.Recorded())
+    began, again = 1000.0, 1000.0 + 24 * HOUR
+    events: list[dict[str, object]] = [{"t": began, "event": "submitted", "name": "digits"}]
+    events += [{"t": began, "event": "started", "attempt": 1}]
+    events += [{"t": began + 100, "event": end}] if end else []
+    events += [{"t": again, "event": "submitted", "name": "digits"}, {"t": again, "event": "started", "attempt": 2}]
+    events += [{"t": again + 50, "event": "succeeded"}]
+    paths.events.write_text("".join(json.dumps(event) + "\n" for event in events))
+    report = {"t": began + 80, "attempt": 1, "member": "node/0", "kind": "metric", "iteration": 8}
+    paths.metrics.write_text(json.dumps(report) + "\n")
+    world = {"members": ["a"], "ranks": 1, "size": 1, "rate": RATE}
+    second = {"present": again, "started": again, "ended": again + 50, "elapsed": 50.0, "cause": "succeeded"}
+    for number, values in ((1, first), (2, second)):
+        folder = paths.folder / "attempts" / str(number)
+        folder.mkdir(parents=True)
+        if values is None:
+            (folder / "world.json").write_text(json.dumps(world))
+            os.utime(folder, (began, began))
+        else:
+            attempt = {"cause": "failure", "last_iteration": 8, "world": world, **values}
+            (folder / "node-0.json").write_text(json.dumps(attempt))
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "seconds"),
+    [
+        ({"present": 1000.0, "started": 1000.0, "ended": 1100.0, "elapsed": 100.0}, "failed", 100),
+        (None, "stopped", 100),
+        (None, None, 80),
+    ],
+)
+def test_between_two_submissions_no_nodes_are_paid_for(
+    tmp_path: Path, first: dict[str, float] | None, end: str | None, seconds: int
+) -> None:
+    """A day until a resume cost ten minutes of nodes, or all of it after an attempt that was lost with its agent."""
+    paths = resumed_run(tmp_path, first, end)
+    spending = next(spending_sections([paths]))
+    assert spending.text[0] == f"${(seconds + 50) * RATE / HOUR:.2f} for nodes in 2 attempts."
+    assert [float(cells[3]) for cells in spending.cells] == pytest.approx([(seconds + 50) / HOUR], 0.01)
+
+
+@pytest.mark.parametrize(
+    ("unpriced", "text"),
+    [
+        ((), "it cost $1.50"),
+        ((1,), "it cost $0.50 without 1 attempt of unknown price"),
+        ((1, 2), "what it cost is not known"),
+    ],
+)
+def test_a_forecast_stands_beside_what_is_known_of_the_cost(
+    tmp_path: Path, unpriced: tuple[int, ...], text: str
+) -> None:
+    """Attempts of unknown price counted as free: the run "cost $0.00"."""
+    first = {"present": 1000.0, "started": 1000.0, "ended": 1100.0, "elapsed": 100.0}
+    paths = resumed_run(tmp_path, first, "failed")
+    expected = {"dollars": 3.5, "low": 1.4, "high": 4.2, "in_time": 1.0, "on_demand": 4.4, "deadline": 3000.0}
+    with paths.events.open("a") as events:
+        events.write(json.dumps({"t": 1000.0, "event": "placed", "forecast": expected}) + "\n")
+    for number in unpriced:
+        record = paths.folder / "attempts" / str(number) / "node-0.json"
+        record.write_text(record.read_text().replace(f'"rate": {RATE}', '"rate": null'))
+    assert f"on on-demand nodes alone; {text}, and " in str(forecast(paths))

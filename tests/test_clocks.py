@@ -156,7 +156,7 @@ COMPARISONS = {
     "jobs/spotmpi/report/spending.py": (2, SHOWN),
     "jobs/spotmpi/runs/cache.py": (2, "whether a wait that is over is shown"),
     "jobs/spotmpi/runs/folder.py": (1, "the order in which output is shown; each file is read to its end"),
-    "jobs/spotmpi/study/execution.py": (2, "how long a trial took, at least 0: limits of its runs are those of agents"),
+    "jobs/spotmpi/study/execution.py": (2, MONOTONIC),
 }
 
 

@@ -113,6 +113,7 @@ class Forecast:
 def forecast(model: Model, nodes: Sequence[int], goal: Goal) -> Forecast:
     """The forecast of *model* for the counts *nodes* and for *goal*."""
     goal.check(model.series)
+    _check_counts(nodes, hints.option("nodes"), ",".join(map(str, nodes)))
     by_nodes = tuple(_forecast_nodes(model, count, goal) for count in sorted(set(nodes)))
     usable = [each for each in by_nodes if each.prediction.usable]
     cheapest = _cheapest(usable, goal)
@@ -125,6 +126,14 @@ def forecast(model: Model, nodes: Sequence[int], goal: Goal) -> Forecast:
     return Forecast(model, by_nodes, cheapest.nodes if cheapest else None, last, tuple(answers))
 
 
+def _check_counts(counts: Sequence[int], field: str, text: str) -> None:
+    """Raise InputError where these, given as *text*, are no node counts."""
+    if not counts or min(counts) < 1:
+        raise input_error(field, text, "counts must be at least 1")
+    if max(counts) > _MAX_NODES:
+        raise input_error(field, text, f"counts must be at most {_MAX_NODES}")
+
+
 def node_counts(text: str, field: str = "--nodes") -> list[int]:
     """Node counts from ``2,3,8``, or from ``2..64``: the first, its doublings, and the last; InputError otherwise."""
     first, dots, last = text.partition("..")
@@ -132,10 +141,9 @@ def node_counts(text: str, field: str = "--nodes") -> list[int]:
         counts = [int(part) for part in text.split(",")] if not dots else [int(first), int(last)]
     except ValueError:
         raise input_error(field, text, "must be counts such as 2,4,8 or a range such as 2..64") from None
-    if min(counts) < 1 or (dots and counts[0] > counts[1]):
-        raise input_error(field, text, "counts must be at least 1, the smaller one first")
-    if max(counts) > _MAX_NODES:
-        raise input_error(field, text, f"counts must be at most {_MAX_NODES}")
+    if dots and counts[0] > counts[1]:
+        raise input_error(field, text, "the smaller count comes first")
+    _check_counts(counts, field, text)
     if not dots:
         return sorted(set(counts))
     doubled = itertools.takewhile(lambda count: count < counts[1], (counts[0] << step for step in itertools.count()))

@@ -144,7 +144,7 @@ def fit(series: Series, counts: Sequence[int] | None = None) -> Model:
     Raises:
         InputError: a count was not measured, or there are fewer than two.
     """
-    chosen = tuple(sorted(counts or small_counts(series)))
+    chosen = tuple(sorted(set(counts or small_counts(series))))
     missing = [count for count in chosen if count not in series.rates]
     if missing or len(chosen) < 2:
         measured = ", ".join(map(str, series.nodes)) or "none"

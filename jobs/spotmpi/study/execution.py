@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from spotmpi.backends.kubernetes.client.view import ClusterReader
 
 
+Clock = Callable[[], float]  # seconds
+
+
 class TrialRunner(Protocol):
     """Runs trials on a backend."""
 
@@ -99,8 +102,8 @@ def open_sweep(study: Study, recording: Recording, fresh: bool, echo: Echo) -> S
     return sweep
 
 
-def run_sweep(sweep: Sweep, runner: TrialRunner, echo: Echo) -> None:
-    """Run the remaining trials within the limits, recording each in *sweep*.
+def run_sweep(sweep: Sweep, runner: TrialRunner, echo: Echo, clock: Clock = time.monotonic) -> None:
+    """Run the remaining trials within the limits, recording each in *sweep*; *clock* is one that nobody sets.
 
     Raises:
         SweepStopped: a trial was stopped; the same call continues later.
@@ -120,40 +123,46 @@ def run_sweep(sweep: Sweep, runner: TrialRunner, echo: Echo) -> None:
             if sweep.limit_reached:
                 echo(f"stopped: {sweep.limit_reached}; raise the limit and run the same command to continue")
                 break
-            _run_trial(sweep, sweep.trials[at], runner, echo)
+            _run_trial(sweep, sweep.trials[at], runner, echo, clock)
         sweep.save()
 
 
-def _run_trial(sweep: Sweep, trial: Trial, runner: TrialRunner, echo: Echo) -> None:
+def _run_trial(sweep: Sweep, trial: Trial, runner: TrialRunner, echo: Echo, clock: Clock) -> None:
     spec = sweep.study.spec_of(trial)
     if trial.state == RUNNING:
-        trial = _resume_trial(sweep, trial, runner, echo)
+        trial = _resume_trial(sweep, trial, runner, echo, clock)
     while not trial.finished:
         run = runner.new_id(spec)
         trial = dataclasses.replace(trial, state=RUNNING, runs=(*trial.runs, run))
         sweep.update(trial)
         echo(f"trial {trial.number} of {len(sweep.trials)}: {describe(sweep.study, trial)}, run {run}")
-        trial = sweep.update(_with_outcome(sweep, trial, runner.run(spec, run), echo))
+        begun = clock()
+        state = runner.run(spec, run)
+        trial = sweep.update(_with_outcome(sweep, _with_time(trial, state, clock() - begun), state, echo))
 
 
-def _resume_trial(sweep: Sweep, trial: Trial, runner: TrialRunner, echo: Echo) -> Trial:
+def _resume_trial(sweep: Sweep, trial: Trial, runner: TrialRunner, echo: Echo, clock: Clock) -> Trial:
     """The outcome of a trial that was running when the sweep was interrupted; pending if it has to run again."""
-    run = trial.runs[-1]
+    run, begun = trial.runs[-1], clock()
     try:
         echo(f"trial {trial.number} of {len(sweep.trials)}: resuming run {run}")
         state = runner.follow(run)
     except UnknownRun:
         return sweep.update(dataclasses.replace(trial, state=PENDING, runs=trial.runs[:-1]))
+    trial = _with_time(trial, state, clock() - begun)
     if state.state in (record.SUCCEEDED, record.FAILED):
         return sweep.update(_with_outcome(sweep, trial, state, echo))
-    return sweep.update(dataclasses.replace(_with_time(trial, state), state=PENDING))
+    return sweep.update(dataclasses.replace(trial, state=PENDING))
 
 
-def _with_time(trial: Trial, state: RunState) -> Trial:
-    """*trial* with the time that its last try took."""
-    if state.submitted is None or state.ended is None:
-        return trial
-    return dataclasses.replace(trial, seconds=trial.seconds + max(state.ended - state.submitted, 0.0))
+def _with_time(trial: Trial, state: RunState, seconds: float) -> Trial:
+    """*trial* with the *seconds* that its last try took here, or those of its attempts, which its agents measured.
+
+    These are more where nobody followed the run, or the machine that did was asleep. Neither is of a clock that is set.
+    """
+    summary = (reader.summary(RunPaths(Path(state.folder))) if state.folder else None) or {}
+    measured = sum(attempt.get("elapsed", 0.0) for attempt in summary.get("attempts", ()))
+    return dataclasses.replace(trial, seconds=trial.seconds + max(seconds, measured))
 
 
 def _with_outcome(sweep: Sweep, trial: Trial, state: RunState, echo: Echo) -> Trial:
@@ -163,7 +172,6 @@ def _with_outcome(sweep: Sweep, trial: Trial, state: RunState, echo: Echo) -> Tr
         SweepStopped: a user has stopped the run.
         SpotmpiError: it reported no iteration.
     """
-    trial = _with_time(trial, state)
     if state.state == record.SUCCEEDED:
         _require_reports(sweep, trial, state)
         return dataclasses.replace(trial, state=SUCCEEDED, reason=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -153,7 +154,7 @@ def value_remedy(name: str, value: Value) -> str | None:
     parameter = KNOWN[name]
     if type(value) not in parameter.types:
         return f"must be {' or '.join(kind.__name__ for kind in parameter.types)}"
-    if isinstance(value, int | float) and not isinstance(value, bool) and value <= parameter.lower_bound:
+    if isinstance(value, int | float) and not isinstance(value, bool) and not parameter.lower_bound < value < math.inf:
         return f"must be above {parameter.lower_bound}"
     if parameter.value_names and value not in parameter.value_names:
         return f"known values: {', '.join(map(str, parameter.value_names))}"
@@ -308,7 +309,7 @@ def _communicator_problems(values: Values, spec: JobSpec) -> list[Problem]:
 
 def _batch_problems(spec: JobSpec, nodes: int) -> list[Problem]:
     batch, ranks = option_value(spec.args, "--global-batch"), nodes * spec.slots
-    if batch is None or not batch.isdigit() or int(batch) % ranks == 0:
+    if batch is None or not re.fullmatch("[0-9]+", batch) or int(batch) % ranks == 0:
         return []
     return [Problem("parameters.nodes", nodes, f"global batch {batch} is not divisible by {ranks} ranks")]
 

@@ -35,7 +35,9 @@ def with_prices(study: Study, on: TargetLike, echo: Echo) -> Study:
     """
     budget = study.budget
     if budget.price is None:
-        budget = replace(budget, prices=_spec_prices(study) or _target_prices(study, on, echo))
+        known = _spec_prices(study)
+        others = [each for each in study.configurations if each not in known]
+        budget = replace(budget, prices={**_target_prices(study, others, on, echo), **known})
     if any(variant.spec.stream for variant in study.variants):
         prices = {each: budget.price_of(*each) for each in study.configurations}
         budget = replace(budget, prices=_with_workers(study, prices, on))
@@ -157,7 +159,9 @@ def _spec_prices(study: Study) -> dict[Configuration, Price]:
     }
 
 
-def _target_prices(study: Study, on: TargetLike, echo: Echo) -> dict[Configuration, Price]:
+def _target_prices(
+    study: Study, configurations: Iterable[Configuration], on: TargetLike, echo: Echo
+) -> dict[Configuration, Price]:
     """The price of a node now for each configuration: that of the most expensive node group that it can use."""
     environment = targets.environment_of(on)
     if environment is None or not environment.node_groups:
@@ -165,7 +169,7 @@ def _target_prices(study: Study, on: TargetLike, echo: Echo) -> dict[Configurati
     prices: dict[Configuration, Price] = {}
     known: dict[tuple[str, ...], Price] = {}
     try:
-        for name, nodes in study.configurations:
+        for name, nodes in configurations:
             spec = study.variant(name).spec.model_copy(update={"nodes": nodes})
             groups = tuple(group.name for group in _groups(environment, spec))
             known[groups] = known.get(groups) or environment_price(environment, [spec])

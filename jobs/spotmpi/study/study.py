@@ -121,7 +121,8 @@ class Budget:
         if len(known) < len(remaining):
             return f"{len(remaining)} trials of unknown duration (set limits.trial in the study for an estimate)"
         costs = [self.cost(trial, seconds) for trial, seconds in zip(remaining, known, strict=True)]
-        money = "" if not self.all_prices else f" and ${sum(cost or 0.0 for cost in costs):.2f}"
+        least = "at least " if None in costs else ""  # for those that have a price
+        money = "" if not self.all_prices else f" and {least}${sum(cost or 0.0 for cost in costs):.2f}"
         exceeded = self._exceeded_limits(trials, sum(known), costs)
         return f"{len(remaining)} trials, about {_minutes(sum(known))}{money}{exceeded}"
 

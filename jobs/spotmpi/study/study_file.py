@@ -37,14 +37,14 @@ class Limits(SpecModel):
     """When a study stops, and the expected time of a trial until one was measured."""
 
     time: Duration | None = None
-    money: float | None = Field(None, gt=0)
+    money: float | None = Field(None, gt=0, allow_inf_nan=False)
     trial: Duration | None = None
 
 
 class NodePrice(SpecModel):
     """Dollars per node and hour, and where and when that price was valid."""
 
-    node_hour: float = Field(gt=0)
+    node_hour: float = Field(gt=0, allow_inf_nan=False)
     source: str = Field(min_length=1)
 
 

@@ -357,7 +357,8 @@ SYNTAX = "must be counts such as 2,4,8 or a range such as 2..64"
     ("text", "message"),
     [
         *[(text, SYNTAX) for text in ("", "x", "2..", "2,", "1..2..3")],
-        *[(text, "counts must be at least 1, the smaller one first") for text in ("4..2", "0..4", "0,1", "-1")],
+        *[(text, "counts must be at least 1") for text in ("0..4", "0,1", "-1")],
+        ("4..2", "the smaller count comes first"),
         *[(text, "counts must be at most 10000") for text in ("10001", "1..10001")],
     ],
 )
@@ -375,3 +376,13 @@ def test_wrong_node_counts_are_refused(text: str, message: str) -> None:
 )
 def test_the_smaller_half_of_the_counts_is_fitted_and_at_least_two(measured: list[int], fitted: list[int]) -> None:
     assert model.small_counts(Series("s", {count: [1.0] for count in measured})) == fitted
+
+
+@pytest.mark.parametrize("counts", [[], [0, 2], [-1], [10_001]])
+def test_a_forecast_for_no_node_count_is_refused_in_python_too(counts: list[int]) -> None:
+    fitted = model.fit(Series("s", {1: [1.0], 2: [1.8]}), [2, 1, 2])
+    assert fitted.counts == (1, 2), "a count that is named twice is one count"
+    with pytest.raises(InputError, match="counts must be at"):
+        forecast.forecast(fitted, counts, forecast.Goal())
+    with pytest.raises(InputError, match="a model needs at least two"):
+        model.fit(Series("s", {1: [1.0], 2: [1.8]}), [2, 2])

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from spotmpi.core.errors import InputError, UnknownRun, input_error
+from spotmpi.core.progress import Echo
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
-from spotmpi.study import study_file
+from spotmpi.study import execution, study_file
 from spotmpi.study.study import Study
 from spotmpi.study.sweep import Sweep, load_sweep
 
@@ -28,11 +29,14 @@ def problems_of(parameters: dict[str, Any], spec: dict[str, Any] = GPU, **more: 
 
 
 class FakeRunner:
-    """Runs nothing: each run has its scripted result, by default success, and with *seconds* a time of its end."""
+    """Runs nothing: each run has its scripted result, by default success, and takes *seconds* by `clock`.
+
+    The time of day, by which its record has its begin and end, is set back meanwhile.
+    """
 
     def __init__(self, outcomes: dict[int, str] | None = None, seconds: float | None = None) -> None:
         self.outcomes = outcomes or {}  # the n-th run of all -> its state
-        self.seconds = seconds
+        self.seconds, self.now = seconds or 0.0, 50.0
         self.iteration: int | None = 40  # that each run reports last
         self.started: list[tuple[str, int]] = []
         self.states: dict[str, str] = {}
@@ -41,6 +45,9 @@ class FakeRunner:
     def require_valid(self, spec: JobSpec, wrong: Iterable[str] = ()) -> None:
         if self.invalid(spec):
             raise input_error("slots", spec.slots, "too many")
+
+    def clock(self) -> float:
+        return self.now
 
     def new_id(self, spec: JobSpec) -> str:
         return f"run-{len(self.started) + 1}"
@@ -52,15 +59,17 @@ class FakeRunner:
             self.states[run] = "running"
             raise KeyboardInterrupt
         self.states[run] = outcome
+        self.now += self.seconds
         return self.state(run)
 
     def follow(self, run: str) -> RunState:
         if run not in self.states:
             raise UnknownRun(input_error("run", run, "no such run").problems)
+        self.now += self.seconds
         return self.state(run)
 
     def state(self, run: str) -> RunState:
-        state, ended = self.states[run], None if self.seconds is None else 1000.0 + self.seconds
+        state, ended = self.states[run], 1000.0 - self.seconds
         about = f"it {state}"
         return RunState(
             run, folder="", name="", state=state, reason=about, iteration=self.iteration, submitted=1000.0, ended=ended
@@ -70,6 +79,11 @@ class FakeRunner:
 def states(sweep: Sweep) -> list[str]:
     """The states of its trials as recorded, in their order."""
     return [trial.state for trial in load_sweep(sweep.folder).trials]
+
+
+def carry_out(sweep: Sweep, runner: FakeRunner, echo: Echo | None = None) -> None:
+    """Run the trials of a sweep by the runner's clock."""
+    execution.run_sweep(sweep, runner, echo or quiet, runner.clock)
 
 
 def quiet(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ import tomli_w
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.core.price import Price
 from spotmpi.report.gather import gather
+from spotmpi.runs.reader import RunState
 from spotmpi.study import execution, study_file
 from spotmpi.study.study import Budget, Study, Trial
 from spotmpi.study.sweep import Sweep, load_sweep
 from tests.command_line import invoke
 from tests.unit.report.recorded_runs import NOW
-from tests.unit.study.studies import FakeRunner, quiet, states, study_of
+from tests.unit.study.studies import FakeRunner, carry_out, quiet, states, study_of
 
 
 def open_study(folder: Path, study: Study, name: str = "study-1") -> Sweep:
@@ -32,6 +34,8 @@ def test_the_estimate_names_unknown_durations_and_exceeded_limits() -> None:
     assert Budget(trial_seconds=30, price=price).estimate(trials) == "10 trials, about 5 min and $0.60"
     tight = Budget(120, 0.1, 30, price).estimate(trials)
     assert tight.endswith("; exceeds limits.time = '2m' and limits.money = 0.1, where it will stop")
+    some = Budget(trial_seconds=30, prices={("base", 2): price}).estimate([*trials, Trial(12, "other", 2, 1)])
+    assert some == "11 trials, about 6 min and at least $0.60", "the price of the other variant is not known"
     micro_benchmark = Trial(11, "base", 2, 0, "succeeded", role="allreduce", seconds=2.0)
     assert "about 5 min" in Budget(trial_seconds=30).estimate([*trials, micro_benchmark]), (
         "a micro-benchmark is no training"
@@ -44,14 +48,14 @@ def test_a_study_stops_at_its_money_limit_and_continues_with_a_higher_one(tmp_pa
         return study_of({"nodes": [1]}, repeats=5, price=price, limits={"money": money, "trial": "60s"})
 
     sweep, messages = open_study(tmp_path, limited(2.5)), list[str]()
-    execution.run_sweep(sweep, FakeRunner(seconds=60), messages.append)
+    carry_out(sweep, FakeRunner(seconds=60), messages.append)
     assert messages[0].startswith("estimate: 5 trials, about 5 min and $5.00; exceeds limits.money = 2.5")
     assert states(sweep) == ["succeeded"] * 2 + ["pending"] * 3
     saved = load_sweep(sweep.folder)
     assert saved.limit_reached == "limits.money = 2.5 reached: $2.00 spent, the next trial costs $1.00"
     again = open_study(tmp_path, limited(10.0), "another")
     assert again.id == sweep.id
-    execution.run_sweep(again, FakeRunner(seconds=60), quiet)
+    carry_out(again, FakeRunner(seconds=60))
     assert states(again) == ["succeeded"] * 5
     assert load_sweep(sweep.folder).limit_reached is None
 
@@ -59,17 +63,32 @@ def test_a_study_stops_at_its_money_limit_and_continues_with_a_higher_one(tmp_pa
 def test_a_time_limit_counts_failed_tries_too(tmp_path: Path) -> None:
     limits = {"time": "3m", "trial": "60s"}
     sweep = open_study(tmp_path, study_of({"nodes": [1]}, repeats=3, limits=limits))
-    execution.run_sweep(sweep, FakeRunner({1: "failed", 2: "failed"}, seconds=60), quiet)
+    carry_out(sweep, FakeRunner({1: "failed", 2: "failed"}, seconds=60))
     assert states(sweep) == ["succeeded", "pending", "pending"]
 
 
 def test_a_trial_that_was_stopped_after_its_sweep_costs_what_it_took(tmp_path: Path) -> None:
     sweep, runner = open_study(tmp_path, study_of({"nodes": [1]}, repeats=1)), FakeRunner({1: "power cut"}, seconds=60)
     with pytest.raises(KeyboardInterrupt):
-        execution.run_sweep(sweep, runner, quiet)
+        carry_out(sweep, runner)
     runner.states["run-1"] = "stopped"
-    execution.run_sweep(sweep, runner, quiet)
+    carry_out(sweep, runner)
     assert [trial.seconds for trial in load_sweep(sweep.folder).trials] == [120]
+
+
+def test_a_trial_that_nobody_followed_took_what_its_agents_measured(tmp_path: Path) -> None:
+    """As where the machine of the sweep slept while its runs went on in a cluster."""
+
+    class Followed(FakeRunner):
+        def state(self, run: str) -> RunState:
+            (tmp_path / run).mkdir(exist_ok=True)
+            attempts = [{"attempt": 1, "elapsed": 500.0}, {"attempt": 2, "elapsed": 100.0}, {"attempt": 3}]
+            (tmp_path / run / "summary.json").write_text(json.dumps({"id": run, "attempts": attempts}))
+            return replace(super().state(run), folder=str(tmp_path / run))
+
+    sweep = open_study(tmp_path, study_of({"nodes": [1]}, repeats=1))
+    carry_out(sweep, Followed(seconds=60))
+    assert [trial.seconds for trial in load_sweep(sweep.folder).trials] == [600]
 
 
 def test_a_trial_that_another_try_cannot_help_is_not_tried_again(

@@ -152,6 +152,8 @@ def test_programs_without_such_data_refuse_its_parameters() -> None:
         ),
         ({"communicator": ["mpi"]}, "not supported by ChainerMN; known values: pure_nccl, flat, non_cuda_aware, naive"),
         ({"global_batch": [0]}, "parameters.global_batch = 0: must be above 0"),
+        ({"bucket_mb": [float("nan")]}, "parameters.bucket_mb = nan: must be above 0"),
+        ({"bucket_mb": [float("inf")]}, "parameters.bucket_mb = inf: must be above 0"),
         ({"loader_processes": [-1]}, "parameters.loader_processes = -1: must be above -1"),
         ({"communicator": ["naive"], "allreduce": ["fp16"]}, "not supported by communicator naive"),
         ({"nodes": [1, 3]}, "parameters.nodes = 3: global batch 64 is not divisible by 3 ranks"),
@@ -176,3 +178,16 @@ def test_conflicting_or_meaningless_parameters_are_refused_with_the_reason(
     parameters: dict[str, Any], message: str
 ) -> None:
     assert any(message in problem for problem in problems_of(parameters))
+
+
+@pytest.mark.parametrize("batch", ["\N{SUPERSCRIPT TWO}", "\N{ARABIC-INDIC DIGIT TWO}", "-2", "2.5", ""])
+def test_a_batch_that_is_no_number_is_left_to_the_program(batch: str) -> None:
+    """Python calls a superscript a digit, and does not read it as a number."""
+    assert study_of({"nodes": [2]}, {**GPU, "args": ["--global-batch", batch]}).nodes == (2,)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0])
+def test_a_price_or_limit_that_is_no_amount_is_refused(value: float) -> None:
+    price, limits = {"node_hour": value, "source": "list"}, {"money": value, "trial": "1m"}
+    problems = [problem.partition(": ")[0] for problem in problems_of({"nodes": [1]}, price=price, limits=limits)]
+    assert sorted(problems) == [f"limits.money = {value}", f"price.node_hour = {value}"]

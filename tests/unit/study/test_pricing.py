@@ -57,7 +57,8 @@ def prices_of(priced: Study) -> dict[str, Price | None]:
 def carry_out(priced: Study, runs: Path) -> Sweep:
     """A sweep of runs of ten minutes each."""
     sweep = execution.open_sweep(priced, execution.Recording(runs, "study-1"), False, quiet)
-    execution.run_sweep(sweep, FakeRunner(seconds=600), quiet)
+    runner = FakeRunner(seconds=600)
+    execution.run_sweep(sweep, runner, quiet, runner.clock)
     return sweep
 
 
@@ -119,6 +120,13 @@ def test_a_node_costs_what_its_own_group_does_now(lab_target: Target) -> None:
     assert hourly(both) == {"group g4dn": 0.20, "group g5": 0.45}
     assert [price.node_hour for price in both.budget.all_prices] == [0.45, 0.20]
     assert len(messages) == 3
+
+
+def test_configurations_without_a_price_in_their_spec_have_that_of_the_environment(lab_target: Target) -> None:
+    """Where one variant's spec had a price, nobody asked for those of the others, whose costs were left out."""
+    own = {"ours": ["price=0.1"], "theirs": ["env.X=1"]}
+    priced = pricing.with_prices(study_of({"node_group": ["g5"], "machine": own}), lab_target, quiet)
+    assert hourly(priced) == {"ours": 0.1, "theirs": 0.45}
 
 
 def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_of_each(

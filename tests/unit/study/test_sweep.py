@@ -158,13 +158,13 @@ def test_a_failed_trial_is_retried_and_one_that_was_lost_unobserved_or_never_sta
     messages: list[str] = []
     if later:
         with pytest.raises(KeyboardInterrupt):
-            execution.run_sweep(sweep, runner, quiet)
+            execution.run_sweep(sweep, runner, quiet, runner.clock)
         interrupted, _ = runner.started[-1]
         if later == "never started":
             del runner.states[interrupted]
         else:
             runner.states[interrupted] = later
-    execution.run_sweep(sweep, runner, messages.append)
+    execution.run_sweep(sweep, runner, messages.append, runner.clock)
     assert load_sweep(sweep.folder).trials == [expected]
     assert ("trial 1 failed (try 2 of 2): it failed" in messages) == (expected.state == "failed")
     assert len(runner.started) == 2

@@ -76,6 +76,7 @@ WARM_UP_ITERATIONS = 10
 WARM_UP_SHARE = 0.1
 
 _MAX_WINDOW = 1_000_000  # iterations between two lines; a larger step is not a counter of iterations
+_MOST = 10_000_000  # iterations that are timed by the arrival of lines, of a run; the first ones
 _MAX_SCALAR = 1e100  # of which sums and squares are still finite
 _MAX_RATE = 1e9  # iterations/s that a clock can resolve
 
@@ -88,9 +89,10 @@ RULE = (
 )
 ARRIVAL_RULE = (
     "This program does not time its iterations: a window lasts from the arrival of one line to that of the next, and "
-    "the time of an iteration is the mean of its window."
+    f"the time of an iteration is the mean of its window. Of a run the first {_MOST:,} iterations count."
 )
 
+_BEYOND = f"beyond the first {_MOST:,}"
 _LINE_KEYS = frozenset({"t", "uptime", "attempt", "member", "kind"})  # of the line, not of the training
 _NON_SCALARS = _LINE_KEYS | {"iteration", "time", "seconds", "epoch", "waited"}
 
@@ -167,6 +169,7 @@ class _Attempt:
     first: int | None = None  # its first iteration
     before: tuple[Line, int] | None = None  # the last metric line and its iteration
     cut: int = 0  # iterations of the window in which the interruption notice arrived
+    beyond: int = 0  # iterations that are too many to be timed by the arrival of lines
 
 
 def read(lines: Iterable[Line]) -> Training:
@@ -194,6 +197,7 @@ class _Reading:
         self.not_finite: frozenset[str] = frozenset()
         self.latest: tuple[Line, float] | None = None  # the line before, and its seconds since the first
         self.rank_times = RankTimes()
+        self.by_arrival = 0  # iterations that were timed so
 
     def add(self, line: Line) -> None:
         """Take one valid line into account, in the order in which they were written."""
@@ -208,7 +212,7 @@ class _Reading:
             return
         elif kind == protocol.METRIC:
             fresh = attempt.first is None
-            _measure(attempt, line, iteration)
+            self.by_arrival += _measure(attempt, line, iteration, _MOST - self.by_arrival)
             if fresh and attempt.first is not None:
                 self._drop_repeated(attempt.first)
             elif not fresh:
@@ -244,6 +248,7 @@ class _Reading:
         """What all lines together say."""
         attempts = [attempt for attempt in self.attempts.values() if attempt.first is not None]
         reported = sum(len(window.seconds) for attempt in attempts for window in attempt.windows)
+        reported += sum(attempt.beyond for attempt in attempts)
         return Training(
             _rates(attempts),
             reported,
@@ -258,14 +263,19 @@ class _Reading:
         )
 
 
-def _measure(attempt: _Attempt, line: Line, iteration: int) -> None:
-    """Add the times that *line* reports of the iterations up to *iteration*, or else those since the line before."""
+def _measure(attempt: _Attempt, line: Line, iteration: int, room: int) -> int:
+    """Add the times that *line* reports of the iterations up to *iteration*, or else those since the line before.
+
+    The latter are at most *room*. Their number is returned.
+    """
     seconds = line.get("seconds")
     if seconds:
         window = _Window(iteration - len(seconds) + 1, list(seconds), by_arrival=False)
     elif attempt.before and 0 < (count := iteration - attempt.before[1]) <= _MAX_WINDOW:
         lasted = seconds_between(attempt.before[0], line)
-        window = _Window(attempt.before[1] + 1, [] if lasted < 0 else [lasted / count] * count, by_arrival=True)
+        attempt.beyond += count if count > room else 0
+        times = [] if lasted < 0 or count > room else [lasted / count] * count
+        window = _Window(attempt.before[1] + 1, times, by_arrival=True)
     else:
         # The first line, and one after a counter that restarts or jumps, has no window.
         window = _Window(iteration, [], by_arrival=True)
@@ -276,6 +286,7 @@ def _measure(attempt: _Attempt, line: Line, iteration: int) -> None:
         attempt.cut = len(window.seconds)
     elif window.seconds:
         attempt.windows.append(window)
+    return len(window.seconds) if window.by_arrival else 0
 
 
 def seconds_between(first: Line, second: Line) -> float:
@@ -300,6 +311,8 @@ def _rates(attempts: list[_Attempt]) -> Rates | None:
         undisturbed, disturbed = _without_disturbed(windows, attempt.disturbed)
         for reason, count in zip(reasons, (warm_up, disturbed, repeated, _interrupted(attempt, later)), strict=True):
             excluded[reason] += count
+        if attempt.beyond:
+            excluded[_BEYOND] = excluded.get(_BEYOND, 0) + attempt.beyond
         counted += undisturbed
         by_arrival = by_arrival or any(window.by_arrival for window in attempt.windows)
     total = math.fsum(counted)  # exact: that of `sum` depends on the version of Python

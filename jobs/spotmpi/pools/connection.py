@@ -194,7 +194,7 @@ class SchedulerConnection:
 
     async def _reconnect(self, error: BaseException, resume: Callable[[], Awaitable[None]]) -> str | None:
         """Reconnect, for as long as the pool may answer again; the reason where it may not."""
-        reported = False
+        reported, answered = False, self._last_answer  # a question alone, as of `connect`, is no end of the wait
         while not self.closed:
             await self.shut()
             try:
@@ -206,7 +206,7 @@ class SchedulerConnection:
             except ANY as failure:
                 error = failure if isinstance(failure, OSError) else error
             reason, unknown = await self._ask_probe()
-            silent = time.monotonic() - self._last_answer > LOSS_TIMEOUT
+            silent = time.monotonic() - answered > LOSS_TIMEOUT
             if reason is None and silent and (self._probe is None or unknown is not None):
                 addition = f", and the state of its run cannot be read: {unknown}" if unknown is not None else ""
                 reason = f"node 0: the scheduler does not answer: {error}{addition}"

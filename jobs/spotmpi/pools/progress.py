@@ -59,7 +59,15 @@ def for_map(name: str, iterables: Iterable[Any], wanted: bool | None) -> Progres
     """The bar of a map: None if it is not *wanted*, or by default where nobody looks at stderr."""
     if wanted is False or (wanted is None and not (sys.stderr.isatty() or _in_notebook())):
         return None
-    return ProgressBar(name, min((operator.length_hint(items, 0) for items in iterables), default=0), sys.stderr)
+    return ProgressBar(name, min(map(_length, iterables), default=0), sys.stderr)
+
+
+def _length(items: Iterable[Any]) -> int:
+    """The number of *items*, 0 where they do not say: an iterable may have a `len` that raises anything."""
+    try:
+        return operator.length_hint(items, 0)
+    except Exception:
+        return 0
 
 
 def _in_notebook() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -122,3 +123,15 @@ def test_calls_of_a_driver_are_handed_over_once_and_only_when_it_is_gone() -> No
                 assert (await plugin.calls("b2"))[key] == "memory"
 
     asyncio.run(hand_over())
+
+
+def test_a_driver_that_never_says_that_it_leaves_is_not_waited_for_without_end() -> None:
+    """Its message is lost with its connection; the scheduler looked for it 95 times a second from then on."""
+
+    async def wait() -> None:
+        seconds = itertools.count()
+        async with PoolScheduler(protocol="inproc", dashboard=False) as scheduler:
+            scheduler.clock = AwakeClock(lambda: float(next(seconds)))
+            await asyncio.wait_for(CallsPlugin(scheduler, 1, None).wait_for_leave("a1"), 60)
+
+    asyncio.run(wait())

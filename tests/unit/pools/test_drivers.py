@@ -364,6 +364,32 @@ def test_a_pool_that_is_lost_during_a_map_loses_no_result_that_is_here(
     assert list(results) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("probe", [None, lambda: None])
+def test_a_scheduler_that_answers_but_never_tells_which_calls_it_has_is_reported(
+    pool: Pool, connection: Connection, scheduler: ScriptedScheduler, probe: Callable[[], str | None] | None
+) -> None:
+    """Each new connection began with an answer, so that calls waited for ever without a word."""
+
+    def refuse(question: str) -> None:
+        if question == "calls":
+            raise TimeoutError("too many calls to tell")
+
+    engine = engine_of(pool)
+    scheduler.holds, scheduler.on_question = True, refuse
+    call = pool.submit(abs, -1)
+    wait_until(lambda: call.key in engine._calls, SOON)
+    scheduler.cut(engine)
+    if probe is None:
+        with pytest.raises(PoolLost, match="the scheduler does not answer: too many calls to tell"):
+            call.result(SOON)
+    else:
+        wait_until(lambda: bool(connection.said), SOON)
+        assert connection.said == [
+            "waiting: the scheduler does not answer (too many calls to tell); calls wait until it does, or its run has "
+            "ended"
+        ]
+
+
 def test_a_map_that_is_cancelled_in_asyncio_cancels_its_calls_at_once(pool: Pool, scheduler: ScriptedScheduler) -> None:
     """They would hold the workers until the first of them ends, in a thread that nobody waits for."""
     engine = engine_of(pool)

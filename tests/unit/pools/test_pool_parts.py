@@ -281,6 +281,15 @@ def test_a_map_begins_with_few_calls_since_their_results_may_be_large(window: in
         opened.map(len)
 
 
+def test_items_whose_number_cannot_be_told_have_a_bar_without_it() -> None:
+    class Items(list[int]):
+        def __len__(self) -> int:
+            raise NotImplementedError("as of a data set that is a stream")
+
+    bar = for_map("abs", [Items([1])], True)
+    assert bar is not None and bar._total == 0
+
+
 @pytest.mark.parametrize("workers", [0, 2.5, 4 / 2, float("nan"), "2"])
 def test_a_pool_is_scaled_to_whole_numbers_alone(workers: Any) -> None:
     """n / 2 is a float, which the scheduler would keep as the size: nothing could be asked of the pool any more."""

@@ -296,8 +296,9 @@ class CallsPlugin(SchedulerPlugin):
         self._left.add(driver)
 
     async def wait_for_leave(self, driver: str) -> None:
-        """Return once `leave` was called, for which a driver that asks has sent a message."""
-        while driver not in self._left:
+        """Return once `leave` was called, for which a driver that asks has sent a message, or that may be lost."""
+        deadline = self.scheduler.clock.read() + _RETURN  # the driver has gone on long before
+        while driver not in self._left and self.scheduler.clock.read() < deadline:
             await asyncio.sleep(_POLL)
 
     def _held(self) -> dict[Any, str]:

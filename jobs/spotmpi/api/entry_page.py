@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,7 +41,6 @@ def entry_report(manifest: Manifest, store: Store, now: float) -> Report:
     curves = {**series.series, **series.evaluations} if series else {}
     sections = [_metrics(manifest), _curves(curves), _lineage(lineage.entry_node(manifest, store)), _files(manifest)]
     commands = [f"{COMMANDS[manifest.kind]} show {title}", f"spotmpi why {manifest.kind}:{title}"]
-    spec = manifest.details.get("spec")
     return Report(
         title=title,
         created=now,
@@ -49,11 +49,19 @@ def entry_report(manifest: Manifest, store: Store, now: float) -> Report:
         method=[],
         warnings=[] if curves or not manifest.run else [f"the curves of run {manifest.run} are not on this machine"],
         commands=commands,
-        spec=tomli_w.dumps(spec) if isinstance(spec, dict) else "",
+        spec=_spec(manifest.details.get("spec")),
         subfolder=title,
         sections=[section for section in sections if section.cells or section.charts],
         kind=WORDS[manifest.kind].capitalize(),
     )
+
+
+def _spec(values: dict[str, Any] | None) -> str:
+    """The spec of an entry's run as TOML, or as JSON where somebody else's has what TOML does not, such as null."""
+    try:
+        return tomli_w.dumps(values or {})
+    except TypeError:
+        return json.dumps(values, indent=1)
 
 
 def _conditions(manifest: Manifest, store: Store) -> Iterator[tuple[str, str]]:

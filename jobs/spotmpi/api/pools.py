@@ -22,7 +22,7 @@ from spotmpi.core.names import RunPaths, is_image_reference
 from spotmpi.core.progress import Echo
 from spotmpi.pools.calls import is_count
 from spotmpi.pools.engine import Engine, import_client
-from spotmpi.pools.errors import PoolError
+from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.pools.pool import Pool, PoolSummary
 from spotmpi.pools.progress import print_message
 from spotmpi.spec.job import POOL
@@ -72,6 +72,9 @@ def resize(run: str, workers: int, on: TargetLike = None, stage: str | None = No
     """Change the number of workers of a pool or stream; this does not wait for them to start or leave.
 
     *stage* is ``prepare``, as by default, or ``postprocess`` where that has workers of its own.
+
+    Raises:
+        SpotmpiError: its scheduler does not take this driver: calls that were sent to workers which leave would wait.
     """
     if stage not in (None, *STAGES):
         raise input_error(hints.option("stage"), stage, f"use one of: {', '.join(STAGES)}")
@@ -83,10 +86,16 @@ def resize(run: str, workers: int, on: TargetLike = None, stage: str | None = No
     backend.resize(run, workers, role)
     if role != WORKER:
         return  # calls are sent to a certain worker in a pool alone
-    with contextlib.suppress(PoolError), backend.pool_address(run) as address:
-        engine = Engine(address.url, str(address.tls))
-        engine.set_size(workers)
-        engine.close()
+    try:
+        with backend.pool_address(run) as address, contextlib.closing(Engine(address.url, str(address.tls))) as engine:
+            engine.set_size(workers)
+    except PoolLost:
+        pass  # it is not up, or not any more
+    except PoolError as error:
+        remedy = f"`pool.scale({workers})` of its own driver tells it"
+        raise SpotmpiError(
+            f"run {run} gets {workers} workers, of which its scheduler knows nothing: {error}; {remedy}"
+        ) from error
 
 
 @contextlib.contextmanager

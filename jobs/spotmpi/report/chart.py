@@ -347,7 +347,7 @@ def _curve(chart: Chart, original: Curve, theme: Theme) -> Iterator[Object]:
         yield _layer("circle", [{"x": x, "y": y} for x, y in curve.trials], color=colour, size=16, opacity=0.5)
     if curve.kind == MEASURED:
         marks = [
-            {"x": x, "y": y, "words": f"{printable(curve.label)}, {tick(at)} {chart.x_label}: {_value(chart, y)}"}
+            {"x": x, "y": y, "words": printable(f"{curve.label}, {tick(at)} {chart.x_label}: {_value(chart, y)}")}
             for (at, _), (x, y) in zip(original.points, curve.points, strict=True)
         ]
         mark = _MARKS[curve.colour % len(_MARKS)]

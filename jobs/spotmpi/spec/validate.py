@@ -415,7 +415,7 @@ def _sizes(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
         remedy = "the global batch would change with the number of nodes: give that instead, as `--global-batch`"
         yield Problem("args", given, remedy)
     option = _option(spec.args, "--global-batch") if spec.program else None
-    batch = int(option) if option and option.isdigit() else spec.metrics.samples_per_iteration
+    batch = int(option) if option and option.isdecimal() else spec.metrics.samples_per_iteration
     fit = [size for size in sizes if not batch or batch % (size * spec.slots) == 0]
     if fit != sizes:
         wrong = " and ".join(str(size) for size in sizes if size not in fit)

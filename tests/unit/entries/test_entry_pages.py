@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import shutil
 from pathlib import Path
@@ -145,3 +146,13 @@ def test_curves_that_a_page_does_not_draw_are_named() -> None:
     section = entry_page._curves({**curves, "single": curves["metric_0"][:1]})
     assert len(section.charts) == 12
     assert section.text == ("The first 12 of 14 metrics; not drawn: metric_12, metric_13.",)
+
+
+def test_a_spec_of_others_that_is_no_toml_is_shown_as_json() -> None:
+    """A registry or a shared store may have a null in it: the page ended with a TypeError."""
+    assert entry_page._spec({"nodes": 2}) == "nodes = 2\n"
+    assert json.loads(entry_page._spec({"nodes": 2, "limits": {"cost": None}})) == {
+        "nodes": 2,
+        "limits": {"cost": None},
+    }
+    assert entry_page._spec(None) == ""

@@ -39,7 +39,7 @@ from spotmpi.pools.calls import Call
 from spotmpi.pools.connection import SchedulerConnection, _refusal
 from spotmpi.pools.dask_client import remote_error
 from spotmpi.pools.engine import Engine
-from spotmpi.pools.errors import PoolError
+from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.pools.pool import Pool, PoolSummary
 from spotmpi.pools.progress import ProgressBar, for_map
 from spotmpi.pools.results import ResultFetcher
@@ -297,6 +297,32 @@ def test_a_pool_is_scaled_to_whole_numbers_alone(workers: Any) -> None:
         Pool(None).scale(workers)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="needs to be 1 or more"):
         resize("scan-1", workers)
+
+
+def test_a_resize_that_the_scheduler_does_not_hear_of_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another version of Dask here, calls to the workers that left waited for ever without a word."""
+    asked: list[tuple[str, int, str]] = []
+    backend = types.SimpleNamespace(
+        state=lambda run: types.SimpleNamespace(id="scan-1"),
+        resize=lambda *values: asked.append(values),
+        pool_address=lambda run: contextlib.nullcontext(types.SimpleNamespace(url="tls://node-0", tls="")),
+    )
+    monkeypatch.setattr("spotmpi.api.pools.targets.backend_of", lambda run, on: backend)
+    errors: list[PoolError] = [
+        PoolLost("it does not answer"),
+        PoolError("distributed 2026.8 here and 2026.7 in the pool"),
+    ]
+
+    def refuse(url: str, tls: str) -> Engine:
+        raise errors.pop(0)
+
+    monkeypatch.setattr("spotmpi.api.pools.Engine", refuse)
+    resize("scan", 2)  # it is not up yet
+    with pytest.raises(
+        SpotmpiError, match=r"run scan-1 gets 2 workers, of which .* knows nothing: distributed 2026\.8"
+    ):
+        resize("scan", 2)
+    assert asked == [("scan-1", 2, WORKER)] * 2
 
 
 @pytest.mark.parametrize(

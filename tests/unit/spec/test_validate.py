@@ -102,6 +102,7 @@ def test_numbers_of_nodes_that_cannot_share_the_batch_are_refused_with_those_tha
     assert problems({**values, "slots": 10, "nodes": [2, 3]}) == [
         "nodes = [2, 3]: 2 and 3 nodes of 10 slots cannot share a global batch of 48 samples equally: use another batch"
     ]
+    assert problems({**values, "args": ["--global-batch", "\N{SUPERSCRIPT TWO}"]}) == [], "the program refuses it"
     own = {**COMMAND, "nodes": [2, 4], "metrics": {"samples_per_iteration": 6}}
     assert problems(own) == [
         "nodes = [2, 4]: 4 nodes cannot share a global batch of 6 samples equally: use [2], or another batch"

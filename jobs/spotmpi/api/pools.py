@@ -26,7 +26,7 @@ from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.pools.pool import Pool, PoolSummary
 from spotmpi.pools.progress import print_message
 from spotmpi.spec.job import POOL
-from spotmpi.spec.source import Source
+from spotmpi.spec.source import Source, load_spec
 
 STAGES = {"prepare": WORKER, "postprocess": POSTPROCESS}  # the roles of the workers of a stream by what they do
 _CLOSED = "closed by its driver"
@@ -81,8 +81,8 @@ def resize(run: str, workers: int, on: TargetLike = None, stage: str | None = No
     if not is_count(workers):
         raise input_error("workers", workers, f"needs to be 1 or more; `spotmpi stop {run}` ends the run")
     backend = targets.backend_of(run, on)
-    run = backend.state(run).id
-    role = STAGES[stage or "prepare"]
+    state = backend.state(run)
+    run, role = state.id, STAGES[stage or "prepare"]
     backend.resize(run, workers, role)
     if role != WORKER:
         return  # calls are sent to a certain worker in a pool alone
@@ -92,6 +92,8 @@ def resize(run: str, workers: int, on: TargetLike = None, stage: str | None = No
     except PoolLost:
         pass  # it is not up, or not any more
     except PoolError as error:
+        if load_spec(RunPaths(Path(state.folder)).spec).launcher != POOL:
+            return
         remedy = f"`pool.scale({workers})` of its own driver tells it"
         raise SpotmpiError(
             f"run {run} gets {workers} workers, of which its scheduler knows nothing: {error}; {remedy}"

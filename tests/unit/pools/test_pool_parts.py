@@ -299,30 +299,28 @@ def test_a_pool_is_scaled_to_whole_numbers_alone(workers: Any) -> None:
         resize("scan-1", workers)
 
 
-def test_a_resize_that_the_scheduler_does_not_hear_of_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resize_that_the_scheduler_does_not_hear_of_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With another version of Dask here, calls to the workers that left waited for ever without a word."""
     asked: list[tuple[str, int, str]] = []
     backend = types.SimpleNamespace(
-        state=lambda run: types.SimpleNamespace(id="scan-1"),
+        state=lambda run: types.SimpleNamespace(id="scan-1", folder=str(tmp_path)),
         resize=lambda *values: asked.append(values),
         pool_address=lambda run: contextlib.nullcontext(types.SimpleNamespace(url="tls://node-0", tls="")),
     )
     monkeypatch.setattr("spotmpi.api.pools.targets.backend_of", lambda run, on: backend)
-    errors: list[PoolError] = [
-        PoolLost("it does not answer"),
-        PoolError("distributed 2026.8 here and 2026.7 in the pool"),
-    ]
+    errors = [PoolLost("it does not answer"), *(PoolError("distributed 2026.8 here") for _ in range(2))]
 
     def refuse(url: str, tls: str) -> Engine:
         raise errors.pop(0)
 
     monkeypatch.setattr("spotmpi.api.pools.Engine", refuse)
+    (tmp_path / "spec.toml").write_text('launcher = "pool"')
     resize("scan", 2)  # it is not up yet
-    with pytest.raises(
-        SpotmpiError, match=r"run scan-1 gets 2 workers, of which .* knows nothing: distributed 2026\.8"
-    ):
+    with pytest.raises(SpotmpiError, match="scan-1 gets 2 workers, of which its scheduler knows nothing: distributed"):
         resize("scan", 2)
-    assert asked == [("scan-1", 2, WORKER)] * 2
+    (tmp_path / "spec.toml").write_text('command = ["train"]')
+    resize("scan", 2)  # any worker of a stream takes its batches
+    assert asked == [("scan-1", 2, WORKER)] * 3
 
 
 @pytest.mark.parametrize(

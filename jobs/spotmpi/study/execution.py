@@ -116,29 +116,27 @@ def run_sweep(sweep: Sweep, runner: TrialRunner, echo: Echo, clock: Clock = time
         if sweep.study.from_file:
             echo(f"estimate: {budget.estimate(sweep.trials)}")
         sweep.limit_reached = None
-        for at in range(len(sweep.trials)):
-            if sweep.trials[at].finished:
-                continue
-            sweep.limit_reached = budget.exhausted(sweep.trials[at], sweep.trials)
-            if sweep.limit_reached:
-                echo(f"stopped: {sweep.limit_reached}; raise the limit and run the same command to continue")
-                break
-            _run_trial(sweep, sweep.trials[at], runner, echo, clock)
+        for trial in list(sweep.trials):
+            if trial.state == RUNNING:  # whatever the limits: it may have ended long ago, and costs until it does
+                trial = _resume_trial(sweep, trial, runner, echo, clock)
+            while not trial.finished and sweep.limit_reached is None:
+                sweep.limit_reached = budget.exhausted(trial, sweep.trials)
+                if sweep.limit_reached is None:
+                    trial = _run_trial(sweep, trial, runner, echo, clock)
+        if sweep.limit_reached is not None:
+            echo(f"stopped: {sweep.limit_reached}; raise the limit and run the same command to continue")
         sweep.save()
 
 
-def _run_trial(sweep: Sweep, trial: Trial, runner: TrialRunner, echo: Echo, clock: Clock) -> None:
+def _run_trial(sweep: Sweep, trial: Trial, runner: TrialRunner, echo: Echo, clock: Clock) -> Trial:
+    """The outcome of another try of a trial."""
     spec = sweep.study.spec_of(trial)
-    if trial.state == RUNNING:
-        trial = _resume_trial(sweep, trial, runner, echo, clock)
-    while not trial.finished:
-        run = runner.new_id(spec)
-        trial = dataclasses.replace(trial, state=RUNNING, runs=(*trial.runs, run))
-        sweep.update(trial)
-        echo(f"trial {trial.number} of {len(sweep.trials)}: {describe(sweep.study, trial)}, run {run}")
-        begun = clock()
-        state = runner.run(spec, run)
-        trial = sweep.update(_with_outcome(sweep, _with_time(trial, state, clock() - begun), state, echo))
+    run = runner.new_id(spec)
+    trial = sweep.update(dataclasses.replace(trial, state=RUNNING, runs=(*trial.runs, run)))
+    echo(f"trial {trial.number} of {len(sweep.trials)}: {describe(sweep.study, trial)}, run {run}")
+    begun = clock()
+    state = runner.run(spec, run)
+    return sweep.update(_with_outcome(sweep, _with_time(trial, state, clock() - begun), state, echo))
 
 
 def _resume_trial(sweep: Sweep, trial: Trial, runner: TrialRunner, echo: Echo, clock: Clock) -> Trial:

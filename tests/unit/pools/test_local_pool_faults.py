@@ -88,7 +88,7 @@ def test_a_fault_that_no_process_of_the_pool_can_have_is_refused(
     target: Target, member: Member, fault: str, problem: str
 ) -> None:
     with spotmpi.pool(workers=2, on=target) as pool:
-        wait_until(lambda: len(pool.workers) == 2)
+        wait_until(lambda: [worker.connected for worker in pool.workers] == [True, True])
         with pytest.raises(InputError, match=problem):
             targets.backend(target).inject_fault(pool.id, member, fault)
 

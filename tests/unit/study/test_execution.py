@@ -67,6 +67,34 @@ def test_a_time_limit_counts_failed_tries_too(tmp_path: Path) -> None:
     assert states(sweep) == ["succeeded", "pending", "pending"]
 
 
+def test_a_limit_holds_between_two_tries_of_a_trial(tmp_path: Path) -> None:
+    """All of the tries that `retries` allows began, however much the failed ones had cost."""
+    limits = {"time": "3m", "trial": "60s"}
+    sweep = open_study(tmp_path, study_of({"nodes": [1]}, repeats=2, retries=9, limits=limits))
+    runner = FakeRunner(dict.fromkeys(range(1, 9), "failed"), seconds=60)
+    carry_out(sweep, runner)
+    assert (len(runner.started), states(sweep)) == (3, ["pending", "pending"])
+    assert load_sweep(sweep.folder).trials[0].failures == 3
+
+
+def test_the_result_of_a_trial_that_was_running_is_taken_though_a_limit_is_reached(tmp_path: Path) -> None:
+    """Nobody looked at its run any more, which may have ended long ago, or still cost money."""
+    limits = {"time": "90s", "trial": "60s"}
+    sweep = open_study(tmp_path, study_of({"nodes": [1]}, repeats=3, limits=limits))
+    runner = FakeRunner({2: "power cut"}, seconds=60)
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(replaced_limit(sweep, 1000.0), runner)
+    runner.states["run-2"] = "succeeded"
+    carry_out(sweep, runner)
+    assert states(sweep) == ["succeeded", "succeeded", "pending"]
+
+
+def replaced_limit(sweep: Sweep, seconds: float) -> Sweep:
+    """The same sweep with another limit of its time, as after a change of the study file."""
+    study = replace(sweep.study, budget=replace(sweep.study.budget, time_limit=seconds))
+    return replace(sweep, study=study)
+
+
 def test_a_trial_that_was_stopped_after_its_sweep_costs_what_it_took(tmp_path: Path) -> None:
     sweep, runner = open_study(tmp_path, study_of({"nodes": [1]}, repeats=1)), FakeRunner({1: "power cut"}, seconds=60)
     with pytest.raises(KeyboardInterrupt):

@@ -201,7 +201,10 @@ class Pool:
         """Copy a file or folder to every worker, including later ones; modules are reloaded."""
         from spotmpi.programs.pool.files import read
 
-        source = Path(path).absolute()
+        # The name of ".." is that of this folder: as "..", its files would be written above the folders of workers.
+        source = Path(os.path.normpath(Path(path).absolute()))
+        if not source.name:
+            raise ValueError(f"path = {str(path)!r}: a file or folder with a name is uploaded, not the root of all")
         self._opened().upload(source.name, read(source))
 
     def scale(self, workers: int) -> None:

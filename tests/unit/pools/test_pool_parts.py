@@ -281,6 +281,25 @@ def test_a_map_begins_with_few_calls_since_their_results_may_be_large(window: in
         opened.map(len)
 
 
+def test_an_upload_of_the_folder_above_has_the_name_of_that_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files were written above the folder of each worker, where the keys of the run are on this machine."""
+    (tmp_path / "flow" / "inner").mkdir(parents=True)
+    (tmp_path / "flow" / "scan.py").write_text("1")
+    monkeypatch.chdir(tmp_path / "flow" / "inner")
+    uploads: list[tuple[str, dict[str, bytes]]] = []
+    opened = Pool(None)  # type: ignore[arg-type]
+    opened._engine = types.SimpleNamespace(  # type: ignore[assignment]
+        is_copy=False, upload=lambda *upload: uploads.append(upload)
+    )
+    for path in ("..", "../inner/..", tmp_path / "flow"):
+        opened.upload(path)
+    assert uploads == [("flow", {"flow/scan.py": b"1"})] * 3
+    with pytest.raises(ValueError, match="path = '/': a file or folder with a name"):
+        opened.upload("/")
+
+
 def test_items_whose_number_cannot_be_told_have_a_bar_without_it() -> None:
     class Items(list[int]):
         def __len__(self) -> int:

@@ -16,6 +16,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.report.figures import MISSING, number
 from spotmpi.report.report import Section
 from spotmpi.runs import reader
+from spotmpi.runs.node_usage import last_report
 
 _HOUR = 3600.0
 
@@ -55,8 +56,9 @@ def paid(paths: RunPaths) -> list[Paid]:
     seconds: list[float] = []
     for submission, own in groupby(attempts, lambda each: submissions.number_of(each["attempt"])):
         group = list(own)
-        end = group[-1].get("ended") or submissions.ends.get(submission) or _last_report(paths, group[-1])
-        seconds += outcomes.node_seconds(group, end)
+        last = group[-1]
+        end = last.get("ended") or submissions.ends.get(submission) or last_report(paths, last["attempt"])
+        seconds += outcomes.node_seconds(group, last["started"] if end is None else end)
     return [
         Paid(
             paths.id,
@@ -181,12 +183,6 @@ def _placements(paths: RunPaths) -> tuple[dict[int, dict[str, Any]], _Submission
         elif event.get("event") in record.TERMINAL:
             submissions.ends[number] = event["t"]
     return places, submissions
-
-
-def _last_report(paths: RunPaths, attempt: AttemptRecord) -> float:
-    """When an attempt without an end was last known to run, in Unix seconds."""
-    reports = (line["t"] for line in reader.lines(paths.metrics) if line.get("attempt") == attempt["attempt"])
-    return max(reports, default=attempt["started"])
 
 
 def _machine(attempt: AttemptRecord, key: str) -> str | None:

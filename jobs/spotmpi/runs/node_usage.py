@@ -53,15 +53,21 @@ def _worker_uses(paths: RunPaths) -> Iterator[tuple[str, float, float, float | N
         ends[worker] = until or time
         return name, since, time, until
 
+    latest, submitted = 0.0, False  # when anything was recorded
     for event in reader.lines(paths.events):
         kind, worker = event.get("event"), event.get("member", event.get("standby"))
+        if kind == record.SUBMITTED and submitted:  # again, without an end: agents and workers were lost
+            yield from [use(each, latest) for each in list(joined)]
+        submitted = submitted or kind == record.SUBMITTED
+        latest = float(event["t"])
         if kind == record.JOINED:
             joined[worker] = event
         elif kind in (record.LEFT, record.PROMOTED) and worker in joined:
             yield use(worker, float(event["t"]))
         elif kind in _ENDS:
             yield from [use(each, float(event["t"])) for each in list(joined)]
-    yield from [use(each, None) for each in list(joined)]
+    end = latest if joined and _is_lost(paths) else None
+    yield from [use(each, end) for each in list(joined)]
 
 
 def worker_machines(paths: RunPaths) -> dict[str, str]:
@@ -96,16 +102,35 @@ def all_uses(folder: Path) -> list[Usage]:
 
 
 def _attempts(paths: RunPaths) -> Iterator[tuple[dict[str, Any], float | None]]:
-    """Each start of an attempt, and when it ended according to the events (None: still running)."""
+    """Each start of an attempt, and when it ended according to the events (None: still running).
+
+    One that was lost with its agent ended with its last report, as far as is known.
+    """
     start: dict[str, Any] | None = None
     for event in reader.lines(paths.events):
         if start is not None and event.get("event") in _ENDS:
             yield start, float(event["t"])
             start = None
         elif event.get("event") == record.STARTED:
+            if start is not None:
+                yield start, _last_known(paths, start)
             start = event
     if start is not None:
-        yield start, None
+        yield start, _last_known(paths, start) if _is_lost(paths) else None
+
+
+def _last_known(paths: RunPaths, start: dict[str, Any]) -> float:
+    return max(float(start["t"]), last_report(paths, int(start.get("attempt", 0))) or 0.0)
+
+
+def last_report(paths: RunPaths, attempt: int) -> float | None:
+    """When an attempt reported last, in Unix seconds; None where it never did."""
+    return max((line["t"] for line in reader.lines(paths.metrics) if line.get("attempt") == attempt), default=None)
+
+
+def _is_lost(paths: RunPaths) -> bool:
+    """Whether nobody is left to record the end of a run."""
+    return reader.state(paths).state == record.LOST
 
 
 def _owner_and_team(paths: RunPaths) -> tuple[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from spotmpi.core.names import RunPaths
 from spotmpi.runs.node_usage import machine_kinds, machine_uses
 
@@ -60,7 +62,8 @@ def test_a_pod_that_stands_by_is_counted_until_it_is_promoted(tmp_path: Path) ->
     assert machine_kinds(paths)["s"] == ("g5.xlarge", None, None)
 
 
-def test_a_worker_that_joins_the_next_node_0_is_counted_once(tmp_path: Path) -> None:
+def test_a_worker_that_joins_the_next_node_0_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spotmpi.runs.reader.alive", lambda paths: True)  # its agent works
     paths = pool(
         tmp_path,
         joined(30.0, 0, "a", 25.0),
@@ -75,3 +78,21 @@ def test_a_worker_that_joins_the_next_node_0_is_counted_once(tmp_path: Path) -> 
         joined(71.0, 0, "a", 25.0),
     )
     assert [use for use in uses(paths) if use[0] == "a"] == [("a", 25.0, 30.0, 50.0), ("a", 50.0, 71.0, None)]
+
+
+def test_a_run_that_was_lost_held_its_machines_until_its_last_report(tmp_path: Path) -> None:
+    """It was charged until now, and after a resume not at all."""
+    report = {"t": 75.0, "attempt": 1, "member": "node/0", "kind": "metric", "iteration": 1}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(report) + "\n")
+    lost = pool(tmp_path, joined(30.0, 0, "a", 25.0), joined(70.0, 1, "b", 65.0))
+    held = [("a", 25.0, 30.0, 70.0), ("b", 65.0, 70.0, 70.0), ("small", 10.0, 20.0, 75.0)]
+    assert sorted(uses(lost)) == held
+    resumed = pool(
+        tmp_path,
+        joined(30.0, 0, "a", 25.0),
+        joined(70.0, 1, "b", 65.0),
+        {"t": 900.0, "event": "submitted", "name": "pool", "owner": "ann"},
+        {"t": 910.0, "event": "started", "attempt": 2, "machines": [{"name": "later", "since": 905.0}]},
+        {"t": 950.0, "event": "stopped"},
+    )
+    assert sorted(uses(resumed)) == sorted([*held, ("later", 905.0, 910.0, 950.0)])

@@ -79,6 +79,7 @@ def test_a_finished_runs_cost_is_saved_and_outlives_its_environment(
     assert cost_at(99) == first and account.requests == []
 
     # A resumed run is computed again, and so is one whose saved cost is unreadable.
+    monkeypatch.setattr("spotmpi.runs.reader.alive", lambda paths: True)
     events = tmp_path / "big" / "events.jsonl"
     more = {"t": T0 + 4 * HOUR, "event": "started", "attempt": 3, "machines": [{"member": "node/0", "instance": ONE}]}
     events.write_text(events.read_text() + json.dumps(more) + "\n")

@@ -25,7 +25,7 @@ CHECKPOINT = "checkpoint"  # a checkpoint is whole: iteration, path, seconds, re
 RESULT = "result"  # once at the end: iteration, final scalars, parameters (checksum)
 FATAL = "fatal"  # starting again cannot help: reason
 # From every rank that takes batches of a stream, with counts since it began: rank, ranks, workers, batches, bytes,
-# seconds, waited (seconds, for batches), preparing (seconds of workers), under_way (chunks) and skipped (batches); and
+# seconds, waited (seconds, for batches), preparing (seconds of workers), in_flight (chunks) and skipped (batches); and
 # source: the digest of the source list.
 # After a long wait also pending: batch, rows, worker and seconds of what it waits for; such a line is no progress.
 STREAM = "stream"
@@ -47,7 +47,7 @@ STREAM_COUNTS = (
     "seconds",
     "waited",
     "preparing",
-    "under_way",
+    "in_flight",
     "skipped",
 )
 

@@ -54,11 +54,11 @@ class AsyncPool:
         self,
         function: Callable[..., Any],
         *iterables: Iterable[Any],
-        window: int | None = None,
+        buffersize: int | None = None,
         progress: bool | None = None,
     ) -> AsyncIterator[Any]:
         """The results of a call for each item, in the order of the items, as soon as available."""
-        results = self._pool.map(function, *iterables, window=window, progress=progress)
+        results = self._pool.map(function, *iterables, buffersize=buffersize, progress=progress)
         while (result := await asyncio.to_thread(next, results, _END)) is not _END:
             yield result
 

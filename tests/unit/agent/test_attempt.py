@@ -158,7 +158,7 @@ USED = protocol.encode(
     seconds=0,
     waited=0,
     preparing=0,
-    under_way=0,
+    in_flight=0,
     skipped=0,
 )
 UNUSED = "the program took no batch of its stream: iterate in it over spotmpi.stream(), or remove the table [stream]"

@@ -18,7 +18,7 @@ _READS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime
 _READS |= {("datetime", "today"), ("path", "getmtime"), ("path", "getctime"), ("path", "getatime")}
 _STATUS = {f"st_{which}time{unit}" for which in "mca" for unit in ("", "_ns")}
 # As variables, attributes and keys of JSON objects are called that hold a recorded time.
-_RECORDED = {"t", "started", "ended", "present", "submitted", "creationTimestamp", "began", "created"}
+_RECORDED = {"t", "started", "ended", "allocated", "submitted", "creationTimestamp", "began", "created"}
 _RECORDED |= {"allocated_since"}
 _RECORDED |= {"since", "first_iteration_time", "time", "newest_time", "lastTimestamp", "eventTime", "finishedAt"}
 _CLOCKS = {"now", "unix_time", "submission_time", "clock", "_clock", "CLOCK", "_event_time"}  # what gives such a time
@@ -97,7 +97,6 @@ COMPARISONS = {
         4,
         f"{NO_TIME}; limits.run counts from the submission",
     ),
-    "jobs/spotmpi/agent/fetch.py": (1, NO_TIME),
     "jobs/spotmpi/agent/outcomes.py": (
         4,
         "pauses between agents on two machines, from 0 to 10 min; what records of old agents lack",

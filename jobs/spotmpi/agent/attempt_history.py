@@ -182,7 +182,7 @@ class AttemptHistory:
             "version": ATTEMPT_VERSION,
             "attempt": number,
             "node": 0,
-            "present": self.allocated_since,
+            "allocated": self.allocated_since,
             "started": started,
             "ended": self.clock(),
             "elapsed": self.clock.elapsed() - self._elapsed_from,

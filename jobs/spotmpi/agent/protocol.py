@@ -18,7 +18,7 @@ KEY = "spotmpi"
 CONTEXT = "context"  # once at start: world_size, hosts, versions, samples_per_iteration, total_iterations, work
 RESUMED = "resumed"  # after a checkpoint was loaded: iteration, path
 # Every reporting interval: iteration, time, epoch, seconds (one per iteration), waited (seconds, for batches),
-# ranks (the seconds of every rank, packed), any scalars; cut (true) where notice ended the interval early.
+# ranks (the seconds of every rank, packed), any scalars; interrupted (true) where notice ended the interval early.
 METRIC = "metric"
 EVALUATION = "evaluation"  # outside timed windows: iteration, any scalars
 CHECKPOINT = "checkpoint"  # a checkpoint is whole: iteration, path, seconds, reason (timer, notice, end)
@@ -32,7 +32,7 @@ STREAM = "stream"
 
 # Keys that no group of a metrics pattern may use: only protocol lines can fill them, or the record fills them itself.
 RESERVED_KEYS = frozenset(
-    {"seconds", "waited", "ranks", "cut", "hosts", "versions", "t", "uptime", "attempt", "member", "kind"}
+    {"seconds", "waited", "ranks", "interrupted", "hosts", "versions", "t", "uptime", "attempt", "member", "kind"}
 )
 
 _START = b'{"spotmpi":'

@@ -43,7 +43,7 @@ class AttemptRecord(_AttemptBase, total=False):
 
     version: int
     node: int
-    present: float  # Unix seconds from which on the attempt had its nodes
+    allocated: float  # Unix seconds from which on the attempt had its nodes
     ended: float
     elapsed: float  # seconds for which the attempt had its nodes, by a clock that nobody sets
     reason: Optional[str]
@@ -94,7 +94,7 @@ class Greeting(TypedDict, total=False):
     machine: Dict[str, Any]
 
 
-_SECONDS = ("started", "ended", "present", "elapsed")
+_SECONDS = ("started", "ended", "allocated", "elapsed")
 _SECONDS_OR_NONE = ("first_iteration_time", "start")
 
 

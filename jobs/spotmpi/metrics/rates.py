@@ -166,7 +166,7 @@ class _Attempt:
     disturbed: set[int] = field(default_factory=set)  # iterations next to an evaluation or checkpoint
     first: int | None = None  # its first iteration
     before: tuple[Line, int] | None = None  # the last metric line and its iteration
-    cut: int = 0  # iterations of the window in which the interruption notice arrived
+    interrupted: int = 0  # iterations of the window in which the interruption notice arrived
 
 
 def read(lines: Iterable[Line]) -> Training:
@@ -263,8 +263,8 @@ def _measure(attempt: _Attempt, line: Line, iteration: int) -> None:
     if attempt.first is None:
         attempt.first = window.first
     attempt.before = (line, iteration)
-    if line.get("cut"):
-        attempt.cut = len(window.seconds)
+    if line.get("interrupted"):
+        attempt.interrupted = len(window.seconds)
     elif window.seconds:
         attempt.windows.append(window)
 
@@ -305,7 +305,7 @@ def _rates(attempts: list[_Attempt]) -> Rates | None:
 def _interrupted(attempt: _Attempt, later: list[int]) -> int:
     """The iterations in the interrupted window of an attempt that the next attempt does not repeat."""
     if not later or not attempt.windows or attempt.windows[-1].by_arrival:
-        return attempt.cut
+        return attempt.interrupted
     return max(later[0] - attempt.windows[-1].last - 1, 0)
 
 

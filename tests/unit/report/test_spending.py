@@ -91,7 +91,7 @@ def test_without_a_price_an_interruption_cost_seconds_and_iterations(tmp_path: P
     for number, cause, lost in ((1, "interruption", None), (2, "succeeded", 3)):
         folder = tmp_path / "x-1" / "attempts" / str(number)
         folder.mkdir(parents=True)
-        times = {"present": 100.0 * number, "started": 100.0 * number, "ended": 100.0 * number + 98, "elapsed": 98.0}
+        times = {"allocated": 100.0 * number, "started": 100.0 * number, "ended": 100.0 * number + 98, "elapsed": 98.0}
         attempt = {"cause": cause, "reason": "lost x-1-node-1", "last_iteration": 50 * number, "start": 1.5, **times}
         (folder / "node-0.json").write_text(json.dumps(attempt | {"lost_iterations": lost}))
     (interruptions,) = spending_sections([RunPaths(tmp_path / "x-1")])
@@ -104,7 +104,7 @@ def test_a_report_of_runs_has_both_sections(tmp_path: Path) -> None:
     for number, cause in ((1, "interruption"), (2, "succeeded")):
         folder = paths.folder / "attempts" / str(number)
         folder.mkdir(parents=True)
-        times = {"present": 100.0 * number, "started": 100.0 * number, "ended": 100.0 * number + 50, "elapsed": 50.0}
+        times = {"allocated": 100.0 * number, "started": 100.0 * number, "ended": 100.0 * number + 50, "elapsed": 50.0}
         attempt = {"cause": cause, "last_iteration": 100 * number, "world": world, "start": 10.0, **times}
         (folder / "node-0.json").write_text(json.dumps(attempt))
     report = gather(["run-1"], tmp_path, recorded_runs.NOW)

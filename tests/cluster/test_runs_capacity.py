@@ -347,7 +347,7 @@ def test_a_run_that_fell_back_to_on_demand_nodes_goes_back_to_spot_nodes_at_a_ch
     assert followed.end(2 * LIMIT).kind == "succeeded", followed.recent_events()
     decisions = [event.values for event in followed.events if event.kind == record.PLACED]
     assert [(each["group"], each["rate"]) for each in decisions] == [("near", 1.0), ("far", 40.0), ("near", 1.0)]
-    assert decisions[2]["reason"].startswith("back to spot nodes, at a checkpoint: $1.00 in place of $40.00 per hour")
+    assert decisions[2]["reason"].startswith("back to spot nodes, at a checkpoint: $1.00 instead of $40.00 per hour")
     summary = followed.summary()
     assert summary["iteration"] == total and len(summary["attempts"]) == 2
     assert summary["attempts"][1]["lost_iterations"] <= 1, summary["attempts"]

@@ -324,7 +324,7 @@ class Attempt:
             patience = self.plan["limits"]["no_progress"]
             text = (
                 "rank %d has printed %s, and there was no progress for %g s. If it was not caught, MPI_Finalize waits "
-                "for the other ranks: with `python -m mpi4py` in place of `python` all end at once%s"
+                "for the other ranks: with `python -m mpi4py` instead of `python` all end at once%s"
             )
             end = "; the attempt ends after limits.no_progress (%gs)" % patience if patience else ""
             text %= (rank, exception, EXCEPTION_PATIENCE, end)

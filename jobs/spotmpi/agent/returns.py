@@ -45,7 +45,7 @@ def find_return(
         paid = ((own + other) * start + own * unsaved) / 3600.0
         if saved > paid:
             text = (
-                "back to spot nodes, at a checkpoint: $%.2f in place of $%.2f per hour saves $%.2f, a start costs $%.2f"
+                "back to spot nodes, at a checkpoint: $%.2f instead of $%.2f per hour saves $%.2f, a start costs $%.2f"
             )
             return Return(there, text % (other, own, saved, paid))
     return None

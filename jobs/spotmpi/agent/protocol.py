@@ -27,7 +27,7 @@ FATAL = "fatal"  # starting again cannot help: reason
 # From every rank that takes batches of a stream, with counts since it began: rank, ranks, workers, batches, bytes,
 # seconds, waited (seconds, for batches), preparing (seconds of workers), in_flight (chunks) and skipped (batches); and
 # source: the digest of the source list.
-# After a long wait also pending: batch, rows, worker and seconds of what it waits for; such a line is no progress.
+# After a long wait also pending: batch, rows, worker and seconds of what it waits for; such a line is not progress.
 STREAM = "stream"
 
 # Keys that no group of a metrics pattern may use: only protocol lines can fill them, or the record fills them itself.
@@ -145,7 +145,7 @@ def read_json(text: str) -> Any:
     a question mark.
 
     Raises:
-        ValueError: *text* is no JSON, or nested more than `MAX_DEPTH` levels deep.
+        ValueError: *text* is not JSON, or nested more than `MAX_DEPTH` levels deep.
     """
     try:
         value = _READER.decode(text)
@@ -157,7 +157,7 @@ def read_json(text: str) -> Any:
 
 
 def number(text: str) -> int | float | None:
-    """The number in *text*; None for one that a float cannot hold, such as nan, ValueError where it is no number."""
+    """The number in *text*; None for one that a float cannot hold, such as nan, ValueError where it is not a number."""
     try:
         return _whole(text)
     except ValueError:

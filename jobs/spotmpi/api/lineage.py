@@ -105,7 +105,7 @@ def _file_node(path: str, name: str, manifest: Manifest, store: Store) -> Node:
     file = next((each for each in manifest.files if each.path == name), None)
     found = store.storage.digest(f"{folder(manifest.reference)}/files/{name}")
     if file is None:
-        raise input_error("FILE", path, f"is no file of {manifest}: somebody has added it")
+        raise input_error("FILE", path, f"is not a file of {manifest}: somebody has added it")
     state = "missing" if found is None else "as recorded" if found == (file.bytes, file.sha256) else "changed since"
     facts = {"bytes": file.bytes, "sha256": file.sha256, "rows": file.rows, "state": state}
     return Node(FILE, path, _known(facts), (entry_node(manifest, store, file),))

@@ -88,7 +88,7 @@ def _named(paths: RunPaths, files: Sequence[str | Path]) -> dict[str, Path]:
                     "file", str(source), f"has the name of another one, {sources[path]}: rename one of them"
                 )
         if not below or not below[0].is_file():
-            raise input_error("file", str(each), f"is no file or folder with files in {names.shown(paths.folder)}")
+            raise input_error("file", str(each), f"is not a file or folder with files in {names.shown(paths.folder)}")
     return sources
 
 
@@ -226,7 +226,7 @@ def push(
     With *sign_key*, a PEM file with a private key, the digest is signed as `cosign sign --key` does.
 
     Raises:
-        InputError: there is no such model or key, or *image* is no reference.
+        InputError: there is no such model or key, or *image* is not a reference.
         SpotmpiError: a file is damaged, or the registry cannot be reached or refuses.
     """
     from spotmpi.api import model_registry  # few models are pushed or pulled
@@ -247,7 +247,7 @@ def pull_to_store(
     the one under which it was pushed.
 
     Raises:
-        InputError: *image* is no ``REGISTRY/NAME:TAG``, or there is no such key.
+        InputError: *image* is not ``REGISTRY/NAME:TAG``, or there is no such key.
         SpotmpiError: there is none, it was not pushed by `push`, is not signed by the key or damaged, the store has
             other files under its key, or the registry cannot be reached.
     """

@@ -212,7 +212,7 @@ class Store:
         with ThreadPoolExecutor(_THREADS) as threads:
             lines = [line for line in threads.map(check, manifest.files) if line]
         more = sorted({*self.storage.files(place)} - {file.path for file in manifest.files})
-        lines += [f"{manifest}: {path} is no file of it" for path in more]
+        lines += [f"{manifest}: {path} is not a file of it" for path in more]
         lines += [f"{manifest}: its parent {each} is missing" for each in manifest.parents if self.get(each) is None]
         return lines
 

@@ -173,7 +173,7 @@ def _cheapest(forecasts: Sequence[NodeForecast], goal: Goal) -> NodeForecast | N
 def _last_paying(model: Model, nodes: Sequence[int], min_efficiency: float) -> int | None:
     """The largest count, up to the largest of *nodes*, at which the last node added was worth its price.
 
-    The model is scaled such that it agrees with the measured rates: its error at one of them is no gain of a node.
+    The model is scaled such that it agrees with the measured rates: its error at one of them is not a gain of a node.
     """
     import numpy
 

@@ -172,7 +172,7 @@ class Repository:
             raise SpotmpiError(f"{self.image} is not what its digest says, the registry sent {digest}: {remedy}")
         if manifest := _object(response):
             return manifest, digest
-        raise SpotmpiError(f"the manifest of {self.image} is no JSON object: name a model, as it was pushed")
+        raise SpotmpiError(f"the manifest of {self.image} is not a JSON object: name a model, as it was pushed")
 
     def referrers(self, digest: str) -> list[dict[str, Any]]:
         """The descriptors of manifests that refer to one; of a registry without an API for them those of its tag."""
@@ -213,7 +213,7 @@ class Repository:
         return response
 
     def _limit(self, response: httpx2.Response) -> None:
-        """Let no answer fill the memory: what is no blob is small, also of logins and redirects."""
+        """Let no answer fill the memory: what is not a blob is small, also of logins and redirects."""
         if response.status_code == 200 and response.request.extensions.get(_BLOB):
             return
         response.headers.pop("Content-Encoding", None)  # which was not asked for

@@ -159,7 +159,7 @@ def share(text: str) -> float:
 
 
 def describe_options(options: argparse.Namespace, framework: str, versions: Mapping[str, str]) -> dict[str, object]:
-    """The options and versions for a context line, without paths, which are no part of the work."""
+    """The options and versions for a context line, without paths, which are not part of the work."""
     values = {name: value for name, value in sorted(vars(options).items()) if not isinstance(value, Path)}
     return {"framework": framework, "versions": dict(versions), "options": values}
 

@@ -211,7 +211,7 @@ def _flags(runs: Sequence[TrialResult], spread: float | None, efficiency: float 
     if any(run.oversubscribed for run in runs):
         result.append("oversubscribed")
     if any(run.training.context.get("allreduce") is False for run in runs):
-        result.append("without allreduce: this is no training")
+        result.append("without allreduce: this is not training")
     if any(run.synthetic for run in runs):
         result.append("synthetic data: only times are meaningful")
     if any(run.training.rates and run.training.rates.by_arrival for run in runs):

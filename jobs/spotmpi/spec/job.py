@@ -45,7 +45,7 @@ def duration(value: float) -> str:
 
 
 def read_duration(field: str, text: str) -> float:
-    """Seconds from *text*; InputError that names *field* if it is no duration."""
+    """Seconds from *text*; InputError that names *field* if it is not a duration."""
     try:
         return float(str(seconds(text)))
     except ValueError:

@@ -72,7 +72,7 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup], gang: bool = True) -> Cho
     """The groups that the spec names, or else the first that it fits; the problems if there is none.
 
     A spec without GPUs takes groups without GPUs first; if pods fill nodes with GPUs, each slot gets its share.
-    Only nodes that are no *gang* may be of several groups, all in one zone. The fallbacks of a gang are the same group
+    Only nodes outside of a *gang* may be of several groups, all in one zone. The fallbacks of a gang are the same group
     in other zones, as long as no queue decides where its nodes come from.
     """
     if spec.capacity.order:
@@ -290,7 +290,7 @@ def _without_groups(name: str, groups: Sequence[NodeGroup]) -> str:
 def _conflicts(spec: JobSpec, field: str, value: object) -> Iterable[Problem]:
     """What does not go together with *field* of the table `capacity`, a gang being moved from group to group."""
     if spec.pool is not None:
-        remedy = "workers of a pool are no gang: name their groups in pool.node_groups"
+        remedy = "workers of a pool are not a gang: name their groups in pool.node_groups"
         yield Problem(field, value, remedy)
     if spec.kubernetes.queue:
         remedy = f"Kueue would decide where the nodes come from as well: remove it, or {field}"

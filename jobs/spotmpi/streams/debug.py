@@ -1,4 +1,4 @@
-"""Finds a `prepare` that is no function of its arguments: a second worker prepares a sample of batches too."""
+"""Finds a `prepare` that is not a function of its arguments: a second worker prepares a sample of batches too."""
 
 from __future__ import annotations
 

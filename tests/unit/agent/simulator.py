@@ -9,7 +9,7 @@ behaves as the originals do:
 - JobSet (its failure policy is in `plan.manifests`) starts all pods anew when one fails: exit code 75 or a disruption
   counts towards nothing, any other code but 78 towards ``maxRestarts``, and 78 ends it. A pod that is deleted gets
   SIGTERM, and SIGKILL after ``terminationGracePeriodSeconds``, which is `END_TIME` more than `checkpoint.grace`: that
-  is no disruption, but any other code. Its successor starts once it is gone, unless it was deleted by force: then it
+  is not a disruption, but any other code. Its successor starts once it is gone, unless it was deleted by force: then it
   goes on until its machine is gone.
 - Pods that stand by are ready a while after those of the nodes; `Assignment` decides which one replaces a lost node.
 - Where a JobSet *replaces* single nodes, such a failure starts one pod anew, and agents of others go on: those of the
@@ -800,7 +800,7 @@ class World:
         self.at(self.schedule.grace, take)
 
     def _delete(self, value: int) -> None:
-        """Node 0's pod is deleted, which is no disruption: killed at the end of its grace, it has failed."""
+        """Node 0's pod is deleted, which is not a disruption: killed at the end of its grace, it has failed."""
         agent = self.jobset.agent
         self.give_notice(agent)
 
@@ -885,7 +885,7 @@ class World:
         self.rate = 3600.0 * (1 + abs(value) % 3) / 2.0
 
 
-WRITE = os.write  # of ranks, whose pipes are no files of the volume
+WRITE = os.write  # of ranks, whose pipes are not files of the volume
 
 
 @contextlib.contextmanager

@@ -141,8 +141,8 @@ def test_a_plan_builds_nothing_and_says_so(spec: Path, pool: InProcess) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("sets:numbers", "sets:absent", "sets:absent is no data set: mark the function with @spotmpi.dataset"),
-        ("sets:numbers", "sets:plain", "sets:plain is no data set"),
+        ("sets:numbers", "sets:absent", "sets:absent is not a data set: mark the function with @spotmpi.dataset"),
+        ("sets:numbers", "sets:plain", "sets:plain is not a data set"),
         ("sets:numbers", "nowhere:numbers", "cannot be imported: No module named 'nowhere'; add its folder as `code`"),
         ("sets:numbers", "numbers", "write module:function, such as sets:ratings"),
         ('raw = "raw/*.csv", ', "", "missing a required argument: 'raw'"),

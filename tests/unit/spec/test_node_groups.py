@@ -250,7 +250,7 @@ def test_groups_of_an_order_have_as_many_efa_interfaces_and_a_pool_has_no_gang_t
     )
     pool = {"launcher": "pool", "pool": {"count": 2}, "program": None}
     assert refusal_of([T4], **pool, capacity={"order": ["g4dn"]}) == (
-        "capacity.order = ['g4dn']: workers of a pool are no gang: name their groups in pool.node_groups"
+        "capacity.order = ['g4dn']: workers of a pool are not a gang: name their groups in pool.node_groups"
     )
 
 

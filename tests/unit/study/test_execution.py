@@ -34,7 +34,7 @@ def test_the_estimate_names_unknown_durations_and_exceeded_limits() -> None:
     assert tight.endswith("; exceeds limits.time = '2m' and limits.money = 0.1, where it will stop")
     micro_benchmark = Trial(11, "base", 2, 0, "succeeded", role="allreduce", seconds=2.0)
     assert "about 5 min" in Budget(trial_seconds=30).estimate([*trials, micro_benchmark]), (
-        "a micro-benchmark is no training"
+        "a micro-benchmark is not training"
     )
 
 

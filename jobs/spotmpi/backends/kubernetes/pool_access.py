@@ -59,7 +59,7 @@ def pool_address(open_api: Callable[[], ClusterApi], run: str, state: Callable[[
 
     Raises:
         UnknownRun: there is no such run.
-        InputError: it is no pool.
+        InputError: it is not a pool.
         SpotmpiError: it ended before.
     """
     files = call(_wait_for_files(open_api(), run, state))

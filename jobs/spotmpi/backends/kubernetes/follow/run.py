@@ -281,7 +281,7 @@ class ClusterFollower:
             self._without_events(error)
 
     def _without_events(self, error: ApiError) -> None:
-        """Note that events can't be read: the pods' own conditions remain. A busy server is no lack of a right."""
+        """Note that events can't be read: the pods' own conditions remain. A busy server is not a lack of a right."""
         self._seen.events_forbidden = error.status.code == HTTPStatus.FORBIDDEN
 
     def _add_event(self, event: Object) -> None:

@@ -161,7 +161,6 @@ def predict(
     model: str,
     data: str | Path | DataSet,
     function: str | Function,
-    prepare: str | Function | None = None,
     *,
     keep: str | None = None,
     source: Source | None = None,
@@ -172,7 +171,7 @@ def predict(
 
     *function* is that of a `spotmpi.pipeline`: it gets the batches, loads the model once by `spotmpi.checkpoint.read`,
     and yields a result for each batch. Functions may be named, as ``flow:predict``. *source* is a spec for resources
-    and limits; *options* are other keys of the table ``[stream]``, such as ``batch=4096, write="jsonl"``.
+    and limits; *options* are those of the pipeline, such as ``prepare=flow.prepare, batch=4096, write="jsonl"``.
 
     Raises:
         InputError: there is no such model or data set, or all problems of the spec.
@@ -184,7 +183,7 @@ def predict(
     chosen = find(model)
     name = check_name(keep) if keep else _name_of_results(chosen, data)
     reference = f"models:{chosen.name}@{chosen.key}"
-    started = pipeline(data, prepare, predict=function, **options)
+    started = pipeline(data, predict=function, **options)
     state = started.run(source, [f'init="{reference}"', f'keep="{name}"'], on)
     if state.state != "succeeded":
         raise NotPredicted(f"the prediction {state.id} {state.state}: {state.reason or 'no reason is recorded'}")

@@ -43,26 +43,29 @@ def next_state(
     idle = {number: max(since, last["t"]) for number, since in gang.nodes if number not in used}
     if not idle or now - min(idle.values()) < capacity["partial"]:
         return None
-    pause = capacity["partial"]
-    if away is not None and away["used"] == len(used):
-        pause = max(pause, min(2.0 * away["pause"], capacity["retry"]))
     others = [number for number in range(sizes[-1]) if number not in used]
+    pause = _pause(away, len(used), capacity)
     values = placement.idle_values(state, list(idle.values()), capacity, sizes, now)
     gave = "%s gave %d of %s nodes" % (state["at"], gang.placed, " or ".join(map(str, sizes)))
-    is_enough = last["nodes"] > len(used)
-    reason = "%s, and %s within %gs: %d %s given back, and asked for again in %g min" % (
-        gave,
-        "no checkpoint was written at which the run could go on with them" if is_enough else "no other",
-        capacity["partial"],
+    no_checkpoint = "no checkpoint was written at which the run could go on with them"
+    missing = no_checkpoint if last["nodes"] > len(used) else "no other"
+    returns = "%d %s given back, and asked for again in %g min" % (
         len(idle),
         "is" if len(idle) == 1 else "are",
         round(pause / 60.0, 1),
     )
-    target = placement.placement_of(capacity, state["at"])
+    reason = "%s, and %s within %gs: %s" % (gave, missing, capacity["partial"], returns)
     return {
-        **placement.decided(state, target, now, reason, values),
+        **placement.decided(state, placement.placement_of(capacity, state["at"]), now, reason, values),
         "away": {"pods": others, "until": now + pause, "pause": pause, "used": len(used)},
     }
+
+
+def _pause(away: Optional[placement.Away], used: int, capacity: PlacedCapacity) -> float:
+    """Seconds until surplus nodes are asked for again, after an attempt with as many nodes as *used*."""
+    if away is None or away["used"] != used:
+        return capacity["partial"]
+    return max(capacity["partial"], min(2.0 * away["pause"], capacity["retry"]))
 
 
 def _led_by_node_0(

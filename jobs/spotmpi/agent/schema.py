@@ -1,7 +1,6 @@
 """The JSON objects that agents write and exchange, as types: attempt records, a run's summary, and wire messages.
 
-Records and messages carry their version from 1 on; those without one are from before it was written, and have the same
-keys but may lack some. Readers take both: every key that is not in a class's required part may be absent.
+Each carries its version. A key that is not in a class's required part may be absent.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ _SECONDS_OR_NONE = ("first_iteration_time", "start")
 
 
 def read_attempt(text: str) -> AttemptRecord | None:
-    """The attempt record in *text*, of this version or an older one.
+    """The attempt record in *text*.
 
     None where its writer was cut off, or another program of the run has written what agents cannot compute with.
     """

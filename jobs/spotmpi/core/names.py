@@ -24,7 +24,6 @@ STUDIES = PROJECT / "jobs" / "studies"
 
 SWEEPS = "sweeps"  # the folder of all sweeps, in the runs folder
 SWEEP_RECORD = "sweep.json"  # in the folder of each sweep
-RUN_ID = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _SLUG_LENGTH = 22
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 

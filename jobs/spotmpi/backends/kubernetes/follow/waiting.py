@@ -79,6 +79,7 @@ _NODE_RECOVERED = {
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 _CREATING_REASONS = {"ContainerCreating", "PodInitializing"}
 _CREATING = "containers are being created"
+_LONGEST = 240  # characters of a reason
 _JOB = r"{}-node-\d+"  # the names of the Jobs of a run's gang, see `core.names`
 
 
@@ -284,9 +285,9 @@ def _is_not_ready(pod: Object) -> bool:
     return any(each.get("type") == "Ready" and each.get("status") != "True" for each in conditions)
 
 
-def _shorten(text: str, limit: int = 240) -> str:
+def _shorten(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 class StartWait(NamedTuple):

@@ -150,7 +150,7 @@ def waiting_since_whole(state: State, gang: Gang, now: float) -> Gang:
     return gang._replace(waiting_since=max(gang.waiting_since, since), idle_since=idle)
 
 
-def untried(state: State, closed: Sequence[str] = ()) -> str | None:
+def next_group(state: State, closed: Sequence[str] = ()) -> str | None:
     """The first node group of the order that may still give a gang and is not *closed*, or None."""
     tried = {state["at"], *state["tried"], *closed}
     return next((name for name in state["order"] if name not in tried), None)
@@ -185,17 +185,17 @@ def next_state(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequen
     given back, since it has been paid. The groups that were tried may be tried again once enough nodes were
     there, or some were given back. `returns` tells when a gang that has its nodes goes back to an earlier group.
     """
-    following, here = observed(state, gang, capacity, sizes, now), state["at"]
+    following, here = with_observation(state, gang, capacity, sizes, now), state["at"]
     shut = closed(capacity, now)
     if here in shut:
         idle = idle_values(state, gang.idle_since, capacity, sizes, now)
         return _left(following, gang.usable(sizes) is not None, idle, capacity, now)
-    target, in_block = untried(following, shut), [each["name"] for each in capacity["placements"] if "block" in each]
+    target, in_block = next_group(following, shut), [each["name"] for each in capacity["placements"] if "block" in each]
     is_new = here not in state["tried"] or target in in_block  # which was passed over before its start
     if here in following["tried"] and is_new and target is not None:
         reason = "%s %s" % (here, gang.shortage(capacity, sizes, now))
         idle = idle_values(state, gang.idle_since, capacity, sizes, now)
-        return decided(following, placement_of(capacity, target), now, reason, idle)
+        return with_decision(following, placement_of(capacity, target), now, reason, idle)
     if target is None and here not in in_block and gang.is_partial_over(capacity, now):
         pause = Pause("%s %s" % (here, gang.shortage(capacity, sizes, now)), backoff(state, capacity))
         first = placement_of(capacity, next(name for name in state["order"] if name not in shut))
@@ -211,16 +211,16 @@ def _left(state: State, is_led: bool, idle: Decision, capacity: PlacedCapacity, 
     """
     here = placement_of(capacity, state["at"])
     reason = "the Capacity Block %s ends at %s" % (here["block"]["reservation"], utc(here["block"]["end"]))
-    name = untried({**state, "tried": []}, closed(capacity, now))
+    name = next_group({**state, "tried": []}, closed(capacity, now))
     following = placement_of(capacity, name) if name else _later(capacity, now)
     if following is not None:
         if not name:
             reason = "%s; %s" % (reason, waits_for(following["block"]))
-        return decided({**state, "tried": []}, following, now, reason, idle)
+        return with_decision({**state, "tried": []}, following, now, reason, idle)
     if is_led:
         return None
     again: Decision = {**idle, "until": now + capacity["retry"]}
-    return {**decided(state, here, now, reason + "; " + _NO_OTHER, again), "moving": True}
+    return {**with_decision(state, here, now, reason + "; " + _NO_OTHER, again), "moving": True}
 
 
 class Pause(NamedTuple):
@@ -235,7 +235,7 @@ def give_back(state: State, target: Placement, now: float, pause: Pause, idle: D
     minutes = "%g min" % math.ceil(pause.seconds / 60)
     reason = "%s; they are given back, and %s is asked in %s" % (pause.reason, target["name"], minutes)
     again: Decision = {**idle, "until": now + pause.seconds}
-    return {**decided({**state, "tried": []}, target, now, reason, again), "moving": True}
+    return {**with_decision({**state, "tried": []}, target, now, reason, again), "moving": True}
 
 
 def backoff(state: State, capacity: PlacedCapacity) -> float:
@@ -274,7 +274,7 @@ def retry_at(state: State, name: str, retry: float) -> float:
     return last + retry * 2.0 ** (refusals - 1) if refusals else 0.0
 
 
-def decided(state: State, target: Placement, now: float, reason: str, more: Decision | None = None) -> State:
+def with_decision(state: State, target: Placement, now: float, reason: str, more: Decision | None = None) -> State:
     """*state* with the decision for *target* and *more* values of it; the gang moves there unless it is there."""
     decision: Decision = {**_decision(target, now, reason), **(more or {})}
     decisions = [*state["decisions"], decision][-_KEPT:]
@@ -299,7 +299,7 @@ def waits_until(state: State) -> float | None:
     return last.get("until", last.get("starts")) if state["moving"] else None
 
 
-def observed(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequence[int], now: float) -> State:
+def with_observation(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequence[int], now: float) -> State:
     """*state* with what is seen of the gang: it has nodes, has lost some, or had none while they were waited for."""
     at, seen, tried = state["at"], state["seen"], state["tried"]
     last = next((each for each in reversed(seen) if each["group"] == at), None)
@@ -355,7 +355,7 @@ def wait_for_nodes(capacity: PlacedCapacity, state: State, submitted: float) -> 
     """Seconds for which a gang may wait for its nodes where it is placed, before it is moved or the time is over."""
     deadline = capacity["deadline"]
     if deadline is None:
-        return capacity["patience"] if untried(state) else 0.0
+        return capacity["patience"] if next_group(state) else 0.0
     return seconds_to(deadline, submitted)
 
 

@@ -167,7 +167,7 @@ class OrderPolicy:
         if self._progress is None:
             self._progress = RunProgress(os.path.join(self._runs, plan["run"]), plan.get("submitted", 0.0))
         found = returns.find_return(state, capacity, self._progress.read(now), now, usable / sizes[-1])
-        return None if found is None else placement.decided(state, found.group, now, found.reason)
+        return None if found is None else placement.with_decision(state, found.group, now, found.reason)
 
 
 class Controller:

@@ -56,7 +56,7 @@ def next_state(
     )
     reason = "%s, and %s within %gs: %s" % (gave, missing, capacity["partial"], returns)
     return {
-        **placement.decided(state, placement.placement_of(capacity, state["at"]), now, reason, values),
+        **placement.with_decision(state, placement.placement_of(capacity, state["at"]), now, reason, values),
         "away": {"pods": others, "until": now + pause, "pause": pause, "used": len(used)},
     }
 
@@ -80,6 +80,6 @@ def _led_by_node_0(
     others = [number for number in range(sizes[-1]) if number not in kept]
     target = placement.placement_of(capacity, state["at"])
     return {
-        **placement.decided(state, target, now, reason),
+        **placement.with_decision(state, target, now, reason),
         "away": {"pods": others, "until": now + _EXCHANGE, "pause": 0.0, "used": 0},
     }

@@ -68,7 +68,7 @@ def _trace(place: str, store: str | None) -> Node:
         opened = Store(store)
         return entry_node(opened.find(place), opened)
     path = place if "://" in place else str(Path(place).absolute())
-    found = located(path)
+    found = locate(path)
     if found is not None:
         manifest, opened, name = found
         return _file_node(path, name, manifest, opened) if name else entry_node(manifest, opened)
@@ -79,7 +79,7 @@ def _trace(place: str, store: str | None) -> Node:
     return Node(FILE, path, _facts_of_file(Path(path)), (run_node(paths, Store(store)),))
 
 
-def located(place: str) -> tuple[Manifest, Store, str] | None:
+def locate(place: str) -> tuple[Manifest, Store, str] | None:
     """The entry that a path or URL leads to, its store, and the name of the file in it; None for other places."""
     reference = reference_in(place if "/files/" in f"{place}/" else f"{place.rstrip('/')}/files")
     if reference is None:

@@ -88,7 +88,8 @@ def _named(paths: RunPaths, files: Sequence[str | Path]) -> dict[str, Path]:
                     "file", str(source), f"has the name of another one, {sources[path]}: rename one of them"
                 )
         if not below or not below[0].is_file():
-            raise input_error("file", str(each), f"is not a file or folder with files in {names.shown(paths.folder)}")
+            folder = names.display_path(paths.folder)
+            raise input_error("file", str(each), f"is not a file or folder with files in {folder}")
     return sources
 
 
@@ -100,10 +101,8 @@ def _newest_checkpoint(paths: RunPaths) -> tuple[str, dict[str, Path]]:
     complete = [each for each in known if (place / each / checkpoint_files.MANIFEST).is_file()]
     if not complete:
         save = "spotmpi.checkpoint.save(iteration, state, now=True) after the last iteration writes one"
-        remedy = (
-            f"has no complete checkpoint in {names.shown(place)}: {save}, or name the files of the model with --file"
-        )
-        raise input_error("run", paths.id, remedy)
+        remedy = f"{save}, or name the files of the model with --file"
+        raise input_error("run", paths.id, f"has no complete checkpoint in {names.display_path(place)}: {remedy}")
     newest = place / complete[-1]
     return newest.name, {path: newest / path for path in files_of_folder.files(str(newest))}
 
@@ -279,7 +278,7 @@ def pull(
         if _has(target, model.manifest):
             return target
         raise input_error(
-            "folder", names.shown(target), f"exists and is not {model}: remove it, or name another folder"
+            "folder", names.display_path(target), f"exists and is not {model}: remove it, or name another folder"
         )
     model.store.copy(model.manifest, target)
     return target

@@ -143,9 +143,8 @@ def pull(
 
     path = into if into != Path() else Path(Path(folder).name)
     transfer = datasets.pull(folder, path, where.storage, echo)
-    print(
-        json.dumps(asdict(transfer)) if as_json else f"{folder} -> {names.shown(path.absolute())}: {_counts(transfer)}"
-    )
+    text = f"{folder} -> {names.display_path(path.absolute())}: {_counts(transfer)}"
+    print(json.dumps(asdict(transfer)) if as_json else text)
 
 
 @app.command("clean")

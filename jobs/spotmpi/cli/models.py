@@ -202,7 +202,7 @@ def pull(
     if into or not of_registry:
         folder = api.pull(str(found), into, store, None if of_registry else key)
         values["folder"] = str(folder)
-        text = f"{found} -> {names.shown(folder)} ({found.manifest.bytes / 1e6:,.1f} MB)"
+        text = f"{found} -> {names.display_path(folder)} ({found.manifest.bytes / 1e6:,.1f} MB)"
     print(json.dumps(values) if as_json else text)
 
 

@@ -79,7 +79,7 @@ def show_report(report: Report, folder: Path, as_json: bool) -> None:
         print(json.dumps(report.to_json()))
     else:
         print_report(report)
-        print(f"\nreport: {names.shown(written.page.absolute())}")
+        print(f"\nreport: {names.display_path(written.page.absolute())}")
     sys.stdout.flush()
 
 

@@ -108,7 +108,7 @@ def state_folder() -> Path:
     return Path(os.environ.get("SPOTMPI_STATE") or Path(home) / "spotmpi")
 
 
-def shown(path: Path) -> str:
+def display_path(path: Path) -> str:
     """*path* for messages: relative if it is below the current folder."""
     current = Path.cwd()
     return str(path.relative_to(current) if path.is_relative_to(current) else path)

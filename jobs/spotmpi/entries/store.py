@@ -224,7 +224,7 @@ class Store:
         """
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
         try:
-            with errors(f"{manifest.title} cannot be copied to {names.shown(target)}"):
+            with errors(f"{manifest.title} cannot be copied to {names.display_path(target)}"):
                 temporary.mkdir(parents=True)
                 self._copy_files(manifest, temporary)
                 temporary.rename(target)

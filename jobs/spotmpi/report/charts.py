@@ -134,7 +134,7 @@ def time_chart(name: str, traces: Sequence[tuple[str, Sequence[Point]]], subtitl
     longest = max(points[-1].time for _, points in traces)
     unit, size = ("hours", 3600.0) if longest > 7200 else ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)
     curves = [
-        Curve(of, TRACE, colour, tuple((x / size, y) for x, y in averaged(points)))
+        Curve(of, TRACE, colour, tuple((x / size, y) for x, y in average(points)))
         for colour, (of, points) in enumerate(traces)
     ]
     values = [y for curve in curves for _, y in curve.points]
@@ -158,7 +158,7 @@ def _traced_rows(report: Report) -> tuple[list[Row], str]:
     return most_ranks[:_LINES], f"training loss at the most ranks{of_each}"
 
 
-def averaged(points: Sequence[Point]) -> list[XY]:
+def average(points: Sequence[Point]) -> list[XY]:
     """*points* as (seconds, value), averaged to at most `_POINTS` points."""
     size = math.ceil(len(points) / _POINTS)
     groups = [points[at : at + size] for at in range(0, len(points), size)]

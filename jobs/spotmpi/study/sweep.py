@@ -65,8 +65,8 @@ class Sweep:
         """The command line that reproduces the sweep."""
         on = [] if self.target == LOCAL else ["--on", self.target]
         if self.study.from_file:
-            return shlex.join(["spotmpi", "bench", names.shown(self.folder / _STUDY), *on])
-        return shlex.join(["spotmpi", "bench", names.shown(self.folder / _SPEC), *self.study.options(), *on])
+            return shlex.join(["spotmpi", "bench", names.display_path(self.folder / _STUDY), *on])
+        return shlex.join(["spotmpi", "bench", names.display_path(self.folder / _SPEC), *self.study.options(), *on])
 
     def create(self) -> None:
         """Write the folder; from then on the sweep can be resumed. SpotmpiError if it cannot be written."""

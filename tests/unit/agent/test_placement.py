@@ -165,7 +165,7 @@ def test_the_last_group_of_the_order_is_waited_for() -> None:
     run_for(cluster, 20 * PATIENCE)
     state = state_of(cluster)
     assert groups_of(state) == list(ORDER) and state["at"] == "stable" and not cluster.suspended
-    assert placement.untried(state) is None
+    assert placement.next_group(state) is None
 
 
 BACKOFF = "2 node(s) didn't match Pod's node affinity/selector, 1 in backoff after failed scale-up"

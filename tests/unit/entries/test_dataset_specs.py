@@ -127,7 +127,7 @@ def test_the_command_builds_it_and_prints_where_it_is(spec: Path, pool: InProces
 def test_a_stream_without_a_source_reads_it(spec: Path) -> None:
     spec.write_text(SPEC + '\n[stream]\nbatch = 1\nprepare = "sets:plain"\n')
     dataset_specs.build(spec)
-    read = dataset_specs.supplied(spotmpi.read_spec(spec), None, build=False)
+    read = dataset_specs.with_dataset(spotmpi.read_spec(spec), None, build=False)
     assert read.stream and read.stream.source == Store().place(Store().find("numbers").reference)
     assert read.data is None and read.dataset is None
 

@@ -14,7 +14,7 @@ import httpx2
 from lightkube import ApiError
 
 from spotmpi.agent import record
-from spotmpi.agent.placement import pauses, untried, waits_until
+from spotmpi.agent.placement import next_group, pauses, waits_until
 from spotmpi.agent.plan import COORDINATOR, WORKERS, Member
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
@@ -341,7 +341,7 @@ class ClusterFollower:
             return run.start_limit
         if run.deadline is not None:
             return run.start_limit + max(0.0, run.deadline)
-        return run.start_limit + (run.patience if untried(state) else 0.0)
+        return run.start_limit + (run.patience if next_group(state) else 0.0)
 
     async def _give_up(self, reason: str) -> bool:
         """Delete a run whose first node never came, which would wait for ever; False where that is not possible."""

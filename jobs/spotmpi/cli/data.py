@@ -192,4 +192,4 @@ EntryCommands("datasets", "data set").add_to(app)
 
 
 def _counts(transfer: Transfer) -> str:
-    return f"{transfer.files} files, {transfer.bytes / 1e6:,.1f} MB, {transfer.moved} of them new"
+    return f"{transfer.files} files, {transfer.bytes / 1e6:,.1f} MB, {transfer.transferred} of them new"

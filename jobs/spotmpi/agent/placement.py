@@ -30,7 +30,7 @@ class Decision(TypedDict, total=False):
     forecast: Forecast  # with the first decision about a run with a deadline
     until: float  # Unix seconds until which the run waits without nodes
     starts: float  # Unix seconds at which the Capacity Block of the group starts
-    idle: float  # node-seconds for which nodes that are given back had waited for others
+    idle: float  # node-seconds for which nodes that are released had waited for others
     idle_dollars: Optional[float]  # what these cost
 
 
@@ -44,11 +44,11 @@ class GroupObservation(TypedDict):
 
 
 class Away(TypedDict):
-    """Nodes, by the number of their pods, that were given back since too few others came for the next allowed size."""
+    """Nodes, by the number of their pods, that were released since too few others came for the next allowed size."""
 
     pods: List[int]  # empty once they are asked for again
     until: float  # Unix seconds at which they are
-    pause: float  # seconds for which they were given back
+    pause: float  # seconds for which they were released
     used: int  # nodes on which the run went on; 0 where node 0 is to get one of theirs
 
 
@@ -182,8 +182,8 @@ def next_state(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequen
     """The state that follows from what is seen of the gang at the time *now*; None while nothing does.
 
     A gang with one of the allowed *sizes* stays, up to the end of its Capacity Block. A part of one in a block is not
-    given back, since it has been paid. The groups that were tried may be tried again once enough nodes were
-    there, or some were given back. `returns` tells when a gang that has its nodes goes back to an earlier group.
+    released, since it has been paid. The groups that were tried may be tried again once enough nodes were
+    there, or some were released. `returns` tells when a gang that has its nodes goes back to an earlier group.
     """
     following, here = with_observation(state, gang, capacity, sizes, now), state["at"]
     shut = closed(capacity, now)
@@ -233,19 +233,19 @@ class Pause(NamedTuple):
 def give_back(state: State, target: Placement, now: float, pause: Pause, idle: Decision) -> State:
     """*state* with the decision to give the nodes of a partial gang back, and to ask *target* after a *pause*."""
     minutes = "%g min" % math.ceil(pause.seconds / 60)
-    reason = "%s; they are given back, and %s is asked in %s" % (pause.reason, target["name"], minutes)
+    reason = "%s; they are released, and %s is asked in %s" % (pause.reason, target["name"], minutes)
     again: Decision = {**idle, "until": now + pause.seconds}
     return {**with_decision({**state, "tried": []}, target, now, reason, again), "moving": True}
 
 
 def backoff(state: State, capacity: PlacedCapacity) -> float:
-    """Seconds for which a run waits without nodes after a partial gang: twice as long after each time in vain."""
+    """Seconds for which a run waits without nodes after a partial gang: twice as long after each failed attempt."""
     last = max((until - moment for moment, until in pauses(state)), default=0.0)
     return max(capacity["partial"], min(2.0 * last, capacity["retry"]))
 
 
 def pauses(state: State) -> List[Tuple[float, float]]:
-    """When partial gangs were given back since the run had all its nodes last, and until when; Unix seconds."""
+    """When partial gangs were released since the run had all its nodes last, and until when; Unix seconds."""
     whole = max((each["t"] for each in state["seen"] if each["nodes"]), default=0.0)
     times = [(each["t"] or 0.0, each["until"]) for each in state["decisions"] if "until" in each]
     return [each for each in times if each[0] > whole]
@@ -265,7 +265,7 @@ def idle_values(
 def retry_at(state: State, name: str, retry: float) -> float:
     """Unix time from which on a gang that has its nodes elsewhere may ask the group *name* again; 0 if it gave nodes.
 
-    That is *retry* seconds after it was asked in vain, and twice as long for each time in vain before that.
+    That is *retry* seconds after it was asked without success, and twice as long for each time before that.
     """
     refusals, last = 0, 0.0
     for each in state["seen"]:

@@ -8,7 +8,7 @@ A JobSet's pods may get another node selector and other tolerations only while i
 that suspends it has these and the decision at once, and once the pods are gone another one resumes it.
 
 Of a run that may have fewer nodes each pod has a Job, which has no pod while its parallelism is 0: so nodes that an
-attempt does not use are given back while it goes on.
+attempt does not use are released while it goes on.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ClusterApi:
     def scale(self, job: str, parallelism: int) -> bool:
         """Let a Job have so many pods; False where this pod's service account may not."""
         path, patch = "/apis/batch/v1/namespaces/%s/jobs/%s" % (self.namespace, job), "/spec/parallelism"
-        consequence = "nodes that an attempt does not use are not given back"
+        consequence = "nodes that an attempt does not use are not released"
         return self._unless_forbidden("PATCH", path, consequence, [_replace(patch, parallelism)]) is not None
 
     def _unless_forbidden(

@@ -1,4 +1,4 @@
-"""When nodes beyond an allowed number are given back, and when they are asked for again. Pure."""
+"""When nodes beyond an allowed number are released, and when they are asked for again. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def next_state(
     """The state that follows from the nodes that an attempt does not have; None while nothing does.
 
     *used* are the numbers of the pods that are nodes of the present attempt, None while there is none. The other pods
-    are given back once one of them has had a node for the limit of partial gangs: also those that wait for one, which
+    are released once one of them has had a node for the limit of partial gangs: also those that wait for one, which
     would get that node next. They are asked for again after a pause, which doubles as long as the number of nodes stays
     the same; and at once where too few nodes are left for the run. Where others have nodes and node 0 has none, it
     takes one of theirs.
@@ -49,7 +49,7 @@ def next_state(
     gave = "%s gave %d of %s nodes" % (state["at"], gang.placed, " or ".join(map(str, sizes)))
     no_checkpoint = "no checkpoint was written at which the run could go on with them"
     missing = no_checkpoint if last["nodes"] > len(used) else "no other"
-    returns = "%d %s given back, and asked for again in %g min" % (
+    returns = "%d %s released, and asked for again in %g min" % (
         len(idle),
         "is" if len(idle) == 1 else "are",
         round(pause / 60.0, 1),

@@ -191,7 +191,7 @@ class _View:
         if self.whole and name == here:
             return self.nodes
         if self.whole and _market(self.at) == _market(group) == "spot":
-            return 0  # nodes that work are not given back for others that may not come
+            return 0  # nodes that work are not released for others that may not come
         last = next((each for each in reversed(self.state["seen"]) if each["group"] == name), None)
         refused = last is not None and last["nodes"] == 0
         later = name in self.state["tried"] or self.now < placed.retry_at(self.state, name, self.capacity["retry"])

@@ -66,7 +66,7 @@ class SpecOptions:
     slots: Annotated[Slots, Key("slots")] = None
     standby: Annotated[
         int | None,
-        typer.Option("--standby", help="Further pods that take the places of lost nodes at once; on a cluster only."),
+        typer.Option("--standby", help="Additional pods that replace lost nodes at once; on a cluster only."),
         Key("standby"),
     ] = None
     launcher: Annotated[

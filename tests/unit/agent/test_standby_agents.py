@@ -278,7 +278,7 @@ def test_a_pod_that_stands_by_makes_room_for_node_0_whose_next_pod_has_no_addres
     addressless: tuple[float, float],
     left: float | None,
 ) -> None:
-    """The member is not what the pod was at the beginning. Surplus nodes are given back by the placement controller."""
+    """The member is not what the pod was at the beginning. Surplus nodes are released by the placement controller."""
     clock, transport, (start, end) = SetClock(0.0), Away(), addressless
     monkeypatch.setattr(network, "has_no_address", lambda host: host == "run-0" and start <= clock.seconds <= end)
     plan: Any = {"hosts": ["run-0", "run-1"], "standby": ["other"] * standby, "limits": {"start": 60.0}}

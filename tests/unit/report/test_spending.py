@@ -60,7 +60,7 @@ def test_nodes_that_waited_for_others_in_vain_are_named_with_their_cost(tmp_path
     assert run.ended is not None
     seconds = sum(each.get("idle", 0.0) for each in run.state["decisions"])
     assert seconds >= 3 * 5 * MINUTE
-    text = r"x-1 gave nodes back that had waited for others, ([\d.]+) node hours, which cost \$([\d.]+)\."
+    text = r"x-1 released nodes that had waited for others, ([\d.]+) node hours, which cost \$([\d.]+)\."
     found = re.fullmatch(text, spending.text[1])
     assert found is not None, spending.text[1]
     hours, dollars = map(float, found.groups())

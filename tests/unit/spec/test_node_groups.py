@@ -403,8 +403,8 @@ def test_a_run_that_may_have_fewer_nodes_has_a_controller_with_an_order_and_with
         "capacity: all 2 nodes, or at least 1, from g4dn (g4dn.xlarge, spot, $0.4 an hour), else from p3 (p3.xlarge, "
         "spot, $2.1 an hour); patience: 5m, GPUs per slot: 1"
     )
-    given_back = "each attempt has 1 or 2 nodes, as many as there are; pods beyond that are given back after 5m, and"
-    assert any(note.startswith(given_back) for note in plan["notes"]), plan["notes"]
+    released = "each attempt has 1 or 2 nodes, as many as there are; pods beyond that are released after 5m, and"
+    assert any(note.startswith(released) for note in plan["notes"]), plan["notes"]
 
     alone = plan_of(lab_file, *sizes)
     assert alone["notes"][0].startswith("capacity: all 2 nodes, or at least 1, from g4dn (g4dn.xlarge, spot, $0.4")

@@ -304,9 +304,9 @@ class ClusterFollower:
         state = placement_state(self._jobset)
         if state is not None and (until := waits_until(state)):
             reason = without_nodes(state["decisions"][-1]["reason"], until - self._client.now())
-        given_back = next((moment for moment, _ in pauses(state)), None) if state is not None else None
+        released = next((moment for moment, _ in pauses(state)), None) if state is not None else None
         pods = self._seen.pods.values()
-        wait = start_wait(self._jobset, self._run.submitted, pods, self._first_look, given_back)
+        wait = start_wait(self._jobset, self._run.submitted, pods, self._first_look, released)
         if reason and self._run.least is not None and has_nodes(self._seen, self._run.least):
             reason, is_up = f"{reason}; the run goes on without", True
         else:

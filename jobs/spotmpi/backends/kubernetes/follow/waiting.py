@@ -298,17 +298,17 @@ class StartWait(NamedTuple):
 
 
 def start_wait(
-    jobset: Object, submitted: float, pods: Iterable[Object], first_look: float, given_back: float | None = None
+    jobset: Object, submitted: float, pods: Iterable[Object], first_look: float, released: float | None = None
 ) -> StartWait | None:
     """How a run waits; None while it is suspended, by a queue or because its submission is not complete.
 
     *first_look* is when this follower began: where node 0 was restarted and has no pod yet, nobody knows since when.
-    *given_back* is when a part of the nodes was given back first, since when the run waits, with nodes and without.
+    *released* is when a part of the nodes was released first, since when the run waits, with nodes and without.
     """
     leaders = [pod for pod in pods if member_of(pod) == COORDINATOR]
     running = [pod for pod in leaders if pod.get("status", {}).get("phase") == "Running"]
-    if given_back is not None and not running:
-        return StartWait(given_back, False)
+    if released is not None and not running:
+        return StartWait(released, False)
     if jobset["spec"].get("suspend") or _is_being_admitted(jobset):
         return None
     if running:

@@ -193,7 +193,7 @@ def command(
         else:
             state = api.run(source, changes, target, mode.detach, view.show, view.echo)
     _show_result(state, mode.detach, as_json)
-    if not mode.detach:
+    if not mode.detach and (target.has_pods or mode.resume is not None):  # only runs of an environment have a cost
         report_cost(state, target)
     raise typer.Exit(0 if mode.detach else _exit_code(state))
 

@@ -103,7 +103,7 @@ COMPARISONS = {
     ),
     "jobs/spotmpi/agent/placement.py": (6, f"{ONE_CLOCK}; {DEADLINE}"),
     "jobs/spotmpi/agent/placement_controller.py": (2, ONE_CLOCK),
-    "jobs/spotmpi/agent/returns.py": (1, ONE_CLOCK),
+    "jobs/spotmpi/agent/failback.py": (1, ONE_CLOCK),
     "jobs/spotmpi/agent/pod_record.py": (1, SHOWN),
     "jobs/spotmpi/agent/pool_wheels.py": (1, MONOTONIC),
     "jobs/spotmpi/agent/progress.py": (2, MONOTONIC),

@@ -183,7 +183,7 @@ def next_state(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequen
 
     A gang with one of the allowed *sizes* stays, up to the end of its Capacity Block. A part of one in a block is not
     released, since it has been paid. The groups that were tried may be tried again once enough nodes were
-    there, or some were released. `returns` tells when a gang that has its nodes goes back to an earlier group.
+    there, or some were released. `failback` tells when a gang that has its nodes goes back to an earlier group.
     """
     following, here = with_observation(state, gang, capacity, sizes, now), state["at"]
     shut = closed(capacity, now)

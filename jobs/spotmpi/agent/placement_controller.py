@@ -25,7 +25,7 @@ from datetime import datetime, timezone
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
 from urllib.parse import quote
 
-from . import context, files, placement, pod_context, record, returns, surplus
+from . import context, failback, files, placement, pod_context, record, surplus
 from .clock import CLOCK, Clock
 from .launch import sizes_of
 from .plan import NODE, STANDBY, RunPlan, read_plan
@@ -166,7 +166,7 @@ class OrderPolicy:
         self._read_at = now
         if self._progress is None:
             self._progress = RunProgress(os.path.join(self._runs, plan["run"]), plan.get("submitted", 0.0))
-        found = returns.find_return(state, capacity, self._progress.read(now), now, usable / sizes[-1])
+        found = failback.find_failback(state, capacity, self._progress.read(now), now, usable / sizes[-1])
         return None if found is None else placement.with_decision(state, found.group, now, found.reason)
 
 

@@ -21,9 +21,9 @@ from .pod_record import PodRecord
 from .pool_coordinator import PoolCoordinator, tables
 from .readiness import Readiness, Staging
 from .record import Record, recorded_first_attempt
+from .remote_processes import StartServer
 from .schema import Greeting
 from .standby_coordinator import StandbyCoordinator
-from .starts import StartServer
 
 if TYPE_CHECKING:  # few runs need it
     from .checkpoint_copies import Exchange

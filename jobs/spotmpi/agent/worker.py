@@ -34,8 +34,8 @@ from .peers import Admission
 from .plan import NODE, STANDBY, Member, RunPlan, read_member
 from .pod_record import PodRecord
 from .readiness import Staging
+from .remote_processes import StartedProcesses
 from .schema import Greeting
-from .starts import StartedProcesses
 from .stop_requests import PreemptionNotice
 from .tcp import Tcp
 

@@ -155,7 +155,8 @@ class Repository:
         """
         found = self.find_manifest()
         if found is None:
-            known = [tag for tag in self._tags() if not tag.endswith(".sig")]
+            tags = map(str, self._list("/tags/list", "tags", (200, 404)) or ())
+            known = [tag for tag in tags if not tag.endswith(".sig")]
             remedy = f"it has: {', '.join(known[-_TAGS:])}" if known else "`spotmpi models push` creates one"
             raise SpotmpiError(f"{self.image.host} has no {self.image.name} with {self.image.label}: {remedy}")
         return found
@@ -181,9 +182,6 @@ class Repository:
             if found is not None:
                 return [each for each in found if isinstance(each, dict)]
         return []
-
-    def _tags(self) -> list[str]:
-        return [str(tag) for tag in self._list("/tags/list", "tags", (200, 404)) or ()]
 
     def _list(self, path: str, key: str, accept: tuple[int, ...], **options: Any) -> list[Any] | None:
         """What the answer and its further pages have under *key*; None where the registry has no such list."""

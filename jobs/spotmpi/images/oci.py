@@ -324,7 +324,7 @@ def _basic(image: Image) -> str | None:
     except FileNotFoundError:
         config = {}
     except (OSError, ValueError) as error:
-        remedy = f"mend it, or remove it and `docker login {image.host}`"
+        remedy = f"correct it, or remove it and `docker login {image.host}`"
         raise SpotmpiError(f"{folder}/config.json cannot be read: {error}; {remedy}") from error
     host = _HUB_LOGIN if image.host == _HUB else image.host
     helper = (config.get("credHelpers") or {}).get(host) or config.get("credsStore")

@@ -280,7 +280,7 @@ def seconds_between(first: Line, second: Line) -> float:
 
 def _rates(attempts: list[_Attempt]) -> Rates | None:
     """The rates of the iterations that count, and why others do not; None with fewer than two."""
-    reasons = ("warm-up", "beside an evaluation or checkpoint", "repeated after a restart", "in an interrupted window")
+    reasons = ("warm-up", "next to an evaluation or checkpoint", "repeated after a restart", "in an interrupted window")
     excluded = dict.fromkeys(reasons, 0)
     counted: list[float] = []
     by_arrival = False

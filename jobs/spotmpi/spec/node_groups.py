@@ -84,8 +84,8 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup], gang: bool = True) -> Cho
         return problems
     if len({group.shared_name for group in candidates}) > 1 and named and spec.nodes > 1 and gang:
         remedy = (
-            "each node would be of any of them, and the gang in several placement groups: name one, or name them in "
-            "capacity.order, one after the other"
+            "nodes would come from any of them, so the gang would be in several placement groups: name one, or name "
+            "them in capacity.order, one after the other"
         )
         return [Problem("kubernetes.node_groups", named, remedy)]
     whole = _choose_in_zone(spec, candidates)
@@ -112,7 +112,9 @@ def _in_block(spec: JobSpec, candidates: Sequence[NodeGroup], gang: bool) -> Ite
         return
     field, named = "kubernetes.node_groups", spec.kubernetes.node_groups
     if not gang:
-        yield Problem(field, named, f"workers wait for no start of a Capacity Block: name others than {blocks[0]}")
+        yield Problem(
+            field, named, f"workers do not wait for the start of a Capacity Block: name other groups than {blocks[0]}"
+        )
     elif len(candidates) > 1:
         remedy = f"a run waits for the Capacity Block of {blocks[0]}: name it alone, or all of them in capacity.order"
         yield Problem(field, named, remedy)
@@ -178,7 +180,7 @@ def _unknown(spec: JobSpec, groups: Sequence[NodeGroup]) -> list[Problem]:
     if problems or _named(spec, groups):
         return problems
     if groups and all(group.market == CAPACITY_BLOCK for group in groups):
-        remedy = f"the environment has Capacity Blocks alone, which only runs use that name one: {groups[0].name}"
+        remedy = f"the environment has only Capacity Blocks, which a run has to name: {groups[0].name}"
         problems.append(Problem("kubernetes.node_groups", spec.kubernetes.node_groups or None, remedy))
     elif groups:
         key, value = next((key, value) for key, value in spec.capacity.choices.items() if key != _ORDER)

@@ -14,7 +14,7 @@ from spotmpi.metrics import rates as metrics
 
 Lines = list[dict[str, Any]]
 REPEATED, INTERRUPTED = "repeated after a restart", "in an interrupted window"
-BESIDE = "beside an evaluation or checkpoint"
+BESIDE = "next to an evaluation or checkpoint"
 
 
 def messages(kind: str, iteration: int, attempt: int = 1, t: float = 100.0, **values: Any) -> dict[str, Any]:

@@ -197,8 +197,8 @@ def test_a_run_that_fits_no_group_is_refused_with_a_reason_for_each(values: Obje
 def test_a_gang_is_never_of_two_groups_though_workers_may_be() -> None:
     named = {"kubernetes": {"node_groups": ["g4dn", "g6"]}, "nodes": 2}
     assert refusal_of([T4, L4], **named) == (
-        "kubernetes.node_groups = ['g4dn', 'g6']: each node would be of any of them, and the gang in several placement "
-        "groups: name one, or name them in capacity.order, one after the other"
+        "kubernetes.node_groups = ['g4dn', 'g6']: nodes would come from any of them, so the gang would be in several "
+        "placement groups: name one, or name them in capacity.order, one after the other"
     )
     assert isinstance(choose(from_values(named), [T4, L4], gang=False), Choice)
 

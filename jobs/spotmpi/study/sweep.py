@@ -100,7 +100,7 @@ class Sweep:
             "created": self.created,
             "design": self.study.source,
             "work": self.work,
-            "place": self.target,
+            "target": self.target,
             "limit_reached": self.limit_reached,
             "prices": [[*each, dataclasses.asdict(price)] for each, price in self.study.budget.prices.items()],
             "trials": trials,
@@ -136,7 +136,9 @@ def load_sweep(folder: Path) -> Sweep:
         values = json.loads((folder / names.SWEEP_RECORD).read_text())
         trials = [Trial(**{**trial, "runs": tuple(trial["runs"])}) for trial in values["trials"]]
         study = _with_recorded_prices(_study_from_json(values["design"]), values["prices"])
-        return Sweep(folder, study, values["work"], values["created"], values["place"], trials, values["limit_reached"])
+        return Sweep(
+            folder, study, values["work"], values["created"], values["target"], trials, values["limit_reached"]
+        )
     except OSError as error:
         reason = error.strerror or error
         remedy = "check its disk, then try again"

@@ -890,7 +890,7 @@ WRITE = os.write  # of ranks, whose pipes are not files of the volume
 
 @contextlib.contextmanager
 def simulated() -> Iterator[Volume]:
-    """In place of the machine's processes, names and run volume: simulated ones."""
+    """Instead of the machine's processes, names and run volume: simulated ones."""
     with pytest.MonkeyPatch.context() as patch:
         volume = Volume(patch.setattr)
 

@@ -412,17 +412,14 @@ def _sources(settings: Settings) -> Iterator[Problem]:
             yield Problem(f"spotmpi:sources.{name}", fields, remedy)
 
 
-def _units(settings: Settings) -> int:
-    return units([group for group in settings.queued_groups if group.type in catalog()])
-
-
 def _queues(settings: Settings) -> Iterator[Problem]:
     queueing = settings.queueing
     if queueing.enabled and not queueing.teams:
         yield Problem("spotmpi:queueing.teams", [], "define at least one team with its number of GPUs")
     if queueing.teams and not queueing.enabled:
         yield Problem("spotmpi:queueing.enabled", False, "set it to true, or remove the teams")
-    assigned, available = sum(team.gpus for team in queueing.teams), _units(settings)
+    assigned = sum(team.gpus for team in queueing.teams)
+    available = units([group for group in settings.queued_groups if group.type in catalog()])
     if queueing.enabled and settings.groups and not settings.queued_groups:
         remedy = "set it to false, or add a group on spot or on demand: queues share no nodes of Capacity Blocks"
         yield Problem("spotmpi:queueing.enabled", True, remedy)

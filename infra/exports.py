@@ -22,7 +22,6 @@ def environment(
     storage: FileSystemIds,
 ) -> None:
     """Export a whole environment."""
-    queues = {team.name: team.gpus for team in settings.queueing.teams}
     values: dict[str, Any] = {
         "contract": CONTRACT,
         "name": settings.name,
@@ -31,19 +30,15 @@ def environment(
         "cluster": settings.name,
         "cluster_arn": cluster_arn,
         "namespace": settings.namespace,
-        "service_account": names.SERVICE_ACCOUNT,
         "volume_claim": names.VOLUME_CLAIM,
         "ssh_secret": names.SSH_SECRET,
         "placement_account": names.PLACEMENT_ACCOUNT,
-        "uid": names.UID,
-        "gid": names.GID,
         "repositories": dict(repositories),
         "node_groups": [
             node_group(each, settings.network.private) | ({"group": group.name} if each.name != group.name else {})
             for group in settings.groups
             for each in settings.in_zones(group)
         ],
-        "queues": queues,
         "file_system_id": storage.file_system_id,
         "access_point_id": storage.access_point_id,
     }

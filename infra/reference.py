@@ -52,7 +52,7 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]
             continue
         key = f"{prefix}{name}" if prefix or name != "region" else "aws:region"
         inner, is_list = nested_model(field.annotation)
-        if inner is None or is_list or _optional(field):
+        if inner is None or is_list or NoneType in get_args(field.annotation):
             yield key, _default(field), _meaning(field)
         if inner is not None:
             yield from _rows(inner, f"{key}[]." if is_list else f"{key}.")
@@ -75,10 +75,6 @@ def _meaning(field: FieldInfo) -> str:
     extra = field.json_schema_extra
     change = _CHANGES.get(str(extra.get("change")), "") if isinstance(extra, dict) else ""
     return f"{field.description}{allowed}{change}"
-
-
-def _optional(field: FieldInfo) -> bool:
-    return NoneType in get_args(field.annotation)
 
 
 def _default(field: FieldInfo) -> str:

@@ -271,7 +271,7 @@ def fraction(text: str) -> tuple[int, int]:
     """The two numbers of 2/4."""
     part, _, parts = text.partition("/")
     if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no part: write 1/4, 2/4, ...")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a part: write 1/4, 2/4, ...")
     return int(part), int(parts)
 
 

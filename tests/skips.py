@@ -26,7 +26,7 @@ _SILENT = (
     "tests/unit/agent/test_peers.py::"
     "test_a_host_that_acknowledges_nothing_is_lost_within_seconds_and_an_agent_that_does_nothing_is_not"
 )
-_STARTS = "tests/unit/agent/test_starts.py::"
+_STARTS = "tests/unit/agent/test_remote_processes.py::"
 _CONNECTION = "tests/unit/agent/test_connection.py::"
 _FAULTS = "tests/unit/backends/local/test_folder_faults.py::"
 _WHEEL = "tests/package/test_wheel.py::"

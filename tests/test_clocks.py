@@ -18,7 +18,7 @@ _READS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime
 _READS |= {("datetime", "today"), ("path", "getmtime"), ("path", "getctime"), ("path", "getatime")}
 _STATUS = {f"st_{which}time{unit}" for which in "mca" for unit in ("", "_ns")}
 # As variables, attributes and keys of JSON objects are called that hold a recorded time.
-_RECORDED = {"t", "started", "ended", "present", "submitted", "creationTimestamp", "began", "created"}
+_RECORDED = {"t", "started", "ended", "allocated", "submitted", "creationTimestamp", "began", "created"}
 _RECORDED |= {"allocated_since"}
 _RECORDED |= {"since", "first_iteration_time", "time", "newest_time", "lastTimestamp", "eventTime", "finishedAt"}
 _CLOCKS = {"now", "unix_time", "submission_time", "clock", "_clock", "CLOCK", "_event_time"}  # what gives such a time
@@ -97,14 +97,13 @@ COMPARISONS = {
         4,
         f"{NO_TIME}; limits.run counts from the submission",
     ),
-    "jobs/spotmpi/agent/fetch.py": (1, NO_TIME),
     "jobs/spotmpi/agent/outcomes.py": (
         4,
         "pauses between agents on two machines, from 0 to 10 min; what records of old agents lack",
     ),
     "jobs/spotmpi/agent/placement.py": (6, f"{ONE_CLOCK}; {DEADLINE}"),
     "jobs/spotmpi/agent/placement_controller.py": (2, ONE_CLOCK),
-    "jobs/spotmpi/agent/returns.py": (1, ONE_CLOCK),
+    "jobs/spotmpi/agent/failback.py": (1, ONE_CLOCK),
     "jobs/spotmpi/agent/pod_record.py": (1, SHOWN),
     "jobs/spotmpi/agent/pool_wheels.py": (1, MONOTONIC),
     "jobs/spotmpi/agent/progress.py": (2, MONOTONIC),

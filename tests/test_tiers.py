@@ -52,7 +52,7 @@ def test_a_tier_can_be_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["nonesuch"], "no such tier: nonesuch; choose from static, unit"),
         (["--part", "1/2"], "--part goes with --nightly"),
-        (["--nightly", "--part", "3/2"], "'3/2' is no part: write 1/4"),
+        (["--nightly", "--part", "3/2"], "'3/2' is not a part: write 1/4"),
         (["--nightly", "--all"], "not allowed with"),
     ],
 )

@@ -137,7 +137,7 @@ class Chain:
             "curve",
             "datasets:features-test",
             "flow:predict",
-            "flow:prepare",
+            prepare="flow:prepare",
             postprocess="flow:postprocess",
             keep="scores",
             source=self.values,

@@ -347,7 +347,7 @@ def test_a_run_that_fell_back_to_on_demand_nodes_goes_back_to_spot_nodes_at_a_ch
     assert followed.end(2 * LIMIT).kind == "succeeded", followed.recent_events()
     decisions = [event.values for event in followed.events if event.kind == record.PLACED]
     assert [(each["group"], each["rate"]) for each in decisions] == [("near", 1.0), ("far", 40.0), ("near", 1.0)]
-    assert decisions[2]["reason"].startswith("back to spot nodes, at a checkpoint: $1.00 in place of $40.00 per hour")
+    assert decisions[2]["reason"].startswith("back to spot nodes, at a checkpoint: $1.00 instead of $40.00 per hour")
     summary = followed.summary()
     assert summary["iteration"] == total and len(summary["attempts"]) == 2
     assert summary["attempts"][1]["lost_iterations"] <= 1, summary["attempts"]
@@ -371,7 +371,7 @@ def test_a_run_begins_on_fewer_nodes_gives_back_one_that_it_cannot_use_and_grows
     run = placed.submit(values, image="base")
     followed = FollowedRun(placed, run)
     assert followed.until_kind(record.STARTED).values["nodes"] == 1
-    followed.until("a surplus node is given back", lambda event: "1 is given back" in (event.reason or ""))
+    followed.until("a surplus node is released", lambda event: "1 is released" in (event.reason or ""))
     wait_for("one pod alone", lambda: places(placed, run) == [near.name], LIMIT)
     uid = placed.pod(run, 0)["metadata"]["uid"]
     near.set_gpus(3)
@@ -381,8 +381,8 @@ def test_a_run_begins_on_fewer_nodes_gives_back_one_that_it_cannot_use_and_grows
     assert followed.end(2 * LIMIT).kind == "succeeded", followed.recent_events()
     decisions = [event.values for event in followed.events if event.kind == record.PLACED]
     assert {each["group"] for each in decisions} == {"near"}
-    (given_back,) = [each for each in decisions if "1 is given back" in each["reason"]]
-    assert 40 <= given_back["idle"] < 120, given_back
+    (released,) = [each for each in decisions if "1 is released" in each["reason"]]
+    assert 40 <= released["idle"] < 120, released
     summary = followed.summary()
-    assert [each["world"]["rate"] for each in summary["attempts"]] == [1.5, 4.5], "no node that is given back"
+    assert [each["world"]["rate"] for each in summary["attempts"]] == [1.5, 4.5], "no node that is released"
     assert (summary["failures"], summary["interruptions"], summary["iteration"]) == (0, 1, total)

@@ -67,7 +67,7 @@ def test_a_run_whose_terminal_was_killed_ends_with_a_checkpoint_before_it_costs_
     wait_for("no process of it lives", lambda: not processes.of_run(run), LIMIT)
 
     (attempt,) = json.loads(paths.summary.read_text())["attempts"]
-    assert 10.0 < attempt["ended"] - attempt["present"] < 30.0
+    assert 10.0 < attempt["ended"] - attempt["allocated"] < 30.0
     assert attempt["checkpoint_iteration"] == attempt["last_iteration"] > 1
     wait_for("the cluster has its end", lambda: _has_ended(runs, run), LIMIT)
     output = status(runs, run, tmp_path)

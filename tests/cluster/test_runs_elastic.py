@@ -57,7 +57,7 @@ def test_a_run_goes_on_on_one_node_and_grows_again_with_the_parameters_of_a_fixe
     assert [each["world"]["size"] for each in summary["attempts"]] == [2, 1, 2]
     assert (summary["failures"], summary["interruptions"]) == (0, 2)
     reasons = [event.reason for event in run.events if event.kind == record.RESTARTED]
-    assert reasons[1] == "2 nodes are there: continues on 2 in place of 1"
+    assert reasons[1] == "2 nodes are ready: continues on 2 instead of 1"
     assert [each.get("lost_iterations") for each in summary["attempts"]] == [None, 0, 0]
     # Two parts that one rank adds up are, bit for bit, what two ranks add up.
     fixed = local_events(digits(EPOCHS), tmp_path / "fixed")

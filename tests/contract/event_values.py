@@ -9,7 +9,7 @@ from spotmpi.core.events import Event
 
 
 def kinds(events: list[Event]) -> list[str]:
-    """The kinds of all events that are no output."""
+    """The kinds of all events that are not output."""
     return [event.kind for event in events if event.kind not in (record.LINE, record.METRIC)]
 
 

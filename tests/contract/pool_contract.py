@@ -84,7 +84,7 @@ class PoolContract:
         assert "in fail" in "".join(traceback.format_tb(error.value.__traceback__))
 
     def test_a_map_gives_results_in_order_from_endless_items(self, pool: Pool) -> None:
-        results = pool.map(add, itertools.count(), itertools.count(), window=8)
+        results = pool.map(add, itertools.count(), itertools.count(), buffersize=8)
         assert list(itertools.islice(results, 30)) == [2 * value for value in range(30)]
         results.close()  # type: ignore[attr-defined]
         assert list(pool.map(add, [])) == []
@@ -206,9 +206,9 @@ class PoolContract:
         pool.scale(3)
         assert pool.run(add, each=[1, 2, 3]) == {0: 1, 1: 2, 2: 3}
         third = pool.workers[2]
-        under_way = [third.submit(nap, value, 60.0) for value in range(2)]
+        in_flight = [third.submit(nap, value, 60.0) for value in range(2)]
         pool.scale(2)
-        for call in (*under_way, third.submit(add, 1)):
+        for call in (*in_flight, third.submit(add, 1)):
             with pytest.raises(CallAborted, match=r"was sent to worker 2, and the pool has 2 workers now"):
                 call.result(30)
         wait_until(lambda: len(pool.workers) == 2 and all(worker.connected for worker in pool.workers), 30)

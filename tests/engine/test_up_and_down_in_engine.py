@@ -86,7 +86,7 @@ def test_up_and_down_continue_at_every_step_and_leave_nothing(lab: EngineEnviron
     lab.account.logs.groups.add("/aws/eks/spotmpi-lab/late")
 
     # Continued: everything is deleted but the resource in no state, which is listed.
-    # What AWS still tells of the rest is no leftover, and the log group that EKS makes again is deleted again.
+    # What AWS still tells of the rest is not a leftover, and the log group that EKS makes again is deleted again.
     (leftover,) = down("lab", lab.dependencies)
     again = "/aws/eks/spotmpi-lab/cluster"
     assert f"deleted log group {again}, which EKS had recreated" in lab.output

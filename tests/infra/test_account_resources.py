@@ -26,7 +26,7 @@ def test_the_exports_are_what_the_package_reads_without_any_kubeconfig_or_key(st
     exports = json.dumps(run(stack).exports)
     parsed = environment.parse(json.loads(exports))
     assert parsed.name == parsed.cluster == f"spotmpi-{stack}"
-    assert (parsed.uid, parsed.gid, parsed.namespace) == (1000, 1000, "training")
+    assert parsed.namespace == "training"
     assert set(parsed.model_dump()) == set(run(stack).exports)
     assert not [word for word in ("kubeconfig", "private", "token", "certificate") if word in exports.lower()]
 

@@ -141,7 +141,7 @@ def test_without_spotmpi_next_to_python_pulumi_takes_the_stack_down(
             1,
             "pulumi cancel --yes --stack lab",
         ),
-        # What is not built is no failure at night.
+        # What is not built is not a failure at night.
         (("destroy", "lab", "--if-built"), ("255 error: no stack named 'lab' found",), 0, "nothing to destroy"),
         (("up", "lab"), ("0 selected", "7 quota"), 7, "quota"),
         # As the AWS provider reports a log group that EKS recreated (terraform-aws-eks#920, #2277 and others).

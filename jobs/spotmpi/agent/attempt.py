@@ -132,7 +132,8 @@ class Attempt:
     def _start_command(self, command: Command) -> subprocess.Popen[bytes]:
         """Start a process, whose output from now on is that of its member."""
         member = command["member"]
-        environment = {**os.environ, **self.launch.environment, **command["environment"], **self._rank_variables()}
+        own = {protocol.ENV_ATTEMPT: str(self.number), protocol.ENV_PID_FILE: self.pid_file}
+        environment = {**os.environ, **self.launch.environment, **command["environment"], **own}
         process = processes.start(command["arguments"], environment, self.plan["folder"])
         self._tails[member] = collections.deque(maxlen=100)
         splitter = PieceSplitter if launchers.tags_pieces(command["arguments"]) else LineSplitter
@@ -141,9 +142,6 @@ class Attempt:
             os.set_blocking(pipe.fileno(), False)
             self._selector.register(pipe, selectors.EVENT_READ, (member, splitter(stream), pipe))
         return process
-
-    def _rank_variables(self) -> dict[str, str]:
-        return {protocol.ENV_ATTEMPT: str(self.number), protocol.ENV_PID_FILE: self.pid_file}
 
     def _read_output(self, timeout: float) -> None:
         for key, _ in self.clock.select(self._selector, timeout):
@@ -324,7 +322,7 @@ class Attempt:
             patience = self.plan["limits"]["no_progress"]
             text = (
                 "rank %d has printed %s, and there was no progress for %g s. If it was not caught, MPI_Finalize waits "
-                "for the other ranks: with `python -m mpi4py` in place of `python` all end at once%s"
+                "for the other ranks: with `python -m mpi4py` instead of `python` all end at once%s"
             )
             end = "; the attempt ends after limits.no_progress (%gs)" % patience if patience else ""
             text %= (rank, exception, EXCEPTION_PATIENCE, end)

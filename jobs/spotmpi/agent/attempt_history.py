@@ -182,7 +182,7 @@ class AttemptHistory:
             "version": ATTEMPT_VERSION,
             "attempt": number,
             "node": 0,
-            "present": self.allocated_since,
+            "allocated": self.allocated_since,
             "started": started,
             "ended": self.clock(),
             "elapsed": self.clock.elapsed() - self._elapsed_from,
@@ -387,11 +387,7 @@ def was_moved(folder: str) -> bool:
 
 def _read_file(path: str, number: int) -> AttemptRecord | None:
     """The record of attempt *number*; None where there is none, or its writer was cut off."""
-    try:
-        with open(path, errors="replace") as file:
-            values = read_attempt(file.read())
-    except FileNotFoundError:
-        return None
+    values = read_attempt(_read(path))
     return {**values, "attempt": number} if values else None
 
 
@@ -407,10 +403,9 @@ def _lost(folder: str, number: int, iterations: bool) -> AttemptRecord:
         "lost_nodes": [0],
         "last_iteration": _last_iteration(folder, number) if iterations else None,
     }
-    with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, "attempts", str(number), _WORLD)) as file:
-        world = read_world(read_object(file.read()))
-        if world is not None:
-            lost["world"] = world
+    world = read_world(read_object(_read(os.path.join(folder, "attempts", str(number), _WORLD))))
+    if world is not None:
+        lost["world"] = world
     return lost
 
 
@@ -432,9 +427,8 @@ def end_of(plan: RunPlan) -> dict[str, float]:
 def _read_summary(folder: str) -> dict[str, Any]:
     """How a submission ended; empty where none has."""
     try:
-        with open(os.path.join(folder, record.SUMMARY), errors="replace") as file:
-            values = protocol.read_json(file.read())
-    except (FileNotFoundError, ValueError):
+        values = protocol.read_json(_read(os.path.join(folder, record.SUMMARY)))
+    except ValueError:
         return {}
     return values if isinstance(values, dict) else {}
 

@@ -158,7 +158,7 @@ def _described(manifest: Manifest) -> tuple[int, int, str]:
         state = manifest["files"][STATE]
         size = int(state["bytes"])
         if size < 0:
-            raise ValueError("bytes: %d is no size" % size)
+            raise ValueError("bytes: %d is not a size" % size)
         return int(manifest["iteration"]), size, str(state["sha256"])
     except (KeyError, TypeError, ValueError) as problem:
         raise Damaged("%s lacks %s" % (MANIFEST, problem)) from problem

@@ -175,7 +175,7 @@ class Connection:
             self.send(beat=1)
 
     def receive(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """The messages that have arrived, at most *limit* of them; closes at the end, or at what is no message."""
+        """The messages that have arrived, at most *limit* of them; closes at the end, or at what is not a message."""
         with self._lock:
             if self.closed:
                 return []

@@ -37,7 +37,7 @@ class AgentContext(NamedTuple):
     """One agent of a run."""
 
     plan: RunPlan
-    member: Member  # where pods stand by, the place of this one (see `places`)
+    member: Member  # where pods stand by, the one whose work it does now (see `assignment`)
     restart_count: int  # how many agents of this member there were before
     identity: Optional[Identity]  # None where all members are this agent's own processes
     mounts: Mounts

@@ -44,7 +44,7 @@ class ElasticCoordinator(StandbyCoordinator):
 
     def begin(self, attempt: int) -> None:
         """Begin the next attempt: any pod may be one of its nodes."""
-        self._arrange(sorted(self._places.pods, key=lambda place: (place.role != NODE, place.number)), self._all)
+        self._arrange(sorted(self._assignment.pods, key=lambda member: (member.role != NODE, member.number)), self._all)
         self._prepared.clear()
         if self._chosen:
             self._wait = JOIN_GRACE
@@ -59,21 +59,21 @@ class ElasticCoordinator(StandbyCoordinator):
 
     def larger_size(self) -> int | None:
         """The most allowed nodes that are ready, where these are more than the attempt has."""
-        ready = [place for place in self._live() if place.role == NODE or place in self._prepared]
+        ready = [member for member in self._live() if member.role == NODE or member in self._prepared]
         size = largest_size(self._elastic, 1 + len(ready)) if self._chosen else None
         return size if size is not None and size > self._nodes else None
 
     def others(self) -> int:
         """The pods that stand by."""
-        return sum(place.role == STANDBY for place in self.workers)
+        return sum(member.role == STANDBY for member in self.workers)
 
     def _live(self) -> list[Member]:
-        return [place for place, worker in self.workers.items() if not worker.lost and place not in self.notices]
+        return [member for member, worker in self.workers.items() if not worker.lost and member not in self.notices]
 
     def _choose(self) -> None:
         """Choose the nodes of the attempt once no more are waited for: the largest size that those ready fill."""
         live, waited = self._live(), self._clock.uptime() - self._since
-        ready = [place for place in live if place in self.ready]
+        ready = [member for member in live if member in self.ready]
         is_getting_ready = len(ready) < len(live) and waited < self._patience
         if 1 + len(ready) < self._all and (waited < self._wait or is_getting_ready):
             return
@@ -83,25 +83,25 @@ class ElasticCoordinator(StandbyCoordinator):
         self._chosen = True
         if size < self._all:
             first = [COORDINATOR, *sorted(ready)]
-            self._arrange([*first, *(place for place in self._places.pods if place not in first)], size)
+            self._arrange([*first, *(member for member in self._assignment.pods if member not in first)], size)
             self.ready.clear()
-            for place in self.workers:
-                self._welcome(place)
+            for member in self.workers:
+                self._welcome(member)
 
     def _arrange(self, order: list[Member], nodes: int) -> None:
-        """Give all pods places in this *order* of their present ones: the first *nodes* are nodes, others stand by."""
+        """Assign all pods anew in this *order* of present members: the first *nodes* are nodes, others stand by."""
         new = [Member(NODE, index) if index < nodes else Member(STANDBY, index - nodes) for index in range(self._all)]
-        place_of = dict(zip(order, new))  # noqa: B905 (Python 3.8 has no strict)
-        self._places.pods = {place_of[before]: self._places.pods[before] for before in order}
-        of_places = (self.workers, self.machines, self.hardware, self.notices, self.unfit, self.ended, self._last_seen)
-        for values in of_places:
-            _rename(values, place_of)
-        for place, machine in self.machines.items():
-            machine["member"] = place.text
-        for places in (self._unconfirmed, self.idle, self.oom_killed):
-            moved = {place_of[place] for place in places}
-            places.clear()
-            places.update(moved)
+        member_of = dict(zip(order, new))  # noqa: B905 (Python 3.8 has no strict)
+        self._assignment.pods = {member_of[before]: self._assignment.pods[before] for before in order}
+        by_member = (self.workers, self.machines, self.hardware, self.notices, self.unfit, self.ended, self._last_seen)
+        for values in by_member:
+            _rename(values, member_of)
+        for member, machine in self.machines.items():
+            machine["member"] = member.text
+        for members in (self._unconfirmed, self.idle, self.oom_killed):
+            moved = {member_of[member] for member in members}
+            members.clear()
+            members.update(moved)
         self._nodes = nodes
 
     def _welcome(self, node: Member, **more: Any) -> None:
@@ -112,7 +112,7 @@ class ElasticCoordinator(StandbyCoordinator):
             super()._handle(connection, message)
 
 
-def _rename(values: dict[Member, Any], place_of: dict[Member, Member]) -> None:
-    moved = {place_of[place]: value for place, value in values.items()}
+def _rename(values: dict[Member, Any], member_of: dict[Member, Member]) -> None:
+    moved = {member_of[member]: value for member, value in values.items()}
     values.clear()
     values.update(moved)

@@ -111,7 +111,7 @@ def largest_size(elastic: Elastic, nodes: int) -> Optional[int]:
 
 def change_reason(nodes: int, size: int) -> str:
     """Why an attempt on *nodes* ends where *size* of them are there."""
-    return "%d nodes are there: continues on %d in place of %d" % (size, size, nodes)
+    return "%d nodes are ready: continues on %d instead of %d" % (size, size, nodes)
 
 
 def world_of(plan: RunPlan, attempt: int) -> World:

@@ -21,13 +21,13 @@ def listen(port: int) -> socket.socket:
     return socket.create_server(("", port), backlog=_BACKLOG)
 
 
-def interface_towards(host: str, port: int = 9) -> str:
+def interface_towards(host: str) -> str:
     """The name of the interface through which packets to *host* leave; nothing is sent.
 
     Raises:
         OSError: the host has no address or there is no route to it.
     """
-    own = address_towards(host, port)
+    own = address_towards(host)
     for _, name in socket.if_nameindex():
         if own in (_address(name), *_ipv6_addresses(name)):
             return name

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, List
 
-from . import boot, hardware, launchers, network, processes, protocol, ssh, starts, store, unpack
+from . import boot, hardware, launchers, network, processes, protocol, remote_processes, ssh, store, unpack
 from .context import AgentContext
 from .launch import RANK_WRAPPER, Location
 from .plan import workers
@@ -242,7 +242,7 @@ def _open_mpi(context: AgentContext, environment: dict[str, str]) -> launchers.O
     with open(hostfile, "w") as file:
         file.write(launchers.hostfile(context.hosts, context.plan["slots"]))
     version = _version(mpirun)
-    agent = [sys.executable, "-I", "-S", starts.SCRIPT, context.start_socket]
+    agent = [sys.executable, "-I", "-S", remote_processes.SCRIPT, context.start_socket]
     reach = launchers.by_slurm(context.hosts) if context.slurm else launchers.by_agent(agent)
     remote = launchers.Remote(hostfile, reach, _interface(context), launchers.uses_fabric(environment))
     extra, root = context.plan["mpi"]["args"], context.slurm and os.geteuid() == 0

@@ -236,7 +236,7 @@ def _rate(attempt: AttemptRecord) -> float:
 
 
 def _allocated_since(attempt: AttemptRecord) -> float:
-    return attempt.get("present", attempt["started"])
+    return attempt.get("allocated", attempt["started"])
 
 
 def _number(value: int | None) -> int:

@@ -4,7 +4,7 @@ Messages are JSON objects, one a line, over TLS in which both ends show the run'
 that closes, or is silent for too long (see `connection`), is a lost host.
 
     worker -> node 0   {"version": 1, "run": name, "member": "node/1", "restart_count": 0, "machine": {...}}
-    node 0 -> worker   {"version": 1, "welcome": attempt} or {"refused": reason}; where pods stand by, with "place",
+    node 0 -> worker   {"version": 1, "welcome": attempt} or {"refused": reason}; where pods stand by, with "member",
                        and with "nodes" where that number changes
 
     worker -> node 0   {"beat": 1}                        at once after the welcome, then as heartbeat
@@ -21,7 +21,7 @@ that closes, or is silent for too long (see `connection`), is a lost host.
                        {"leave": reason}                  give notice for this reason
                        {"end": attempt}                   kill what is left of this attempt
                        {"welcome": attempt}               get ready for this one, once nothing is left of the last;
-                                                          where pods stand by, with the "place" that the worker has now
+                                                          where pods stand by, with the "member" that the worker has now
                        {"over": 1, "exit_code": ...}      exit; with the code of the run, if that has ended
 """
 
@@ -36,9 +36,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional
 
 from . import network
+from .assignment import ExpectedPods, Promotion
 from .clock import CLOCK, Clock
 from .connection import SILENCE, Connection, Heartbeat, Identity
-from .places import ExpectedPods, Promotion
 from .plan import COORDINATOR, NODE, STANDBY, Member, read_member
 from .schema import MESSAGE_VERSION, Greeting
 from .ssh import InvalidKeys
@@ -76,7 +76,7 @@ class Coordinator:
 
     Workers of another run are refused. So are those with another restart count than *expected* (pods from before the
     restart), or, where pods are replaced, with a lower one than a worker of the same name had: there a node that is
-    lost, or about to go, leaves its place at the next attempt to a new pod.
+    lost, or about to go, makes room at the next attempt for a new pod.
 
     A client that proves nothing costs one of a limited number of descriptors, and loses it to later ones, first to
     those of its own address, or after `GREETING_TIMEOUT`.
@@ -126,7 +126,7 @@ class Coordinator:
             self.notices.pop(node, None)
         for reported in (self.ready, self.oom_killed, self.ended, self.idle, self.unfit):
             reported.clear()
-        self._fill_places()
+        self._fill_vacancies()
         for node in self.workers:
             self._welcome(node)
 
@@ -140,12 +140,12 @@ class Coordinator:
         """How many pods stand by and are ready."""
         return 0
 
-    def _fill_places(self) -> list[Promotion]:
+    def _fill_vacancies(self) -> list[Promotion]:
         """Let pods that stand by do the work of nodes that are lost, as far as there are any."""
         return []
 
-    def _place(self, pod: Member) -> Member:
-        """What a pod does; what it was at the beginning where none stand by."""
+    def _member_of(self, pod: Member) -> Member:
+        """The member whose work a pod does: the one that it was at the beginning, unless pods stand by."""
         return pod
 
     def _welcome(self, node: Member, **more: Any) -> None:
@@ -335,43 +335,43 @@ class Coordinator:
     def _admit(self, connection: Connection) -> None:
         """Welcome a client whose greeting says that it is a worker of this attempt; refuse it otherwise."""
         for greeting in connection.receive(1):
-            member, restart_count = _member(greeting), greeting.get("restart_count")
+            pod, restart_count = _pod(greeting), greeting.get("restart_count")
             refusal: str | None = "not of this run"
-            if greeting.get("run") == self._channel.identity.run and member is not None and type(restart_count) is int:
-                refusal = self._refusal(member, restart_count)
-            if member is None or refusal is not None:
+            if greeting.get("run") == self._channel.identity.run and pod is not None and type(restart_count) is int:
+                refusal = self._refusal(pod, restart_count)
+            if pod is None or refusal is not None:
                 connection.send(refused=refusal)
                 self._drop(connection)
                 return
             connection.admit(self._channel.silence)
             del self._unauthenticated[connection]
-            place = self._place(member)
-            self.workers[place] = connection
-            self._welcome(place, version=MESSAGE_VERSION)  # before any heartbeat
-            self._unconfirmed.add(place)
-            self.machines[place] = {**(greeting.get("machine") or {}), "member": place.text}
+            member = self._member_of(pod)
+            self.workers[member] = connection
+            self._welcome(member, version=MESSAGE_VERSION)  # before any heartbeat
+            self._unconfirmed.add(member)
+            self.machines[member] = {**(greeting.get("machine") or {}), "member": member.text}
 
-    def _refusal(self, member: Member, restart_count: int) -> str | None:
+    def _refusal(self, pod: Member, restart_count: int) -> str | None:
         """Why an authenticated worker is not welcome, or None."""
         if self._restart_count is not None and restart_count != self._restart_count:
             return "restart count %s is not %d" % (restart_count, self._restart_count)
-        if member == COORDINATOR or member.number >= self._counts.get(member.role, 0):
-            return "%s is not expected" % (member,)
-        if restart_count < self._restart_counts.get(member, 0):
-            return "a newer pod of %s has joined" % (member,)
-        self._restart_counts[member] = restart_count
-        place = self._place(member)
-        if place not in self.workers:
+        if pod == COORDINATOR or pod.number >= self._counts.get(pod.role, 0):
+            return "%s is not expected" % (pod,)
+        if restart_count < self._restart_counts.get(pod, 0):
+            return "a newer pod of %s has joined" % (pod,)
+        self._restart_counts[pod] = restart_count
+        member = self._member_of(pod)
+        if member not in self.workers:
             return None
         if self._restart_count is not None:
-            return "%s is not expected" % (member,)
+            return "%s is not expected" % (pod,)
         # Its agent, or that of its next pod, has no other connection: the attempt ends as soon as this one is lost.
-        self.workers[place].close()
+        self.workers[member].close()
         return "the attempt of the pod before has not ended"
 
 
-def _member(greeting: Mapping[str, Any]) -> Member | None:
-    """The member that greets; None where it is none."""
+def _pod(greeting: Mapping[str, Any]) -> Member | None:
+    """The pod that greets, by the member that it was created as; None where it is none."""
     try:
         return read_member(str(greeting.get("member")))
     except ValueError:
@@ -392,14 +392,14 @@ def _limit_unauthenticated(nodes: int) -> int:
 
 
 class Admission(NamedTuple):
-    """A worker's connection to node 0, the attempt that it is welcome in, and its place, where pods stand by.
+    """A worker's connection to node 0, its attempt and, where pods stand by, the member that it is.
 
     *nodes* is how many the attempt has, where that changes.
     """
 
     connection: Connection
     attempt: int
-    place: Optional[Member]
+    member: Optional[Member]
     nodes: Optional[int] = None
 
 
@@ -421,8 +421,8 @@ def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Adm
         connection.admit(silence)
         connection.send(beat=1)
         connection.heartbeat = Heartbeat(lambda: [connection], lambda: connection.last_polled, nodes, clock)
-        place = answer.get("place")
-        own = None if place is None else read_member(place)
+        member = answer.get("member")
+        own = None if member is None else read_member(member)
         return Admission(connection, int(answer["welcome"]), own, answer.get("nodes"))
     connection.close()
     refusal = (answer or {}).get("refused")

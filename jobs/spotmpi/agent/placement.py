@@ -30,7 +30,7 @@ class Decision(TypedDict, total=False):
     forecast: Forecast  # with the first decision about a run with a deadline
     until: float  # Unix seconds until which the run waits without nodes
     starts: float  # Unix seconds at which the Capacity Block of the group starts
-    idle: float  # node-seconds for which nodes that are given back had waited for others
+    idle: float  # node-seconds for which nodes that are released had waited for others
     idle_dollars: Optional[float]  # what these cost
 
 
@@ -44,11 +44,11 @@ class GroupObservation(TypedDict):
 
 
 class Away(TypedDict):
-    """Nodes, by the number of their pods, that were given back since too few others came for the next allowed size."""
+    """Nodes, by the number of their pods, that were released since too few others came for the next allowed size."""
 
     pods: List[int]  # empty once they are asked for again
     until: float  # Unix seconds at which they are
-    pause: float  # seconds for which they were given back
+    pause: float  # seconds for which they were released
     used: int  # nodes on which the run went on; 0 where node 0 is to get one of theirs
 
 
@@ -150,7 +150,7 @@ def waiting_since_whole(state: State, gang: Gang, now: float) -> Gang:
     return gang._replace(waiting_since=max(gang.waiting_since, since), idle_since=idle)
 
 
-def untried(state: State, closed: Sequence[str] = ()) -> str | None:
+def next_group(state: State, closed: Sequence[str] = ()) -> str | None:
     """The first node group of the order that may still give a gang and is not *closed*, or None."""
     tried = {state["at"], *state["tried"], *closed}
     return next((name for name in state["order"] if name not in tried), None)
@@ -182,20 +182,20 @@ def next_state(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequen
     """The state that follows from what is seen of the gang at the time *now*; None while nothing does.
 
     A gang with one of the allowed *sizes* stays, up to the end of its Capacity Block. A part of one in a block is not
-    given back, since it has been paid. The groups that were tried may be tried again once enough nodes were
-    there, or some were given back. `returns` tells when a gang that has its nodes goes back to an earlier group.
+    released, since it has been paid. The groups that were tried may be tried again once enough nodes were
+    there, or some were released. `failback` tells when a gang that has its nodes goes back to an earlier group.
     """
-    following, here = observed(state, gang, capacity, sizes, now), state["at"]
+    following, here = with_observation(state, gang, capacity, sizes, now), state["at"]
     shut = closed(capacity, now)
     if here in shut:
         idle = idle_values(state, gang.idle_since, capacity, sizes, now)
         return _left(following, gang.usable(sizes) is not None, idle, capacity, now)
-    target, in_block = untried(following, shut), [each["name"] for each in capacity["placements"] if "block" in each]
+    target, in_block = next_group(following, shut), [each["name"] for each in capacity["placements"] if "block" in each]
     is_new = here not in state["tried"] or target in in_block  # which was passed over before its start
     if here in following["tried"] and is_new and target is not None:
         reason = "%s %s" % (here, gang.shortage(capacity, sizes, now))
         idle = idle_values(state, gang.idle_since, capacity, sizes, now)
-        return decided(following, placement_of(capacity, target), now, reason, idle)
+        return with_decision(following, placement_of(capacity, target), now, reason, idle)
     if target is None and here not in in_block and gang.is_partial_over(capacity, now):
         pause = Pause("%s %s" % (here, gang.shortage(capacity, sizes, now)), backoff(state, capacity))
         first = placement_of(capacity, next(name for name in state["order"] if name not in shut))
@@ -211,16 +211,16 @@ def _left(state: State, is_led: bool, idle: Decision, capacity: PlacedCapacity, 
     """
     here = placement_of(capacity, state["at"])
     reason = "the Capacity Block %s ends at %s" % (here["block"]["reservation"], utc(here["block"]["end"]))
-    name = untried({**state, "tried": []}, closed(capacity, now))
+    name = next_group({**state, "tried": []}, closed(capacity, now))
     following = placement_of(capacity, name) if name else _later(capacity, now)
     if following is not None:
         if not name:
             reason = "%s; %s" % (reason, waits_for(following["block"]))
-        return decided({**state, "tried": []}, following, now, reason, idle)
+        return with_decision({**state, "tried": []}, following, now, reason, idle)
     if is_led:
         return None
     again: Decision = {**idle, "until": now + capacity["retry"]}
-    return {**decided(state, here, now, reason + "; " + _NO_OTHER, again), "moving": True}
+    return {**with_decision(state, here, now, reason + "; " + _NO_OTHER, again), "moving": True}
 
 
 class Pause(NamedTuple):
@@ -233,19 +233,19 @@ class Pause(NamedTuple):
 def give_back(state: State, target: Placement, now: float, pause: Pause, idle: Decision) -> State:
     """*state* with the decision to give the nodes of a partial gang back, and to ask *target* after a *pause*."""
     minutes = "%g min" % math.ceil(pause.seconds / 60)
-    reason = "%s; they are given back, and %s is asked in %s" % (pause.reason, target["name"], minutes)
+    reason = "%s; they are released, and %s is asked in %s" % (pause.reason, target["name"], minutes)
     again: Decision = {**idle, "until": now + pause.seconds}
-    return {**decided({**state, "tried": []}, target, now, reason, again), "moving": True}
+    return {**with_decision({**state, "tried": []}, target, now, reason, again), "moving": True}
 
 
 def backoff(state: State, capacity: PlacedCapacity) -> float:
-    """Seconds for which a run waits without nodes after a partial gang: twice as long after each time in vain."""
+    """Seconds for which a run waits without nodes after a partial gang: twice as long after each failed attempt."""
     last = max((until - moment for moment, until in pauses(state)), default=0.0)
     return max(capacity["partial"], min(2.0 * last, capacity["retry"]))
 
 
 def pauses(state: State) -> List[Tuple[float, float]]:
-    """When partial gangs were given back since the run had all its nodes last, and until when; Unix seconds."""
+    """When partial gangs were released since the run had all its nodes last, and until when; Unix seconds."""
     whole = max((each["t"] for each in state["seen"] if each["nodes"]), default=0.0)
     times = [(each["t"] or 0.0, each["until"]) for each in state["decisions"] if "until" in each]
     return [each for each in times if each[0] > whole]
@@ -265,7 +265,7 @@ def idle_values(
 def retry_at(state: State, name: str, retry: float) -> float:
     """Unix time from which on a gang that has its nodes elsewhere may ask the group *name* again; 0 if it gave nodes.
 
-    That is *retry* seconds after it was asked in vain, and twice as long for each time in vain before that.
+    That is *retry* seconds after it was asked without success, and twice as long for each time before that.
     """
     refusals, last = 0, 0.0
     for each in state["seen"]:
@@ -274,7 +274,7 @@ def retry_at(state: State, name: str, retry: float) -> float:
     return last + retry * 2.0 ** (refusals - 1) if refusals else 0.0
 
 
-def decided(state: State, target: Placement, now: float, reason: str, more: Decision | None = None) -> State:
+def with_decision(state: State, target: Placement, now: float, reason: str, more: Decision | None = None) -> State:
     """*state* with the decision for *target* and *more* values of it; the gang moves there unless it is there."""
     decision: Decision = {**_decision(target, now, reason), **(more or {})}
     decisions = [*state["decisions"], decision][-_KEPT:]
@@ -299,7 +299,7 @@ def waits_until(state: State) -> float | None:
     return last.get("until", last.get("starts")) if state["moving"] else None
 
 
-def observed(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequence[int], now: float) -> State:
+def with_observation(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequence[int], now: float) -> State:
     """*state* with what is seen of the gang: it has nodes, has lost some, or had none while they were waited for."""
     at, seen, tried = state["at"], state["seen"], state["tried"]
     last = next((each for each in reversed(seen) if each["group"] == at), None)
@@ -355,7 +355,7 @@ def wait_for_nodes(capacity: PlacedCapacity, state: State, submitted: float) -> 
     """Seconds for which a gang may wait for its nodes where it is placed, before it is moved or the time is over."""
     deadline = capacity["deadline"]
     if deadline is None:
-        return capacity["patience"] if untried(state) else 0.0
+        return capacity["patience"] if next_group(state) else 0.0
     return seconds_to(deadline, submitted)
 
 

@@ -8,7 +8,7 @@ A JobSet's pods may get another node selector and other tolerations only while i
 that suspends it has these and the decision at once, and once the pods are gone another one resumes it.
 
 Of a run that may have fewer nodes each pod has a Job, which has no pod while its parallelism is 0: so nodes that an
-attempt does not use are given back while it goes on.
+attempt does not use are released while it goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from datetime import datetime, timezone
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
 from urllib.parse import quote
 
-from . import context, files, placement, pod_context, record, returns, surplus
+from . import context, failback, files, placement, pod_context, record, surplus
 from .clock import CLOCK, Clock
 from .launch import sizes_of
 from .plan import NODE, STANDBY, RunPlan, read_plan
@@ -89,7 +89,7 @@ class ClusterApi:
     def scale(self, job: str, parallelism: int) -> bool:
         """Let a Job have so many pods; False where this pod's service account may not."""
         path, patch = "/apis/batch/v1/namespaces/%s/jobs/%s" % (self.namespace, job), "/spec/parallelism"
-        consequence = "nodes that an attempt does not use are not given back"
+        consequence = "nodes that an attempt does not use are not released"
         return self._unless_forbidden("PATCH", path, consequence, [_replace(patch, parallelism)]) is not None
 
     def _unless_forbidden(
@@ -166,8 +166,8 @@ class OrderPolicy:
         self._read_at = now
         if self._progress is None:
             self._progress = RunProgress(os.path.join(self._runs, plan["run"]), plan.get("submitted", 0.0))
-        found = returns.find_return(state, capacity, self._progress.read(now), now, usable / sizes[-1])
-        return None if found is None else placement.decided(state, found.group, now, found.reason)
+        found = failback.find_failback(state, capacity, self._progress.read(now), now, usable / sizes[-1])
+        return None if found is None else placement.with_decision(state, found.group, now, found.reason)
 
 
 class Controller:

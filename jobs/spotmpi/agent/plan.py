@@ -46,7 +46,7 @@ def read_member(text: str) -> Member:
     role, _, number = text.rpartition("/")
     role = role or NODE
     if role not in ROLES or not number.isdecimal() or str(int(number)) != number or int(number) >= _MAX_NUMBER:
-        raise ValueError("%r is no role and number" % text)
+        raise ValueError("%r is not a role and number" % text)
     return Member(role, int(number))
 
 

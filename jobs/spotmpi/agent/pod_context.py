@@ -26,7 +26,7 @@ ENV_RESTART_COUNT = "SPOTMPI_RESTART_COUNT"  # how often JobSet has restarted th
 ENV_JOB_INDEX = "SPOTMPI_JOB_INDEX"  # where each pod has a Job: the index of that
 ENV_JOB_RESTARTS = "SPOTMPI_JOB_RESTARTS"  # and how often JobSet has restarted that Job
 ENV_ROLE = "SPOTMPI_ROLE"
-CONTROLLER = "placement"  # in place of a role: the pod is no member, but moves a gang to another node group
+CONTROLLER = "placement"  # in place of a role: the pod is not a member, but moves a gang to another node group
 FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")
 STOP_ANNOTATION = "spotmpi.dev/stop"
 PLACEMENT_ANNOTATION = "spotmpi.dev/placement"  # see `placement.State`
@@ -48,7 +48,7 @@ def restart_count() -> int:
 
 
 def is_controller() -> bool:
-    """Whether this pod is no member of the run, but decides where its gang is placed."""
+    """Whether this pod is not a member of the run, but decides where its gang is placed."""
     return os.environ.get(ENV_ROLE) == CONTROLLER
 
 

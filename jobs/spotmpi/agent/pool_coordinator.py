@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import protocol, record
+from .assignment import ExpectedPods
 from .connection import Connection
 from .launcher_output import Line
 from .peers import Channel, Coordinator
-from .places import ExpectedPods
 from .plan import COORDINATOR, Member, RunPlan, workers
 
 

@@ -155,7 +155,7 @@ def _reap() -> None:
 
 
 def _parents() -> Iterator[tuple[int, int]]:
-    """Each process of this machine that is no zombie, with its parent."""
+    """Each process of this machine that is not a zombie, with its parent."""
     if not os.path.isdir("/proc/self"):
         listing = subprocess.run(["ps", "-axo", "pid=,ppid=,stat="], stdout=subprocess.PIPE, universal_newlines=True)
         for line in listing.stdout.splitlines():

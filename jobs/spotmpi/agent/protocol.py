@@ -18,21 +18,21 @@ KEY = "spotmpi"
 CONTEXT = "context"  # once at start: world_size, hosts, versions, samples_per_iteration, total_iterations, work
 RESUMED = "resumed"  # after a checkpoint was loaded: iteration, path
 # Every reporting interval: iteration, time, epoch, seconds (one per iteration), waited (seconds, for batches),
-# ranks (the seconds of every rank, packed), any scalars; cut (true) where notice ended the interval early.
+# ranks (the seconds of every rank, packed), any scalars; interrupted (true) where notice ended the interval early.
 METRIC = "metric"
 EVALUATION = "evaluation"  # outside timed windows: iteration, any scalars
 CHECKPOINT = "checkpoint"  # a checkpoint is whole: iteration, path, seconds, reason (timer, notice, end)
 RESULT = "result"  # once at the end: iteration, final scalars, parameters (checksum)
 FATAL = "fatal"  # starting again cannot help: reason
 # From every rank that takes batches of a stream, with counts since it began: rank, ranks, workers, batches, bytes,
-# seconds, waited (seconds, for batches), preparing (seconds of workers), under_way (chunks) and skipped (batches); and
+# seconds, waited (seconds, for batches), preparing (seconds of workers), in_flight (chunks) and skipped (batches); and
 # source: the digest of the source list.
-# After a long wait also pending: batch, rows, worker and seconds of what it waits for; such a line is no progress.
+# After a long wait also pending: batch, rows, worker and seconds of what it waits for; such a line is not progress.
 STREAM = "stream"
 
 # Keys that no group of a metrics pattern may use: only protocol lines can fill them, or the record fills them itself.
 RESERVED_KEYS = frozenset(
-    {"seconds", "waited", "ranks", "cut", "hosts", "versions", "t", "uptime", "attempt", "member", "kind"}
+    {"seconds", "waited", "ranks", "interrupted", "hosts", "versions", "t", "uptime", "attempt", "member", "kind"}
 )
 
 _START = b'{"spotmpi":'
@@ -47,7 +47,7 @@ STREAM_COUNTS = (
     "seconds",
     "waited",
     "preparing",
-    "under_way",
+    "in_flight",
     "skipped",
 )
 
@@ -145,7 +145,7 @@ def read_json(text: str) -> Any:
     a question mark.
 
     Raises:
-        ValueError: *text* is no JSON, or nested more than `MAX_DEPTH` levels deep.
+        ValueError: *text* is not JSON, or nested more than `MAX_DEPTH` levels deep.
     """
     try:
         value = _READER.decode(text)
@@ -157,7 +157,7 @@ def read_json(text: str) -> Any:
 
 
 def number(text: str) -> int | float | None:
-    """The number in *text*; None for one that a float cannot hold, such as nan, ValueError where it is no number."""
+    """The number in *text*; None for one that a float cannot hold, such as nan, ValueError where it is not a number."""
     try:
         return _whole(text)
     except ValueError:

@@ -272,7 +272,7 @@ def _submissions(folder: str) -> dict[str, Any]:
 
 
 def log_member(name: str) -> Member | None:
-    """The member whose output is in a file with this name, in the folder of an attempt; None where it is no log."""
+    """The member whose output is in a file with this name, in the folder of an attempt; None where it is not a log."""
     match = _LOG_NAME.fullmatch(name)
     try:
         return read_member("/".join(match.groups())) if match else None

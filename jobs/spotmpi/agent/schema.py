@@ -1,7 +1,6 @@
 """The JSON objects that agents write and exchange, as types: attempt records, a run's summary, and wire messages.
 
-Records and messages carry their version from 1 on; those without one are from before it was written, and have the same
-keys but may lack some. Readers take both: every key that is not in a class's required part may be absent.
+Each carries its version. A key that is not in a class's required part may be absent.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class AttemptRecord(_AttemptBase, total=False):
 
     version: int
     node: int
-    present: float  # Unix seconds from which on the attempt had its nodes
+    allocated: float  # Unix seconds from which on the attempt had its nodes
     ended: float
     elapsed: float  # seconds for which the attempt had its nodes, by a clock that nobody sets
     reason: Optional[str]
@@ -94,12 +93,12 @@ class Greeting(TypedDict, total=False):
     machine: Dict[str, Any]
 
 
-_SECONDS = ("started", "ended", "present", "elapsed")
+_SECONDS = ("started", "ended", "allocated", "elapsed")
 _SECONDS_OR_NONE = ("first_iteration_time", "start")
 
 
 def read_attempt(text: str) -> AttemptRecord | None:
-    """The attempt record in *text*, of this version or an older one.
+    """The attempt record in *text*.
 
     None where its writer was cut off, or another program of the run has written what agents cannot compute with.
     """

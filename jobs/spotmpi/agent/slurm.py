@@ -38,7 +38,7 @@ ENV_RESTART_COUNT = "SPOTMPI_RESTART_COUNT"  # how often the agents were started
 NOTICE_INTERVAL = 1.0  # seconds between looks for the notice, on a file system that is shared
 # Ports below those that Linux gives to clients, as many for each job: several jobs may share a node.
 _FIRST_PORT, _PORTS, _JOBS = 20000, 4, 3000
-# What describes the task of an agent would mislead the ranks that it starts, which are no tasks of Slurm's.
+# What describes the task of an agent would mislead the ranks that it starts, which are not tasks of Slurm's.
 _OF_JOB = ("SLURM_JOB_", "SLURM_JOBID", "SLURM_CONF", "SLURM_CLUSTER_NAME")
 
 

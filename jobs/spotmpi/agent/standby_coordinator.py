@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from . import record
+from .assignment import Assignment, ExpectedPods, Promotion
 from .connection import Connection
 from .context import AgentContext
 from .launcher_output import Line
 from .peers import Channel
-from .places import ExpectedPods, Places, Promotion
 from .plan import COORDINATOR, NODE, STANDBY, Member
 from .pool_coordinator import PoolCoordinator, tables
 
@@ -17,10 +17,10 @@ JOIN_GRACE = 5.0  # seconds in which agents that live join the next agent of nod
 
 
 class StandbyCoordinator(PoolCoordinator):
-    """A `PoolCoordinator` with or without workers, whose other members have places (see `places`).
+    """A `PoolCoordinator` with or without workers, where pods may do the work of other members (see `assignment`).
 
     At the beginning of an attempt, and while one waits for nodes, pods that stand by and are ready take the places of
-    lost nodes. *run_record* gets an event for each that is ready, leaves or is promoted. *at_work* is that of `Places`.
+    lost nodes. *run_record* gets an event for each that is ready, leaves or is promoted; *at_work* as for `Assignment`.
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class StandbyCoordinator(PoolCoordinator):
         expected = ExpectedPods(nodes, standby=standby)
         super().__init__(channel, expected, attempt, run_record, tables(context.plan))
         self._host = context.host
-        self._places = Places(nodes, standby, at_work)
-        self._prepared: set[Member] = set()  # places that stand by and have been ready since their agent has joined
+        self._assignment = Assignment(nodes, standby, at_work)
+        self._prepared: set[Member] = set()  # standby members that have been ready since their agent has joined
         self._last_seen: dict[Member, float] = {}  # when a node's lost agent was last heard, as `Clock.uptime` counts
         self._promoted: dict[Member, Promotion] = {}  # by node, until the ranks are started
         self._fill_after = self._clock.uptime() + JOIN_GRACE
@@ -44,7 +44,7 @@ class StandbyCoordinator(PoolCoordinator):
     @property
     def pods(self) -> list[Member]:
         """The pod of each node."""
-        return self._places.at_work
+        return self._assignment.at_work
 
     @property
     def standby_ready(self) -> int:
@@ -58,12 +58,12 @@ class StandbyCoordinator(PoolCoordinator):
         super().begin(attempt)
 
     def serve(self, timeout: float) -> None:
-        """Handle what has arrived, and fill places that have become vacant."""
+        """Handle what has arrived, and let pods that stand by do the work of lost nodes."""
         super().serve(timeout)
-        for place in [place for place in self.workers if place.role == STANDBY and self.workers[place].lost]:
-            self._lose_standby(place, "node 0 lost the connection to it")
+        for member in [member for member in self.workers if member.role == STANDBY and self.workers[member].lost]:
+            self._lose_standby(member, "node 0 lost the connection to it")
         if self._clock.uptime() >= self._fill_after:
-            for promotion in self._fill_places():
+            for promotion in self._fill_vacancies():
                 self._welcome(promotion.node)
 
     def broadcast(self, **message: Any) -> None:
@@ -85,63 +85,63 @@ class StandbyCoordinator(PoolCoordinator):
             self._promoted.clear()
             self._last_seen.clear()
 
-    def _fill_places(self) -> list[Promotion]:
+    def _fill_vacancies(self) -> list[Promotion]:
         nodes = [Member(NODE, index) for index in range(1, self._nodes)]
         vacant = [node for node in nodes if node not in self.workers]
-        promotions = self._places.promote(vacant, self._prepared) if vacant else []
+        promotions = self._assignment.promote(vacant, self._prepared) if vacant else []
         for promotion in promotions:
-            self._prepared.discard(promotion.place)
-            self.workers[promotion.node] = self.workers.pop(promotion.place)
-            self.machines[promotion.node] = {**self.machines.pop(promotion.place), "member": promotion.node.text}
+            self._prepared.discard(promotion.standby)
+            self.workers[promotion.node] = self.workers.pop(promotion.standby)
+            self.machines[promotion.node] = {**self.machines.pop(promotion.standby), "member": promotion.node.text}
             before = self._promoted.get(promotion.node, promotion)
             self._promoted[promotion.node] = promotion._replace(replaced=before.replaced)
         return promotions
 
-    def _place(self, pod: Member) -> Member:
-        return self._places.of(pod) if pod in self._places.pods.values() else pod
+    def _member_of(self, pod: Member) -> Member:
+        return self._assignment.of(pod) if pod in self._assignment.pods.values() else pod
 
     def _welcome(self, node: Member, **more: Any) -> None:
-        super()._welcome(node, **more, place=node.text)
+        super()._welcome(node, **more, member=node.text)
 
-    def _refusal(self, member: Member, restart_count: int) -> str | None:
-        place = self._place(member)
-        is_back = place in self.workers and restart_count >= self._restart_counts.get(member, 0)
-        if place.role == STANDBY and is_back:
-            self._lose_standby(place, "its agent has joined again")
-        return super()._refusal(member, restart_count)
+    def _refusal(self, pod: Member, restart_count: int) -> str | None:
+        member = self._member_of(pod)
+        is_back = member in self.workers and restart_count >= self._restart_counts.get(pod, 0)
+        if member.role == STANDBY and is_back:
+            self._lose_standby(member, "its agent has joined again")
+        return super()._refusal(pod, restart_count)
 
-    def _lose_standby(self, place: Member, reason: str) -> None:
+    def _lose_standby(self, member: Member, reason: str) -> None:
         """Forget a pod that stood by."""
-        self.workers[place].close()
-        if place in self._prepared:
-            self._record.event(record.LEFT, attempt=self._attempt, standby=self._name(place), reason=reason)
-        self._forget(place)
+        self.workers[member].close()
+        if member in self._prepared:
+            self._record.event(record.LEFT, attempt=self._attempt, standby=self._name(member), reason=reason)
+        self._forget(member)
 
     def _forget(self, node: Member) -> None:
         super()._forget(node)
         self._prepared.discard(node)
 
-    def _name(self, place: Member) -> str:
-        return self._host(self._places.pods[place])
+    def _name(self, member: Member) -> str:
+        return self._host(self._assignment.pods[member])
 
     def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
         """Take a message of a node, or of a pod that stands by, into account."""
-        place = next((place for place, worker in self.workers.items() if worker is connection), None)
-        if place is None:
+        member = next((member for member, worker in self.workers.items() if worker is connection), None)
+        if member is None:
             return  # of a pod that has been lost meanwhile
-        if place.role != STANDBY:
+        if member.role != STANDBY:
             super()._handle(connection, message)
             return
-        self._unconfirmed.discard(place)
+        self._unconfirmed.discard(member)
         if "notice" in message:
-            self._lose_standby(place, str(message["notice"]))
+            self._lose_standby(member, str(message["notice"]))
         elif message.get("attempt") != self._attempt:
             return  # of one before
         elif "ready" in message:
-            self._prepared.add(place)
-            machine = self.machines[place]
-            self._record.event(record.JOINED, attempt=self._attempt, standby=self._name(place), machine=machine)
+            self._prepared.add(member)
+            machine = self.machines[member]
+            self._record.event(record.JOINED, attempt=self._attempt, standby=self._name(member), machine=machine)
         elif "ended" in message:
-            self._prepared.discard(place)
-            text = "%s cannot stand by: %s" % (self._name(place), message.get("reason"))
+            self._prepared.discard(member)
+            text = "%s cannot stand by: %s" % (self._name(member), message.get("reason"))
             self._record.line(self._attempt, COORDINATOR, Line(None, "e", text))

@@ -1,4 +1,4 @@
-"""When nodes beyond an allowed number are given back, and when they are asked for again. Pure."""
+"""When nodes beyond an allowed number are released, and when they are asked for again. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def next_state(
     """The state that follows from the nodes that an attempt does not have; None while nothing does.
 
     *used* are the numbers of the pods that are nodes of the present attempt, None while there is none. The other pods
-    are given back once one of them has had a node for the limit of partial gangs: also those that wait for one, which
+    are released once one of them has had a node for the limit of partial gangs: also those that wait for one, which
     would get that node next. They are asked for again after a pause, which doubles as long as the number of nodes stays
     the same; and at once where too few nodes are left for the run. Where others have nodes and node 0 has none, it
     takes one of theirs.
@@ -43,26 +43,29 @@ def next_state(
     idle = {number: max(since, last["t"]) for number, since in gang.nodes if number not in used}
     if not idle or now - min(idle.values()) < capacity["partial"]:
         return None
-    pause = capacity["partial"]
-    if away is not None and away["used"] == len(used):
-        pause = max(pause, min(2.0 * away["pause"], capacity["retry"]))
     others = [number for number in range(sizes[-1]) if number not in used]
+    pause = _pause(away, len(used), capacity)
     values = placement.idle_values(state, list(idle.values()), capacity, sizes, now)
     gave = "%s gave %d of %s nodes" % (state["at"], gang.placed, " or ".join(map(str, sizes)))
-    is_enough = last["nodes"] > len(used)
-    reason = "%s, and %s within %gs: %d %s given back, and asked for again in %g min" % (
-        gave,
-        "no checkpoint was written at which the run could go on with them" if is_enough else "no other",
-        capacity["partial"],
+    no_checkpoint = "no checkpoint was written at which the run could go on with them"
+    missing = no_checkpoint if last["nodes"] > len(used) else "no other"
+    returns = "%d %s released, and asked for again in %g min" % (
         len(idle),
         "is" if len(idle) == 1 else "are",
         round(pause / 60.0, 1),
     )
-    target = placement.placement_of(capacity, state["at"])
+    reason = "%s, and %s within %gs: %s" % (gave, missing, capacity["partial"], returns)
     return {
-        **placement.decided(state, target, now, reason, values),
+        **placement.with_decision(state, placement.placement_of(capacity, state["at"]), now, reason, values),
         "away": {"pods": others, "until": now + pause, "pause": pause, "used": len(used)},
     }
+
+
+def _pause(away: Optional[placement.Away], used: int, capacity: PlacedCapacity) -> float:
+    """Seconds until surplus nodes are asked for again, after an attempt with as many nodes as *used*."""
+    if away is None or away["used"] != used:
+        return capacity["partial"]
+    return max(capacity["partial"], min(2.0 * away["pause"], capacity["retry"]))
 
 
 def _led_by_node_0(
@@ -77,6 +80,6 @@ def _led_by_node_0(
     others = [number for number in range(sizes[-1]) if number not in kept]
     target = placement.placement_of(capacity, state["at"])
     return {
-        **placement.decided(state, target, now, reason),
+        **placement.with_decision(state, target, now, reason),
         "away": {"pods": others, "until": now + _EXCHANGE, "pause": 0.0, "used": 0},
     }

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from . import hardware, launchers, node, peers, protocol, ssh
+from .assignment import ExpectedPods
 from .attempt import Launch
 from .attempt_history import pods_at_work, was_moved
 from .connection import Identity
@@ -15,15 +16,14 @@ from .elastic_coordinator import ElasticCoordinator
 from .launch import gang_commands
 from .node import check_hardware, clear_shared_memory, location, serve_forks, start_sshd, unpack_code, write_environment
 from .outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, StopSignal
-from .places import ExpectedPods
 from .plan import COORDINATOR, nodes_in, workers
 from .pod_record import PodRecord
 from .pool_coordinator import PoolCoordinator, tables
 from .readiness import Readiness, Staging
 from .record import Record, recorded_first_attempt
+from .remote_processes import StartServer
 from .schema import Greeting
 from .standby_coordinator import StandbyCoordinator
-from .starts import StartServer
 
 if TYPE_CHECKING:  # few runs need it
     from .checkpoint_copies import Exchange

@@ -2,7 +2,7 @@
 
 python3 -I -S -c SOURCE take FOLDER      stdin: a tar of files, compressed or not; each appears once it is whole
 
-No path is resolved: each folder on the way is opened by its descriptor and is no link (openat(2) with O_NOFOLLOW), so
+No path is resolved: each folder on the way is opened by descriptor and is not a link (openat(2) with O_NOFOLLOW), so
 that neither links in the archive nor those in the folder lead out of it, however long a path becomes. `tarfile`'s own
 filters resolve paths, which is what CVE-2025-4517, -4330 and -4138 get past, and Python 3.11.2 and 3.8 have none.
 """
@@ -116,7 +116,7 @@ class Beneath:
         os.close(self._top)
 
     def parts(self, name: str) -> list[str]:
-        """The parts of *name*, none for the folder itself; ValueError where it is no name within the folder."""
+        """The parts of *name*, none for the folder itself; ValueError where it is not a name within the folder."""
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if name.startswith("/") or ".." in parts:
             raise ValueError("is outside of the folder")

@@ -34,8 +34,8 @@ from .peers import Admission
 from .plan import NODE, STANDBY, Member, RunPlan, read_member
 from .pod_record import PodRecord
 from .readiness import Staging
+from .remote_processes import StartedProcesses
 from .schema import Greeting
-from .starts import StartedProcesses
 from .stop_requests import PreemptionNotice
 from .tcp import Tcp
 
@@ -65,9 +65,9 @@ class CoordinatorClient:
         grace: float = float("inf"),
     ) -> None:
         self.connection = joined.connection
-        # The attempt that this node works for, its place, where pods stand by, and the attempt's number of nodes,
+        # The attempt that this node works for, the member that it is, where pods stand by, and the number of nodes,
         # where that changes; and the newest that node 0 has sent.
-        self.attempt, self.place = self.newest, self.newest_place = joined.attempt, joined.place
+        self.attempt, self.member = self.newest, self.newest_member = joined.attempt, joined.member
         self.nodes = self.newest_nodes = joined.nodes
         self.go = False
         self.over = False
@@ -95,12 +95,12 @@ class CoordinatorClient:
 
     @property
     def has_next(self) -> bool:
-        """Whether there is a newer attempt, or another place or number of nodes in this one."""
-        return (self.newest, self.newest_place, self.newest_nodes) != (self.attempt, self.place, self.nodes)
+        """Whether there is a newer attempt, or this node is another member in this one, or it has other nodes."""
+        return (self.newest, self.newest_member, self.newest_nodes) != (self.attempt, self.member, self.nodes)
 
     def begin(self) -> None:
         """Work for the newest attempt from now on."""
-        self.attempt, self.place, self.nodes = self.newest, self.newest_place, self.newest_nodes
+        self.attempt, self.member, self.nodes = self.newest, self.newest_member, self.newest_nodes
         self.go = self._oom_sent = False
         self._oom_kills = hardware.oom_kills(self._cgroup)
 
@@ -108,7 +108,7 @@ class CoordinatorClient:
         """Receive messages, and tell node 0 when this node is about to go or lacked memory."""
         for message in self.connection.receive():
             self.newest = int(message.get("welcome", self.newest))
-            self.newest_place = read_member(message["place"]) if "place" in message else self.newest_place
+            self.newest_member = read_member(message["member"]) if "member" in message else self.newest_member
             self.newest_nodes = message.get("nodes", self.newest_nodes)
             self._ended = int(message.get("end", self._ended))
             self.go = self.go or "go" in message
@@ -169,9 +169,9 @@ def run(context: AgentContext, transport: Tcp, notice: PreemptionNotice, started
     Where nodes are replaced one by one, it joins each agent of node 0 that follows, and outlives the last one: the
     first pod of a run that ends with 0 ends all of them.
     """
-    worker, place = Worker(context, transport.exchange), context.member
+    worker, member = Worker(context, transport.exchange), context.member
     while True:
-        joined = join_coordinator(context, transport, notice, started, place=place)
+        joined = join_coordinator(context, transport, notice, started, member=member)
         if joined is None:
             return protocol.INTERRUPTED
         # Node 0 has heard of the notice a moment later, and may wait for a checkpoint for all of the grace.
@@ -179,7 +179,7 @@ def run(context: AgentContext, transport: Tcp, notice: PreemptionNotice, started
         coordinator = CoordinatorClient(joined, notice, mounts.cgroup, mounts.work, context.clock, grace)
         worker.run(coordinator)
         joined.connection.close()  # which may have fallen silent alone
-        started, place = context.clock(), coordinator.place or place
+        started, member = context.clock(), coordinator.member or member
         if coordinator.over or notice.reason or not context.replaces_nodes:
             break
     worker.close()
@@ -215,11 +215,11 @@ class Worker:
         self._coordinator = coordinator
         while True:
             coordinator.begin()
-            if coordinator.place is not None:
+            if coordinator.member is not None:
                 pods = (
                     None if coordinator.nodes is None else [Member(NODE, number) for number in range(coordinator.nodes)]
                 )
-                self._context = self._whole.with_pods(pods)._replace(member=coordinator.place)
+                self._context = self._whole.with_pods(pods)._replace(member=coordinator.member)
             if self._exchange is not None:
                 self._exchange.begin(self._context, coordinator.connection)
             self._take_part()
@@ -337,14 +337,14 @@ def join_coordinator(
     notice: PreemptionNotice,
     started: float,
     limit: float | None = None,
-    place: Member | None = None,
+    member: Member | None = None,
 ) -> Admission | None:
     """The connection to node 0; None after *limit* seconds, or on notice.
 
     *started* is the Unix time from which on this node works for the run. By default *limit* is ``limits.start``.
 
     Waiting for node 0 costs nothing but time: it may be scheduled later, and its name may not resolve yet. But a pod
-    that stands by, as *place* says, leaves while node 0 has no address: its next pod may have no other machine.
+    that stands by, as *member* says, leaves while node 0 has no address: its next pod may have no other machine.
     """
     greeting: Greeting = {
         "member": context.member.text,
@@ -353,8 +353,8 @@ def join_coordinator(
     }
     last_reason, seen = "", context.clock.uptime()
     patience = None
-    if context.standby and place is not None and place.role == STANDBY:
-        patience = VACATE_AFTER + VACATE_NEXT_AFTER * place.number
+    if context.standby and member is not None and member.role == STANDBY:
+        patience = VACATE_AFTER + VACATE_NEXT_AFTER * member.number
     deadline = context.clock.uptime() + (context.plan["limits"]["start"] if limit is None else limit)
     while context.clock.uptime() < deadline and not notice.reason:
         answer = transport.join(context, greeting)

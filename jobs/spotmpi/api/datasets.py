@@ -47,7 +47,7 @@ class DataSet(Entry):
 
     @property
     def rows(self) -> int | None:
-        """Rows of all files; None for files that are no tables."""
+        """Rows of all files; None for files that are not tables."""
         return self.manifest.rows
 
     @property
@@ -79,7 +79,7 @@ def build_dataset(dataset: Dataset, /, *args: Any, **kwargs: Any) -> DataSet:
     """The data set that *dataset* makes of these arguments; it is built on a pool unless the store has it.
 
     Raises:
-        InputError: an argument cannot be hashed, or is no source.
+        InputError: an argument cannot be hashed, or is not a source.
         SpotmpiError: the function fails, or gives other files for the same input, or a file was changed meanwhile.
     """
     store, echo = Store(dataset.settings.store), print_message

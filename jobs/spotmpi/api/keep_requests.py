@@ -131,7 +131,7 @@ def keep_results(state: RunState, name: str, store: Store, on: TargetLike, echo:
 
 
 def _rows(path: Path) -> int | None:
-    """The rows of a file of results; None for one that is no table."""
+    """The rows of a file of results; None for one that is not a table."""
     if path.suffix == ".parquet":
         import pyarrow.parquet
 

@@ -68,7 +68,7 @@ def _trace(place: str, store: str | None) -> Node:
         opened = Store(store)
         return entry_node(opened.find(place), opened)
     path = place if "://" in place else str(Path(place).absolute())
-    found = located(path)
+    found = locate(path)
     if found is not None:
         manifest, opened, name = found
         return _file_node(path, name, manifest, opened) if name else entry_node(manifest, opened)
@@ -79,7 +79,7 @@ def _trace(place: str, store: str | None) -> Node:
     return Node(FILE, path, _facts_of_file(Path(path)), (run_node(paths, Store(store)),))
 
 
-def located(place: str) -> tuple[Manifest, Store, str] | None:
+def locate(place: str) -> tuple[Manifest, Store, str] | None:
     """The entry that a path or URL leads to, its store, and the name of the file in it; None for other places."""
     reference = reference_in(place if "/files/" in f"{place}/" else f"{place.rstrip('/')}/files")
     if reference is None:
@@ -105,7 +105,7 @@ def _file_node(path: str, name: str, manifest: Manifest, store: Store) -> Node:
     file = next((each for each in manifest.files if each.path == name), None)
     found = store.storage.digest(f"{folder(manifest.reference)}/files/{name}")
     if file is None:
-        raise input_error("FILE", path, f"is no file of {manifest}: somebody has added it")
+        raise input_error("FILE", path, f"is not a file of {manifest}: somebody has added it")
     state = "missing" if found is None else "as recorded" if found == (file.bytes, file.sha256) else "changed since"
     facts = {"bytes": file.bytes, "sha256": file.sha256, "rows": file.rows, "state": state}
     return Node(FILE, path, _known(facts), (entry_node(manifest, store, file),))

@@ -110,7 +110,7 @@ def pull(image: str, store: str | None, key: str | Path | None, echo: Echo, keep
 
 
 def _require_same_files(existing: Manifest, entry: Manifest, source: Image) -> None:
-    """Raise SpotmpiError where an image has other files than the version of its key, which then is no key of them."""
+    """Raise SpotmpiError where an image has other files than the version of its key, which is then not theirs."""
     if sorted(existing.files, key=_path) != sorted(entry.files, key=_path):
         remedy = f"{hints.option('keep', 'NAME')} keeps it under another name"
         raise SpotmpiError(f"{source} has other files than {existing.title}, which has the same key: {remedy}")
@@ -133,7 +133,7 @@ def _entry(repository: Repository, manifest: Mapping[str, Any], source: Image, f
         if found.kind == MODEL:
             return found
     remedy = "pull it with oras or modctl, and keep its files with a run of yours"
-    raise SpotmpiError(f"{source} is no model that `spotmpi models push` has written: {remedy}")
+    raise SpotmpiError(f"{source} is not a model that `spotmpi models push` has written: {remedy}")
 
 
 def _image_manifest(manifest: Manifest, config: bytes, entry: bytes) -> dict[str, Any]:

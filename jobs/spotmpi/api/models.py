@@ -88,7 +88,8 @@ def _named(paths: RunPaths, files: Sequence[str | Path]) -> dict[str, Path]:
                     "file", str(source), f"has the name of another one, {sources[path]}: rename one of them"
                 )
         if not below or not below[0].is_file():
-            raise input_error("file", str(each), f"is no file or folder with files in {names.shown(paths.folder)}")
+            folder = names.display_path(paths.folder)
+            raise input_error("file", str(each), f"is not a file or folder with files in {folder}")
     return sources
 
 
@@ -100,10 +101,8 @@ def _newest_checkpoint(paths: RunPaths) -> tuple[str, dict[str, Path]]:
     complete = [each for each in known if (place / each / checkpoint_files.MANIFEST).is_file()]
     if not complete:
         save = "spotmpi.checkpoint.save(iteration, state, now=True) after the last iteration writes one"
-        remedy = (
-            f"has no complete checkpoint in {names.shown(place)}: {save}, or name the files of the model with --file"
-        )
-        raise input_error("run", paths.id, remedy)
+        remedy = f"{save}, or name the files of the model with --file"
+        raise input_error("run", paths.id, f"has no complete checkpoint in {names.display_path(place)}: {remedy}")
     newest = place / complete[-1]
     return newest.name, {path: newest / path for path in files_of_folder.files(str(newest))}
 
@@ -161,7 +160,6 @@ def predict(
     model: str,
     data: str | Path | DataSet,
     function: str | Function,
-    prepare: str | Function | None = None,
     *,
     keep: str | None = None,
     source: Source | None = None,
@@ -172,7 +170,7 @@ def predict(
 
     *function* is that of a `spotmpi.pipeline`: it gets the batches, loads the model once by `spotmpi.checkpoint.read`,
     and yields a result for each batch. Functions may be named, as ``flow:predict``. *source* is a spec for resources
-    and limits; *options* are other keys of the table ``[stream]``, such as ``batch=4096, write="jsonl"``.
+    and limits; *options* are those of the pipeline, such as ``prepare=flow.prepare, batch=4096, write="jsonl"``.
 
     Raises:
         InputError: there is no such model or data set, or all problems of the spec.
@@ -184,7 +182,7 @@ def predict(
     chosen = find(model)
     name = check_name(keep) if keep else _name_of_results(chosen, data)
     reference = f"models:{chosen.name}@{chosen.key}"
-    started = pipeline(data, prepare, predict=function, **options)
+    started = pipeline(data, predict=function, **options)
     state = started.run(source, [f'init="{reference}"', f'keep="{name}"'], on)
     if state.state != "succeeded":
         raise NotPredicted(f"the prediction {state.id} {state.state}: {state.reason or 'no reason is recorded'}")
@@ -226,7 +224,7 @@ def push(
     With *sign_key*, a PEM file with a private key, the digest is signed as `cosign sign --key` does.
 
     Raises:
-        InputError: there is no such model or key, or *image* is no reference.
+        InputError: there is no such model or key, or *image* is not a reference.
         SpotmpiError: a file is damaged, or the registry cannot be reached or refuses.
     """
     from spotmpi.api import model_registry  # few models are pushed or pulled
@@ -247,7 +245,7 @@ def pull_to_store(
     the one under which it was pushed.
 
     Raises:
-        InputError: *image* is no ``REGISTRY/NAME:TAG``, or there is no such key.
+        InputError: *image* is not ``REGISTRY/NAME:TAG``, or there is no such key.
         SpotmpiError: there is none, it was not pushed by `push`, is not signed by the key or damaged, the store has
             other files under its key, or the registry cannot be reached.
     """
@@ -280,7 +278,7 @@ def pull(
         if _has(target, model.manifest):
             return target
         raise input_error(
-            "folder", names.shown(target), f"exists and is not {model}: remove it, or name another folder"
+            "folder", names.display_path(target), f"exists and is not {model}: remove it, or name another folder"
         )
     model.store.copy(model.manifest, target)
     return target

@@ -90,12 +90,7 @@ def pipeline(
         InputError: neither or both of *train* and *predict*, a generator function as *train*, *postprocess* or *write*
             without *predict*, or a function that workers cannot import.
     """
-    consumer = train or predict
-    if consumer is None or (train and predict):
-        raise input_error("train", None, "give exactly one of train and predict")
-    if train and (inspect.isgeneratorfunction(train) or inspect.isasyncgenfunction(train)):
-        remedy = f"yields results, so training would compute nothing: give it as predict={train.__name__}"
-        raise input_error("train", _name("train", train), remedy)
+    consumer = _consumer(train, predict)
     for field, value in (("postprocess", postprocess), ("write", write)):
         if value is not None and predict is None:
             remedy = "is for predictions: give the function that yields results as predict=, or remove it"
@@ -108,12 +103,24 @@ def pipeline(
     if predict:
         values = {"last_batch": KEEP, **values}  # every row once
     mode = TRAIN if train else PREDICT
-    if isinstance(consumer, str) and not FUNCTION.fullmatch(consumer):
-        raise input_error(mode, consumer, f"write module:function, such as flow:{mode}")
     name = _name(mode, consumer)
     files = [_file(each) for each in (source, prepare, postprocess, write, consumer)]
     shipped = with_imports(path for path in files if path)
     return Pipeline({**values, **options}, mode, name, tuple(map(str, shipped)))
+
+
+def _consumer(train: Function | None, predict: Function | str | None) -> Function | str:
+    """The function that takes the batches: that of the two which is given."""
+    consumer = train or predict
+    if consumer is None or (train and predict):
+        raise input_error("train", None, "give exactly one of train and predict")
+    if train and (inspect.isgeneratorfunction(train) or inspect.isasyncgenfunction(train)):
+        remedy = f"yields results, so training would compute nothing: give it as predict={train.__name__}"
+        raise input_error("train", _name("train", train), remedy)
+    if isinstance(consumer, str) and not FUNCTION.fullmatch(consumer):
+        field = TRAIN if train else PREDICT
+        raise input_error(field, consumer, f"write module:function, such as flow:{field}")
+    return consumer
 
 
 def _name(field: str, value: str | Path | DataSet | Function) -> str:

@@ -91,7 +91,7 @@ def _entry(place: str, store: str | None) -> tuple[Manifest, Store] | None:
     if is_reference(place):
         opened = Store(store)
         return opened.find(place), opened
-    found = lineage.located(place if "://" in place else str(Path(place).absolute()))
+    found = lineage.locate(place if "://" in place else str(Path(place).absolute()))
     return found[:2] if found else None
 
 
@@ -152,7 +152,7 @@ def _recorded_spec(manifest: Manifest) -> JobSpec:
         what = f"the values of its variables {', '.join(variables)}" if variables else "a spec"
         raise SpotmpiError(
             f"{manifest} cannot be made again without the record of run {manifest.run}, which alone has {what}: "
-            f"restore the record in {names.shown(names.default_runs_folder())}, or name a file in it"
+            f"restore the record in {names.display_path(names.default_runs_folder())}, or name a file in it"
         )
     return from_values(spec)
 

@@ -49,7 +49,7 @@ def with_places(spec: JobSpec, changes: Mapping[str, str]) -> JobSpec:
     return spec.model_copy(update=values) if values else spec
 
 
-def copied(spec: JobSpec) -> JobSpec:
+def with_copies(spec: JobSpec) -> JobSpec:
     """*spec* of a run on this machine, which reads copies of the entries that are behind a URL."""
     changes = {}
     for key in _FOLDERS:
@@ -62,7 +62,7 @@ def copied(spec: JobSpec) -> JobSpec:
     return with_places(spec, changes)
 
 
-def absent(spec: JobSpec) -> dict[str, Path]:
+def missing(spec: JobSpec) -> dict[str, Path]:
     """The copies that *spec* reads and that are not complete, by key: the folder of the entry."""
     read = {key: Path(place) for key, place in places(spec).items() if key in _FOLDERS}
     copies = {key: place.parent for key, place in read.items() if _copies() in place.parents}
@@ -75,7 +75,7 @@ def fetch(spec: JobSpec, echo: Echo) -> None:
     Raises:
         SpotmpiError: one is not in its store any more or damaged, or the disk is too small.
     """
-    for place in {*absent(spec).values()}:
+    for place in {*missing(spec).values()}:
         store = Store(unquote(place.relative_to(_copies()).parts[0]))
         reference = reference_in(str(place / FILES))
         manifest = store.get(reference) if reference else None

@@ -99,9 +99,10 @@ def run(
         def start(on_event: Callable[[Event], None], echo: Echo) -> RunState:
             return _submit(*_plan_new(backend, spec, echo, detach), detach, on_event, echo)
 
-        if _is_supplied(spec):
+        if _has_inputs(spec):
             return _show(start, detach, on_event, echo)
-    return run(_supplied(spec, on, build=True), (), on, detach, on_event, echo)  # which may take long: without an agent
+    spec = _with_inputs(spec, on, build=True)  # which may take long: without an agent
+    return run(spec, (), on, detach, on_event, echo)
 
 
 def resume(
@@ -270,8 +271,8 @@ def _backend_for(spec: JobSpec, on: TargetLike) -> Backend:
 def prepare(source: Source, overrides: Iterable[str], on: TargetLike, echo: Echo) -> tuple[Backend, JobSpec, Plan]:
     """The backend, the valid spec and the plan of a new run; InputError with all problems at once."""
     backend, spec = _validate(source, overrides, on)
-    while not _is_supplied(spec):
-        backend, spec = _validate(_supplied(spec, on, build=False), (), on)
+    while not _has_inputs(spec):
+        backend, spec = _validate(_with_inputs(spec, on, build=False), (), on)
     return _plan_new(backend, spec, echo)
 
 
@@ -309,8 +310,8 @@ def _validate(
     if targets.target_of(on).is_local and (spec.data or spec.init):
         from spotmpi.api import run_entries
 
-        spec, checked = map(run_entries.copied, (spec, checked))
-        absent = run_entries.absent(spec)
+        spec, checked = map(run_entries.with_copies, (spec, checked))
+        absent = run_entries.missing(spec)
     capabilities = backend.inspect(checked)
     capabilities = capabilities._replace(
         data_is_folder=capabilities.data_is_folder or "data" in absent,
@@ -324,27 +325,27 @@ def _validate(
     return backend, spec
 
 
-def _is_supplied(spec: JobSpec) -> bool:
+def _has_inputs(spec: JobSpec) -> bool:
     """Whether what a run reads is there: its data set is built, and entries behind a URL are copied to this machine."""
     if spec.dataset or not (spec.data or spec.init):
         return spec.dataset is None
     from spotmpi.api import run_entries
 
-    return not run_entries.absent(spec)
+    return not run_entries.missing(spec)
 
 
-def _supplied(spec: JobSpec, on: TargetLike, build: bool) -> JobSpec:
+def _with_inputs(spec: JobSpec, on: TargetLike, build: bool) -> JobSpec:
     """*spec* with the place of its data set, and copies of what is behind a URL; with *build* these are made.
 
     Raises:
         SpotmpiError: it fails, or there is something to make without *build*.
     """
     from spotmpi.api import run_entries
-    from spotmpi.api.dataset_specs import supplied
+    from spotmpi.api.dataset_specs import with_dataset
     from spotmpi.pools.progress import print_message
 
-    spec = supplied(spec, on, build)
-    absent = run_entries.absent(spec)
+    spec = with_dataset(spec, on, build)
+    absent = run_entries.missing(spec)
     if absent and not build:
         key, place = next(iter(absent.items()))
         remedy = "`spotmpi run` copies it"
@@ -359,8 +360,8 @@ def _continued_spec(backend: Backend, paths: names.RunPaths, overrides: Iterable
     from spotmpi.spec.validate import require_valid
 
     spec = ownership.load_for_resume(paths, overrides)
-    if not _is_supplied(spec):  # the cache was cleared
-        spec = _supplied(spec, None, build=True)
+    if not _has_inputs(spec):  # the cache was cleared
+        spec = _with_inputs(spec, None, build=True)
     require_valid(spec, backend.inspect(spec))
     return spec
 

@@ -106,7 +106,7 @@ class Backend(Protocol):
         """Wait until the scheduler of a pool listens; its address while in the context.
 
         Raises:
-            InputError: the run is no pool.
+            InputError: the run is not a pool.
             SpotmpiError: it ended before.
         """
         ...

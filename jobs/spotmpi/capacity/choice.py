@@ -37,7 +37,7 @@ class Moment:
 
     ``mode`` is NONE, ON_DEMAND, or from SPOT on one for each pool and size, the sizes of the first pool first;
     ``starting`` the seconds until the first new iteration, ``work`` seconds on the largest size, ``unsaved`` those
-    of the work that is lost if the nodes are given back, ``spent`` dollars.
+    of the work that is lost if the nodes are released, ``spent`` dollars.
     ``state`` (pools x jobs) are the states of the pools, ``price`` (jobs x modes) dollars per hour of the gang, and
     ``usable`` whether a mode has its nodes.
     """

@@ -53,7 +53,7 @@ class DeadlinePolicy:
         """The state that follows from what is seen of the gang at the time *now*; None while nothing does."""
         capacity, sizes = plan["capacity"], sizes_of(plan)
         folder = os.path.join(self._runs, plan["run"])
-        following = seen = placed.observed(state, gang, capacity, sizes, now)
+        following = seen = placed.with_observation(state, gang, capacity, sizes, now)
         nodes, closed = gang.usable(sizes), placed.closed(capacity, now)
         is_new = self._nodes != nodes or self._closed != closed or state["at"] in closed
         is_new = is_new or now - self._read_at >= _tick(plan)
@@ -191,7 +191,7 @@ class _View:
         if self.whole and name == here:
             return self.nodes
         if self.whole and _market(self.at) == _market(group) == "spot":
-            return 0  # nodes that work are not given back for others that may not come
+            return 0  # nodes that work are not released for others that may not come
         last = next((each for each in reversed(self.state["seen"]) if each["group"] == name), None)
         refused = last is not None and last["nodes"] == 0
         later = name in self.state["tried"] or self.now < placed.retry_at(self.state, name, self.capacity["retry"])
@@ -257,7 +257,7 @@ def _follow(view: _View, decided: Decided, newly_refused: bool) -> placed.State:
     idle = placed.idle_values(state, view.gang.idle_since, view.capacity, view.sizes, view.now)
     if decided.group not in (_WAIT, _STAY, here):
         target = placed.placement_of(view.capacity, decided.group)
-        return placed.decided(state, target, view.now, decided.reason, idle)
+        return placed.with_decision(state, target, view.now, decided.reason, idle)
     if view.whole or here not in state["tried"]:
         return state
     following = None if decided.group == here else _next_to_ask(view)
@@ -266,9 +266,9 @@ def _follow(view: _View, decided: Decided, newly_refused: bool) -> placed.State:
         target, pause = _pause(view, following or view.at, decided)
         return state if pause is None else placed.give_back(state, target, view.now, pause, idle)
     if following is not None:
-        return placed.decided(state, following, view.now, "asked next while waiting: " + decided.reason, idle)
+        return placed.with_decision(state, following, view.now, "asked next while waiting: " + decided.reason, idle)
     is_new = newly_refused and decided.group != here
-    return placed.decided(state, view.at, view.now, "waits: " + decided.reason) if is_new else state
+    return placed.with_decision(state, view.at, view.now, "waits: " + decided.reason) if is_new else state
 
 
 def _next_to_ask(view: _View) -> Optional[Placement]:

@@ -29,7 +29,7 @@ class Expectation:
     source: str
 
 
-def expect(job: Job, history: Market, seed: int = 0) -> Expectation:
+def expect(job: Job, history: Market) -> Expectation:
     """What *job* is expected to cost if the future is like *history*.
 
     Each window is one that was; where the history is shorter than two of them, one drawn from the chains fitted to it.
@@ -39,7 +39,7 @@ def expect(job: Job, history: Market, seed: int = 0) -> Expectation:
         market, source = history, f"windows of the {history.ticks * history.step / 86400:.0f} days observed"
     else:
         chains = history.chains(job.sizes)
-        market = sampled(chains, history, job.sizes, 20 * ticks, seed)
+        market = sampled(chains, history, job.sizes, 20 * ticks, seed=0)
         source = f"windows drawn from the chances of change in {history.ticks * history.step / 3600:.0f} h observed"
     starts = np.unique(np.linspace(0, market.ticks - ticks, _WINDOWS).astype(np.int64))
     outcome = simulate(job, market, starts, Planner(job, lambda _: history))

@@ -13,7 +13,7 @@ from spotmpi.capacity.market import Market
 
 Costs = NDArray[np.float32]
 _ON_DEMAND = -1
-_HOPELESS = np.float32(1e9)  # finite, since 0 x infinity is no number
+_HOPELESS = np.float32(1e9)  # finite, since 0 x infinity is not a number
 
 
 def optimum(job: Job, market: Market, starts: NDArray[np.int64], leftover: float = 0.0) -> NDArray[np.float64]:

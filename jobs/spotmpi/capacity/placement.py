@@ -83,7 +83,7 @@ class State:
     """How far a job is: its placement, None while it has no nodes, and seconds of work left on the largest size.
 
     ``starting`` are the seconds until the placement's first new iteration, ``unsaved`` those of the work that has to be
-    repeated if its nodes are given back now, ``spent`` is in dollars.
+    repeated if its nodes are released now, ``spent`` is in dollars.
     """
 
     job: Job
@@ -114,7 +114,7 @@ class Start:
 class Wait:
     """Have no nodes, and decide again ``until`` seconds after the start, or when an offer changes.
 
-    Present nodes are given back at a checkpoint.
+    Present nodes are released at a checkpoint.
     """
 
     until: float

@@ -108,7 +108,7 @@ class _Windows:
         elapsed = index * market.step
         tick = min(market.step, self.job.deadline - elapsed)
         price *= self.nodes
-        unsaved = np.zeros(count)  # nodes are given back at a checkpoint
+        unsaved = np.zeros(count)  # nodes are released at a checkpoint
         return Moment(
             elapsed,
             tick,

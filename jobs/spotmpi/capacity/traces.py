@@ -46,13 +46,13 @@ def read_trace(name: str, text: str) -> Trace:
     try:
         values = json.loads(text)
         if not isinstance(values, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         return _published(name, values) if "metadata" in values else _own(values)
     except KeyError as error:
         wrong = f"it has no key {error}"
     except (ValueError, TypeError, OverflowError) as error:
         wrong = str(error)
-    raise input_error(hints.option("traces"), name, f"is no trace: {wrong}; docs/capacity.md describes the formats")
+    raise input_error(hints.option("traces"), name, f"is not a trace: {wrong}; docs/capacity.md describes the formats")
 
 
 def _own(values: Mapping[str, Any]) -> Trace:
@@ -74,7 +74,7 @@ def _decoded(key: str, runs: object) -> NDArray[np.float64]:
     pairs: list[Any] = runs if isinstance(runs, list) else [runs]
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[1], int) or pair[1] < 0:
-            raise ValueError(f"{key} has {json.dumps(pair)}, which is no [value, ticks]")
+            raise ValueError(f"{key} has {json.dumps(pair)}, which is not [value, ticks]")
     if sum(ticks for _, ticks in pairs) > _MOST_TICKS:
         raise ValueError(f"{key} has more than {_MOST_TICKS:,} ticks")
     return np.repeat([float(value) for value, _ in pairs], [ticks for _, ticks in pairs])
@@ -95,7 +95,7 @@ def _published(name: str, values: Mapping[str, Any]) -> Trace:
 def _pool(zone: object, instance_type: object) -> CapacityPool:
     for key, value in (("zone", zone), ("instance_type", instance_type)):
         if not isinstance(value, str) or not value:
-            raise ValueError(f"{key} is {json.dumps(value)}, which is no name")
+            raise ValueError(f"{key} is {json.dumps(value)}, which is not a name")
     return CapacityPool(str(zone), str(instance_type))
 
 

@@ -14,7 +14,7 @@ from spotmpi.capacity.chains import Indices
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.float64]
 NONE, ON_DEMAND, SPOT = 0, 1, 2  # modes: no nodes, on-demand, and from SPOT on each pool with each size
-_HOPELESS = np.float32(1e9)  # finite, since 0 x infinity is no number
+_HOPELESS = np.float32(1e9)  # finite, since 0 x infinity is not a number
 
 
 @dataclass(frozen=True)

@@ -143,9 +143,8 @@ def pull(
 
     path = into if into != Path() else Path(Path(folder).name)
     transfer = datasets.pull(folder, path, where.storage, echo)
-    print(
-        json.dumps(asdict(transfer)) if as_json else f"{folder} -> {names.shown(path.absolute())}: {_counts(transfer)}"
-    )
+    text = f"{folder} -> {names.display_path(path.absolute())}: {_counts(transfer)}"
+    print(json.dumps(asdict(transfer)) if as_json else text)
 
 
 @app.command("clean")
@@ -193,4 +192,4 @@ EntryCommands("datasets", "data set").add_to(app)
 
 
 def _counts(transfer: Transfer) -> str:
-    return f"{transfer.files} files, {transfer.bytes / 1e6:,.1f} MB, {transfer.moved} of them new"
+    return f"{transfer.files} files, {transfer.bytes / 1e6:,.1f} MB, {transfer.transferred} of them new"

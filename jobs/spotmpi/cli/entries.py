@@ -202,7 +202,7 @@ def summary(manifest: Manifest, store: Store) -> dict[str, Any]:
         "run": manifest.run,
         "cost": manifest.cost,
         "metrics": manifest.details.get("metrics", {}),
-        "place": store.place(manifest.reference),
+        "path": store.place(manifest.reference),
     }
 
 
@@ -246,7 +246,7 @@ def _show_manifest(manifest: Manifest, store: Store, as_json: bool) -> None:
         import msgspec
 
         history = {alias: [_promotion(each) for each in past] for alias, past in aliases.items()}
-        print(json.dumps({**msgspec.to_builtins(manifest), "place": place, "history": history}))
+        print(json.dumps({**msgspec.to_builtins(manifest), "path": place, "history": history}))
         return
     print(*map(printable, lines(entry_node(manifest, store))), sep="\n")
     print(f"files in {printable(place)}:")

@@ -41,7 +41,7 @@ def command(
         _print_credential(access.token())
         return
     path = kubeconfig_entries.add(access.endpoint(), environment.namespace if environment else None, into)
-    echo(f"{access.cluster} is the current context of {names.shown(path)}")
+    echo(f"{access.cluster} is the current context of {names.display_path(path)}")
 
 
 def _environment(what: str) -> Environment:

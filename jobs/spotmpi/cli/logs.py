@@ -69,8 +69,7 @@ def command(
     target = where.target
     print_events(api.logs(run, follow, target), options.filter, as_json, live=follow)
     if follow:
-        report_cost(run, target)
-        api.status(run, target, echo)  # which keeps its model where the spec asks for it
+        report_cost(api.status(run, target, echo), target)  # status keeps its model where the spec asks for it
 
 
 @dataclass(frozen=True)

@@ -50,22 +50,29 @@ class PredictionOptions:
         return {key: value for key, value in vars(self).items() if value is not None}
 
 
-@app.command("keep")
-@grouped
-def keep(
-    run: RunId,
-    name: Annotated[str, typer.Argument(help="The model of which it becomes the next version.", metavar="NAME")],
+@dataclass(frozen=True)
+class ContentOptions:
+    """Options that say what a version of a model consists of, and what it was made from besides its run."""
+
     file: Annotated[
         list[str] | None,
         typer.Option(
             "--file",
             help="A file or folder, relative to the run folder (default: the newest complete checkpoint). Repeatable.",
         ),
-    ] = None,
+    ] = None
     parent: Annotated[
         list[str] | None,
         typer.Option("--parent", help="A model that it was fine-tuned from. Repeatable.", metavar="MODEL"),
-    ] = None,
+    ] = None
+
+
+@app.command("keep")
+@grouped
+def keep(
+    run: RunId,
+    name: Annotated[str, typer.Argument(help="The model of which it becomes the next version.", metavar="NAME")],
+    content: ContentOptions = ContentOptions(),
     store: StoreOption = None,
     where: TargetOptions = TargetOptions(),
     as_json: Json = False,
@@ -77,7 +84,7 @@ def keep(
     from spotmpi.api import models as api
     from spotmpi.api.view import echo
 
-    kept = api.keep(run, name, file or (), parent or (), store, where.target, echo)
+    kept = api.keep(run, name, content.file or (), content.parent or (), store, where.target, echo)
     print(json.dumps(summary(kept.manifest, kept.store)) if as_json else f"{kept}  {kept.path}")
 
 
@@ -142,7 +149,24 @@ def push(
     print(json.dumps({**summary(found, opened), "image": pushed}) if as_json else f"{found.title} -> {pushed}")
 
 
+@dataclass(frozen=True)
+class RegistryOptions:
+    """Options for a model of a registry."""
+
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            "--key", help="Of a registry: only if signed by this public key (PEM), as of cosign.", metavar="FILE"
+        ),
+    ] = None
+    keep: Annotated[
+        str | None,
+        typer.Option("--keep", help="Of a registry: its name here (default: as it was pushed).", metavar="NAME"),
+    ] = None
+
+
 @app.command("pull")
+@grouped
 def pull(
     model: Annotated[
         str,
@@ -156,16 +180,7 @@ def pull(
             help="A new folder (default: NAME-VERSION; of a registry none).", metavar="FOLDER", show_default=False
         ),
     ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(
-            "--key", help="Of a registry: only if signed by this public key (PEM), as of cosign.", metavar="FILE"
-        ),
-    ] = None,
-    keep: Annotated[
-        str | None,
-        typer.Option("--keep", help="Of a registry: its name here (default: as it was pushed).", metavar="NAME"),
-    ] = None,
+    registry: RegistryOptions = RegistryOptions(),
     store: StoreOption = None,
     as_json: Json = False,
 ) -> None:
@@ -179,16 +194,15 @@ def pull(
     from spotmpi.core.errors import input_error
 
     open_store(store)
-    of_registry = api.is_image(model)
+    of_registry, key, keep = api.is_image(model), registry.key, registry.keep
     if keep and not of_registry:
         raise input_error("--keep", keep, f"is for models of a registry: {model} has its name already; leave it out")
     found = api.pull_to_store(model, store, key, echo, keep) if of_registry else api.find(model, store)
-    values = summary(found.manifest, found.store)
-    text = f"{found}  {found.path}"
+    values, text = summary(found.manifest, found.store), f"{found}  {found.path}"
     if into or not of_registry:
         folder = api.pull(str(found), into, store, None if of_registry else key)
         values["folder"] = str(folder)
-        text = f"{found} -> {names.shown(folder)} ({found.manifest.bytes / 1e6:,.1f} MB)"
+        text = f"{found} -> {names.display_path(folder)} ({found.manifest.bytes / 1e6:,.1f} MB)"
     print(json.dumps(values) if as_json else text)
 
 

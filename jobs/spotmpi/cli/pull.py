@@ -19,4 +19,4 @@ def command(run: RunId, on: On = None, runs: RunsFolder = None, as_json: Json = 
     if as_json:
         print(json.dumps({"run": folder.name, "folder": str(folder), "bytes": size}))
     else:
-        print(f"{names.shown(folder)} ({size / 1e6:.1f} MB)")
+        print(f"{names.display_path(folder)} ({size / 1e6:.1f} MB)")

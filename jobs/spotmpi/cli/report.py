@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, RunsFolder, target
+from spotmpi.cli.options import Json, RunsFolder, grouped, target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,21 @@ _UNLIMITED = 10_000  # columns
 _FILE_WIDTH = 200  # a folded table in a file is hard to read
 
 
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """Options that compare two sweeps."""
+
+    sweeps: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--compare", help="Show what changed from one sweep to another, and whether it exceeds noise."),
+    ] = None
+    fail_below: Annotated[
+        float | None,
+        typer.Option("--fail-below", help="With --compare: exit 1 if a rate fell below this share, such as 0.95."),
+    ] = None
+
+
+@grouped
 def command(
     ids: Annotated[
         list[str] | None, typer.Argument(help="A sweep, or runs of the same work (default: the newest).", metavar="ID")
@@ -31,14 +47,7 @@ def command(
         typer.Option("--out", "-o", help="Folder for page, picture, Markdown and JSON.", metavar="FOLDER"),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Show runs of different work side by side, marked.")] = False,
-    compare: Annotated[
-        tuple[str, str] | None,
-        typer.Option("--compare", help="Show what changed from one sweep to another, and whether it exceeds noise."),
-    ] = None,
-    fail_below: Annotated[
-        float | None,
-        typer.Option("--fail-below", help="With --compare: exit 1 if a rate fell below this share, such as 0.95."),
-    ] = None,
+    compare: ComparisonOptions = ComparisonOptions(),
     runs: RunsFolder = None,
     json: Json = False,
 ) -> None:
@@ -47,12 +56,13 @@ def command(
     from spotmpi.core import names
     from spotmpi.core.errors import input_error
 
-    if fail_below is not None and not (compare and 0 < fail_below <= 1):
-        raise input_error("--fail-below", fail_below, "must be above 0 and at most 1, together with --compare A B")
-    if compare and ids:
+    sweeps, limit = compare.sweeps, compare.fail_below
+    if limit is not None and not (sweeps and 0 < limit <= 1):
+        raise input_error("--fail-below", limit, "must be above 0 and at most 1, together with --compare A B")
+    if sweeps and ids:
         raise input_error("--compare", " ".join(ids), "names both sweeps itself; omit other ids")
-    if compare:
-        _show_comparison(studies.compare(*compare, target(None, runs), force), fail_below, json)
+    if sweeps:
+        _show_comparison(studies.compare(*sweeps, target(None, runs), force), limit, json)
     report = studies.make_report(ids or [], target(None, runs), force)
     show_report(report, out or report.folder((runs or names.default_runs_folder()).absolute()), json)
 
@@ -69,7 +79,7 @@ def show_report(report: Report, folder: Path, as_json: bool) -> None:
         print(json.dumps(report.to_json()))
     else:
         print_report(report)
-        print(f"\nreport: {names.shown(written.page.absolute())}")
+        print(f"\nreport: {names.display_path(written.page.absolute())}")
     sys.stdout.flush()
 
 

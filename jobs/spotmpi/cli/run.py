@@ -66,7 +66,7 @@ class SpecOptions:
     slots: Annotated[Slots, Key("slots")] = None
     standby: Annotated[
         int | None,
-        typer.Option("--standby", help="Further pods that take the places of lost nodes at once; on a cluster only."),
+        typer.Option("--standby", help="Additional pods that replace lost nodes at once; on a cluster only."),
         Key("standby"),
     ] = None
     launcher: Annotated[
@@ -193,8 +193,8 @@ def command(
         else:
             state = api.run(source, changes, target, mode.detach, view.show, view.echo)
     _show_result(state, mode.detach, as_json)
-    if not mode.detach:
-        report_cost(state.id, target)
+    if not mode.detach and (target.has_pods or mode.resume is not None):  # only runs of an environment have a cost
+        report_cost(state, target)
     raise typer.Exit(0 if mode.detach else _exit_code(state))
 
 
@@ -283,7 +283,7 @@ def _exit_code(state: RunState) -> int:
     return EXIT_INTERRUPTED if state.state == record.STOPPED else EXIT_FAILURE
 
 
-def report_cost(run: str, target: Target) -> None:
+def report_cost(state: RunState, target: Target) -> None:
     """Print what a run of an environment has cost, and record it in its folder; nothing for any other run.
 
     That is done as it ends: later its environment or AWS's prices may be gone.
@@ -292,16 +292,17 @@ def report_cost(run: str, target: Target) -> None:
     from spotmpi.api.view import echo
     from spotmpi.backends.targets import Target
     from spotmpi.core.errors import SpotmpiError
-    from spotmpi.runs import reader, recorded_plan
+    from spotmpi.core.names import RunPaths
+    from spotmpi.runs import recorded_plan
 
-    paths = reader.find(run, target.folder)
-    if not reader.state(paths).over or not (is_file(paths.plan) and recorded_plan.read(paths).environment):
+    paths = RunPaths(Path(state.folder))
+    if not state.over or not (is_file(paths.plan) and recorded_plan.read(paths).environment):
         return
     from spotmpi.environments.cost import run_cost
 
     try:
-        cost = run_cost(paths.id, Target(None, target.runs_folder))
+        cost = run_cost(state.id, Target(None, target.runs_folder))
     except SpotmpiError as error:
-        echo(f"the cost of this run is not known yet, try `spotmpi cost {paths.id}` later: {error}")
+        echo(f"the cost of this run is not known yet, try `spotmpi cost {state.id}` later: {error}")
     else:
         echo(f"cost of its nodes: ${cost.dollars:.2f}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, grouped
+from spotmpi.cli.options import Json, Set, grouped
 
 if TYPE_CHECKING:
     from spotmpi.api.simulation import Simulation
@@ -17,9 +17,11 @@ _HEADER = ("POLICY", "$", "/ OPTIMUM", "LATE", "STARTS", "ON-DEMAND H", "IDLE H"
 
 
 @dataclass(frozen=True)
-class PriceOptions:
-    """Options for traces without prices."""
+class TraceOptions:
+    """Options that say which windows of traces are simulated, and what nodes cost where traces have no prices."""
 
+    windows: Annotated[int, typer.Option("--windows", help="Number of windows of the traces to simulate.")] = 400
+    seed: Annotated[int, typer.Option("--seed", help="Determines the windows.")] = 0
     price: Annotated[
         float | None, typer.Option("--price", help="Dollars per spot node and hour, for traces without prices.")
     ] = None
@@ -34,13 +36,8 @@ def command(
     traces: Annotated[
         Path, typer.Option("--traces", help="Folder of traces: NAME.json or NAME/full.json for each zone and type.")
     ],
-    windows: Annotated[int, typer.Option("--windows", help="Number of windows of the traces to simulate.")] = 400,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A key of the spec, such as capacity.deadline=30h.", metavar="KEY=VALUE"),
-    ] = None,
-    prices: PriceOptions = PriceOptions(),
-    seed: Annotated[int, typer.Option("--seed", help="Determines the windows.")] = 0,
+    options: TraceOptions = TraceOptions(),
+    settings: Set = None,
     json: Json = False,
 ) -> None:
     """Simulate a job with a deadline on recorded spot capacity: expected cost, and that of other policies."""
@@ -50,9 +47,9 @@ def command(
     from spotmpi.api.simulation import Prices, simulate_job
     from spotmpi.spec.source import load_spec
 
-    assumed = Prices(prices.price, prices.on_demand_price)
+    prices = Prices(options.price, options.on_demand_price)
     job = load_spec(spec, settings or ())
-    simulation = simulate_job(job, traces, windows, assumed, datetime.now(UTC), seed)
+    simulation = simulate_job(job, traces, options.windows, prices, datetime.now(UTC), options.seed)
     if job.kubernetes.node_groups:
         no_groups = "is not simulated, and Capacity Blocks are not: capacity.zones and instance_types choose traces"
         typer.echo(f"kubernetes.node_groups {no_groups}", err=True)

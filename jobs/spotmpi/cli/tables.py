@@ -89,7 +89,7 @@ def continue_command(state: RunState) -> str:
     import shlex
 
     folder = Path(state.folder).parent
-    runs = "" if folder == names.default_runs_folder() else f" --runs {shlex.quote(names.shown(folder))}"
+    runs = "" if folder == names.default_runs_folder() else f" --runs {shlex.quote(names.display_path(folder))}"
     return f"spotmpi run --resume {state.id}{runs}"
 
 

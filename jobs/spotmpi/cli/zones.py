@@ -111,7 +111,7 @@ def write_row(comparison: ZoneComparison, number: int, stack: str, group: str | 
     from spotmpi.environments.stack_file import read_stack, write_choice
 
     row = _row(comparison, number)
-    reason = row.lost or f"best of {len(comparison.rows)}"
+    reason = row.reason or f"best of {len(comparison.rows)}"
     before = read_stack(stack)
     path = write_choice(stack, row, group)
     after = read_stack(stack)
@@ -143,7 +143,7 @@ def show(comparison: ZoneComparison) -> None:
 
     _print_tables(comparison)
     for number, row in enumerate(comparison.rows[1:], 2):
-        print(f"{number:>3}  {row.type} in {row.zone}: {row.lost}")
+        print(f"{number:>3}  {row.type} in {row.zone}: {row.reason}")
     for increase in comparison.increases:
         print(_pending(increase, comparison.queried_at))
     first = comparison.rows[0]
@@ -185,7 +185,7 @@ def _table(comparison: ZoneComparison, titles: Sequence[str]) -> Table:
 
 
 def _show_json(comparison: ZoneComparison, requested: Increase | None, written: Path | None) -> None:
-    """Print the comparison as one JSON object; null is unknown, and `gaps` has the reason."""
+    """Print the comparison as one JSON object; null is unknown, and `unknown` has the reason."""
     import json
     from dataclasses import asdict
 
@@ -214,8 +214,8 @@ def _pending(increase: Increase, now: datetime) -> str:
 
 
 def _cell(row: Row, source: str, value: Any, text: Callable[[Any], str] = str) -> str:
-    """A value as text, or why it is unknown; *source* is the key of the reason in `gaps`."""
-    return row.gaps.get(source, "?") if value is None else text(value)
+    """A value as text, or why it is unknown; *source* is the key of the reason in `unknown`."""
+    return row.unknown.get(source, "?") if value is None else text(value)
 
 
 def _dollars(row: Row, field: str) -> str:
@@ -228,7 +228,7 @@ def _yes_or_no(row: Row, field: str, source: str) -> str:
 
 def _price_range(row: Row) -> str:
     if row.spot_low is None or row.spot_high is None:
-        return row.gaps.get("spot", "?")
+        return row.unknown.get("spot", "?")
     return f"{row.spot_low:.4f}-{row.spot_high:.4f}"
 
 

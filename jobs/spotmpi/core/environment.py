@@ -73,15 +73,11 @@ class Environment(_Part):
     cluster: str
     cluster_arn: str
     namespace: str
-    service_account: str
     volume_claim: str
     ssh_secret: str
     placement_account: str | None = None  # by which runs are moved to another node group; older programs have none
-    uid: int = Field(ge=1)
-    gid: int = Field(ge=1)
     repositories: dict[str, str]
     node_groups: tuple[NodeGroup, ...]
-    queues: dict[str, int]
     file_system_id: str
     access_point_id: str
 

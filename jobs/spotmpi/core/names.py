@@ -24,7 +24,6 @@ STUDIES = PROJECT / "jobs" / "studies"
 
 SWEEPS = "sweeps"  # the folder of all sweeps, in the runs folder
 SWEEP_RECORD = "sweep.json"  # in the folder of each sweep
-RUN_ID = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _SLUG_LENGTH = 22
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
@@ -109,7 +108,7 @@ def state_folder() -> Path:
     return Path(os.environ.get("SPOTMPI_STATE") or Path(home) / "spotmpi")
 
 
-def shown(path: Path) -> str:
+def display_path(path: Path) -> str:
     """*path* for messages: relative if it is below the current folder."""
     current = Path.cwd()
     return str(path.relative_to(current) if path.is_relative_to(current) else path)

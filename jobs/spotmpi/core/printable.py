@@ -34,9 +34,9 @@ def printable_output(line: str) -> str:
     return "".join([*parts, _shown(line[at:]), _RESET if at else ""])
 
 
-def printable_lines(text: str, longest: int = WHOLE) -> str:
+def printable_lines(text: str) -> str:
     """`printable` of text that may have several lines and tabs."""
-    return "\n".join(_shown(line) for line in shorten(text, longest).split("\n"))
+    return "\n".join(_shown(line) for line in shorten(text, WHOLE).split("\n"))
 
 
 def shorten(text: str, longest: int) -> str:

@@ -37,7 +37,7 @@ _OURS = {
 
 @dataclass(frozen=True)
 class Storage:
-    """Shared storage: a target as --on names it, with claim and image if that is no environment.
+    """Shared storage: a target as --on names it, with claim and image if that is not an environment.
 
     The pods that read it pull the image with *pull_secrets*, and tolerate taints written like kubectl's, such as
     ``gpu``, ``team=vision`` or ``team=vision:NoSchedule``.
@@ -218,7 +218,7 @@ def open_storage(storage: Storage) -> tuple[ClusterApi, Volume]:
         image = image or build_for(name, environment.has_gpus).reference(repository)
         return ClusterApi(environment.context, environment.namespace), Volume(claim, image, *pods)
     problems = [
-        Problem(option, None, f"needed if --on is no environment: {what}")
+        Problem(option, None, f"needed if --on is not an environment: {what}")
         for option, value, what in (("--volume", claim, "a claim (RWX)"), ("--image", image, "with python3"))
         if value is None
     ]

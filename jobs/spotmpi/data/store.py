@@ -36,7 +36,7 @@ class Transfer:
 
     files: int
     bytes: int
-    moved: int
+    transferred: int
 
 
 class DataStore:

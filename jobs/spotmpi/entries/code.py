@@ -353,7 +353,7 @@ def _version(package: str) -> str:
 
 
 def _is_own(decorator: ast.expr, scope: Mapping[str, Any]) -> bool:
-    """Whether a decorator is one of spotmpi, whose options, such as a number of workers, are no code."""
+    """Whether a decorator is one of spotmpi, whose options, such as a number of workers, are not code."""
     node: ast.expr = decorator.func if isinstance(decorator, ast.Call) else decorator
     chain: list[str] = []
     while isinstance(node, ast.Attribute):

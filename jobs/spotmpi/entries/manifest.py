@@ -58,7 +58,7 @@ class Reference(msgspec.Struct, frozen=True, order=True):
 
 
 class RawFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file that is no entry's, as an input: *digest* is that of its content, or its size and ETag in a storage."""
+    """A file of no entry, as an input: *digest* is that of its content, or its size and ETag in a storage."""
 
     name: str  # below the folder that all files of its source have in common
     bytes: int
@@ -165,7 +165,7 @@ def read(text: str, place: str) -> Manifest:
             _check(found)
             return found
     except InputError as error:
-        raise SpotmpiError(f"the manifest {place} is none that spotmpi writes: {error}") from error
+        raise SpotmpiError(f"the manifest {place} is not one that spotmpi writes: {error}") from error
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):  # msgspec.ValidationError: a ValueError
         pass
     remedy = "restore it from a copy, or remove its folder and make the entry again"
@@ -202,12 +202,12 @@ def _check(manifest: Manifest) -> None:
     if manifest.reference in parents:
         raise input_error("parents", str(manifest), "is the entry itself: name what it was made from")
     if not 0 <= manifest.created < LATEST:
-        raise input_error("created", manifest.created, "is no time in Unix seconds")
+        raise input_error("created", manifest.created, "is not a time in Unix seconds")
     if manifest.run is not None and not names.is_folder_name(manifest.run):
-        raise input_error("run", manifest.run, "is no id of a run, which is the name of its folder")
+        raise input_error("run", manifest.run, "is not the id of a run, which is the name of its folder")
     for name, kind in _DETAILS.items():
         if not isinstance(manifest.details.get(name, kind()), kind):
-            raise input_error(f"details.{name}", manifest.details[name], f"is no {kind.__name__}")
+            raise input_error(f"details.{name}", manifest.details[name], f"is not a {kind.__name__}")
     paths = [file.path for file in manifest.files]
     twice = next((path for path in paths if paths.count(path) > 1), None) if len({*paths}) < len(paths) else None
     if twice is not None:
@@ -217,7 +217,7 @@ def _check(manifest: Manifest) -> None:
         raise input_error("files", unknown, "has no SHA-256 in 64 hex digits, or fewer than 0 bytes")
     wrong = next((path for path in paths if not _is_inside(path)), None)
     if wrong is not None:
-        raise input_error("files", wrong, "is no relative path of an entry: use names below its folder")
+        raise input_error("files", wrong, "is not a relative path of an entry: use names below its folder")
 
 
 def _is_inside(path: str) -> bool:

@@ -212,7 +212,7 @@ class Store:
         with ThreadPoolExecutor(_THREADS) as threads:
             lines = [line for line in threads.map(check, manifest.files) if line]
         more = sorted({*self.storage.files(place)} - {file.path for file in manifest.files})
-        lines += [f"{manifest}: {path} is no file of it" for path in more]
+        lines += [f"{manifest}: {path} is not a file of it" for path in more]
         lines += [f"{manifest}: its parent {each} is missing" for each in manifest.parents if self.get(each) is None]
         return lines
 
@@ -224,7 +224,7 @@ class Store:
         """
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
         try:
-            with errors(f"{manifest.title} cannot be copied to {names.shown(target)}"):
+            with errors(f"{manifest.title} cannot be copied to {names.display_path(target)}"):
                 temporary.mkdir(parents=True)
                 self._copy_files(manifest, temporary)
                 temporary.rename(target)

@@ -43,7 +43,7 @@ def write(environment: str, folder: Path) -> list[Path]:
     The stack starts as the ready one of that name, otherwise as `lab`. Nothing that exists is overwritten.
 
     Raises:
-        InputError: the name is no stack's name, or files exist already.
+        InputError: the name is not a stack's name, or files exist already.
         SpotmpiError: a file cannot be written.
     """
     stack = stack_of(environment)

@@ -101,7 +101,7 @@ class _Upgrade:
         current = self._environment()
         aws = self._dependencies.aws
         require_location(aws, self._stack.region or aws.region or "", current)
-        running = versions.running(self._dependencies.aws, current.region, current.cluster)
+        running = versions.running(aws, current.region, current.cluster)
         busy = [each.name for each in running.node_groups if each.status in ("CREATING", "UPDATING", "DELETING")]
         busy += [current.cluster] if running.status != "ACTIVE" else []
         if busy:
@@ -113,7 +113,10 @@ class _Upgrade:
         return UpgradePlan(
             environment=current,
             control_plane=Change("control plane", running.control_plane, target),
-            addons=tuple(self._addon(current, name, now, target) for name, now in sorted(running.addons.items())),
+            addons=tuple(
+                Change(name, now, versions.addon_version(aws, current.region, name, target, now))
+                for name, now in sorted(running.addons.items())
+            ),
             node_groups=self._node_groups(current, running, target),
             current_releases=running.newest_releases,
             offered=offered,
@@ -173,9 +176,6 @@ class _Upgrade:
             rule = f"EKS upgrades a control plane only when all nodes have its version, {now}"
             raise SpotmpiError(f"{rule}; {', '.join(behind)} are older: {first}")
         return requested
-
-    def _addon(self, current: Environment, name: str, now: str, target: str) -> Change:
-        return Change(name, now, versions.addon_version(self._dependencies.aws, current.region, name, target, now))
 
     def _node_groups(self, current: Environment, running: RunningVersions, target: str) -> tuple[Change, ...]:
         """The change of each node group in the stack's file; one with the newest AMI release or a newer one stays."""

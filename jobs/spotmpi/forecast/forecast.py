@@ -127,7 +127,7 @@ def forecast(model: Model, nodes: Sequence[int], goal: Goal) -> Forecast:
 
 
 def _check_counts(counts: Sequence[int], field: str, text: str) -> None:
-    """Raise InputError where these, given as *text*, are no node counts."""
+    """Raise InputError where these, given as *text*, are not node counts."""
     if not counts or min(counts) < 1:
         raise input_error(field, text, "counts must be at least 1")
     if max(counts) > _MAX_NODES:
@@ -181,7 +181,7 @@ def _cheapest(forecasts: Sequence[NodeForecast], goal: Goal) -> NodeForecast | N
 def _last_paying(model: Model, nodes: Sequence[int], min_efficiency: float) -> int | None:
     """The largest count, up to the largest of *nodes*, at which the last node added was worth its price.
 
-    The model is scaled such that it agrees with the measured rates: its error at one of them is no gain of a node.
+    The model is scaled such that it agrees with the measured rates: its error at one of them is not a gain of a node.
     """
     import numpy
 

@@ -155,7 +155,8 @@ class Repository:
         """
         found = self.find_manifest()
         if found is None:
-            known = [tag for tag in self._tags() if not tag.endswith(".sig")]
+            tags = map(str, self._list("/tags/list", "tags", (200, 404)) or ())
+            known = [tag for tag in tags if not tag.endswith(".sig")]
             remedy = f"it has: {', '.join(known[-_TAGS:])}" if known else "`spotmpi models push` creates one"
             raise SpotmpiError(f"{self.image.host} has no {self.image.name} with {self.image.label}: {remedy}")
         return found
@@ -172,7 +173,7 @@ class Repository:
             raise SpotmpiError(f"{self.image} is not what its digest says, the registry sent {digest}: {remedy}")
         if manifest := _object(response):
             return manifest, digest
-        raise SpotmpiError(f"the manifest of {self.image} is no JSON object: name a model, as it was pushed")
+        raise SpotmpiError(f"the manifest of {self.image} is not a JSON object: name a model, as it was pushed")
 
     def referrers(self, digest: str) -> list[dict[str, Any]]:
         """The descriptors of manifests that refer to one; of a registry without an API for them those of its tag."""
@@ -181,9 +182,6 @@ class Repository:
             if found is not None:
                 return [each for each in found if isinstance(each, dict)]
         return []
-
-    def _tags(self) -> list[str]:
-        return [str(tag) for tag in self._list("/tags/list", "tags", (200, 404)) or ()]
 
     def _list(self, path: str, key: str, accept: tuple[int, ...], **options: Any) -> list[Any] | None:
         """What the answer and its further pages have under *key*; None where the registry has no such list."""
@@ -213,7 +211,7 @@ class Repository:
         return response
 
     def _limit(self, response: httpx2.Response) -> None:
-        """Let no answer fill the memory: what is no blob is small, also of logins and redirects."""
+        """Let no answer fill the memory: what is not a blob is small, also of logins and redirects."""
         if response.status_code == 200 and response.request.extensions.get(_BLOB):
             return
         response.headers.pop("Content-Encoding", None)  # which was not asked for
@@ -326,7 +324,7 @@ def _basic(image: Image) -> str | None:
     except FileNotFoundError:
         config = {}
     except (OSError, ValueError) as error:
-        remedy = f"mend it, or remove it and `docker login {image.host}`"
+        remedy = f"correct it, or remove it and `docker login {image.host}`"
         raise SpotmpiError(f"{folder}/config.json cannot be read: {error}; {remedy}") from error
     host = _HUB_LOGIN if image.host == _HUB else image.host
     helper = (config.get("credHelpers") or {}).get(host) or config.get("credsStore")

@@ -61,10 +61,10 @@ def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
         except TypeError:  # it is encrypted
             key = load_pem_private_key(content, _password(path).encode())
     except (TypeError, ValueError, UnsupportedAlgorithm) as error:  # the first of these for an empty password
-        remedy = f"is no private key in PEM, or its password ({_PASSWORD}) is missing or wrong; {_MAKE}"
+        remedy = f"is not a private key in PEM, or its password ({_PASSWORD}) is missing or wrong; {_MAKE}"
         raise input_error(option, str(path), remedy) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise input_error(option, str(path), f"is no ECDSA key over P-256, as cosign has them; {_MAKE}")
+        raise input_error(option, str(path), f"is not an ECDSA key over P-256, as cosign has them; {_MAKE}")
     return key
 
 
@@ -75,9 +75,9 @@ def public_key(path: Path) -> ec.EllipticCurvePublicKey:
     try:
         key = load_pem_public_key(content)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise input_error(option, str(path), f"is no public key in PEM; {make}") from error
+        raise input_error(option, str(path), f"is not a public key in PEM; {make}") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise input_error(option, str(path), "is no ECDSA key over P-256, as cosign has them")
+        raise input_error(option, str(path), "is not an ECDSA key over P-256, as cosign has them")
     return key
 
 
@@ -165,7 +165,7 @@ def _bundle_signs(image: Image, name: str, digest: str, key: ec.EllipticCurvePub
 
 
 def _blob(repository: Repository, digest: str, size: int) -> bytes:
-    """The content of a small blob; empty for a large one, which is no signature."""
+    """The content of a small blob; empty for a large one, which is not a signature."""
     if size > _LARGEST:
         return b""
     with tempfile.TemporaryDirectory(prefix="spotmpi-") as folder:

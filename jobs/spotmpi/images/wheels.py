@@ -109,11 +109,6 @@ def pack(architecture: str, echo: Callable[[str], None]) -> PackedWheels:
     return packed
 
 
-def locked_versions(lock: Path = LOCK) -> dict[str, str]:
-    """The version of each package in a lock file; where it depends on Python, that of the newest."""
-    return dict(re.findall(r"^([\w.-]+)==([^ ;\\]+)", lock.read_text(), re.MULTILINE))
-
-
 class _Installed(NamedTuple):
     """A wheel as it is installed: its files by path."""
 

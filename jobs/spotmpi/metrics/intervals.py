@@ -91,7 +91,7 @@ def ratio(above: Sequence[Seconds], below: Sequence[Seconds]) -> float:
     return statistics.median(upper) / statistics.median(lower)
 
 
-def exposed(trained: Sequence[Seconds], without_allreduce: Sequence[Seconds]) -> tuple[float, Bounds | None]:
+def exposed_share(trained: Sequence[Seconds], without_allreduce: Sequence[Seconds]) -> tuple[float, Bounds | None]:
     """The share of exposed communication in an iteration, and its bounds.
 
     *without_allreduce* are trials of the same work without the allreduce of gradients: the time that they save is

@@ -168,7 +168,7 @@ class _Attempt:
     disturbed: set[int] = field(default_factory=set)  # iterations next to an evaluation or checkpoint
     first: int | None = None  # its first iteration
     before: tuple[Line, int] | None = None  # the last metric line and its iteration
-    cut: int = 0  # iterations of the window in which the interruption notice arrived
+    interrupted: int = 0  # iterations of the window in which the interruption notice arrived
     beyond: int = 0  # iterations that are too many to be timed by the arrival of lines
 
 
@@ -282,8 +282,8 @@ def _measure(attempt: _Attempt, line: Line, iteration: int, room: int) -> int:
     if attempt.first is None:
         attempt.first = window.first
     attempt.before = (line, iteration)
-    if line.get("cut"):
-        attempt.cut = len(window.seconds)
+    if line.get("interrupted"):
+        attempt.interrupted = len(window.seconds)
     elif window.seconds:
         attempt.windows.append(window)
     return len(window.seconds) if window.by_arrival else 0
@@ -300,7 +300,7 @@ def seconds_between(first: Line, second: Line) -> float:
 
 def _rates(attempts: list[_Attempt]) -> Rates | None:
     """The rates of the iterations that count, and why others do not; None with fewer than two."""
-    reasons = ("warm-up", "beside an evaluation or checkpoint", "repeated after a restart", "in an interrupted window")
+    reasons = ("warm-up", "next to an evaluation or checkpoint", "repeated after a restart", "in an interrupted window")
     excluded = dict.fromkeys(reasons, 0)
     counted: list[float] = []
     by_arrival = False
@@ -327,7 +327,7 @@ def _rates(attempts: list[_Attempt]) -> Rates | None:
 def _interrupted(attempt: _Attempt, later: list[int]) -> int:
     """The iterations in the interrupted window of an attempt that the next attempt does not repeat."""
     if not later or not attempt.windows or attempt.windows[-1].by_arrival:
-        return attempt.cut
+        return attempt.interrupted
     return max(later[0] - attempt.windows[-1].last - 1, 0)
 
 

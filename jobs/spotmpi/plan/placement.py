@@ -88,17 +88,7 @@ def controller_job(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, 
     the run. It reads the run folder; that of a run with a deadline needs memory for its policy.
     """
     by_deadline = spec.capacity.deadline is not None
-    mounts = [
-        {"name": "config", "mountPath": pod_context.CONFIG, "readOnly": True},
-        {"name": "work", "mountPath": pod_context.WORK},
-    ]
-    volumes: list[dict[str, Any]] = [
-        {"name": "config", "configMap": {"name": names.parts_name(run)}},
-        {"name": "work", "emptyDir": {}},
-    ]
-    if target.volume is not None:
-        mounts.append({"name": "volume", "mountPath": pod_context.VOLUME})
-        volumes.append({"name": "volume", "persistentVolumeClaim": {"claimName": target.volume}})
+    volumes, mounts = _volumes(target, run)
     return {
         "suspend": True,
         "backoffLimit": _RESTARTS,
@@ -129,3 +119,19 @@ def controller_job(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, 
             },
         },
     }
+
+
+def _volumes(target: ClusterTarget, run: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The volumes of the controller's pod, and where its container has them."""
+    volumes: list[dict[str, Any]] = [
+        {"name": "config", "configMap": {"name": names.parts_name(run)}},
+        {"name": "work", "emptyDir": {}},
+    ]
+    mounts: list[dict[str, Any]] = [
+        {"name": "config", "mountPath": pod_context.CONFIG, "readOnly": True},
+        {"name": "work", "mountPath": pod_context.WORK},
+    ]
+    if target.volume is not None:
+        volumes.append({"name": "volume", "persistentVolumeClaim": {"claimName": target.volume}})
+        mounts.append({"name": "volume", "mountPath": pod_context.VOLUME})
+    return volumes, mounts

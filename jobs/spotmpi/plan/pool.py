@@ -1,6 +1,6 @@
 """The workers of a pool or stream on a cluster: an Indexed Job for each role, owned by the JobSet of the gang. Pure.
 
-They are no second replicated Job of the JobSet, which could not restart the gang without them, nor grow.
+They are not a second replicated Job of the JobSet, which could not restart the gang without them, nor grow.
 """
 
 from __future__ import annotations

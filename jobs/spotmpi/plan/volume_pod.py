@@ -10,7 +10,7 @@ from spotmpi.core import names
 from spotmpi.plan import pods
 from spotmpi.plan.agent_plan import VOLUME
 
-LABEL_PURPOSE = "spotmpi.dev/purpose"  # of pods that are no nodes of a run
+LABEL_PURPOSE = "spotmpi.dev/purpose"  # of pods that are not nodes of a run
 PURPOSE = "volume"
 CLAIM = "PersistentVolumeClaim"
 LIFETIME = 3600  # seconds after which the cluster ends a pod that its user has left behind

@@ -57,11 +57,11 @@ class AsyncPool:
         self,
         function: Callable[..., Any],
         *iterables: Iterable[Any],
-        window: int | None = None,
+        buffersize: int | None = None,
         progress: bool | None = None,
     ) -> AsyncIterator[Any]:
         """The results of a call for each item, in the order of the items, as soon as available."""
-        calls = self._pool._start_map(function, iterables, window)
+        calls = self._pool._start_map(function, iterables, buffersize)
         results = calls.results(for_map(function_name(function), iterables, progress))
         try:
             while (result := await asyncio.to_thread(next, results, _END)) is not _END:

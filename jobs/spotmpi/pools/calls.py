@@ -81,7 +81,7 @@ class Call(Future[Any]):
             raise PoolError(f"a callback cannot wait for the call of {self.name}: it holds up the thread that ends it")
 
     def __repr__(self) -> str:
-        state = "cancelled" if self.cancelled() else "finished" if self.done() else "under way"
+        state = "cancelled" if self.cancelled() else "finished" if self.done() else "pending"
         return f"<call of {self.name}: {state}>"
 
 

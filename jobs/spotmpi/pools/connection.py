@@ -194,7 +194,7 @@ class SchedulerConnection:
 
     async def _reconnect(self, error: BaseException, resume: Callable[[], Awaitable[None]]) -> str | None:
         """Reconnect, for as long as the pool may answer again; the reason where it may not."""
-        reported, answered = False, self._last_answer  # a question alone, as of `connect`, is no end of the wait
+        reported, answered = False, self._last_answer  # a question alone, as of `connect`, is not an end of the wait
         while not self.closed:
             await self.shut()
             try:

@@ -1,6 +1,6 @@
 """The engine of a pool on the driver's side: sends calls, and finds them again after a cut connection.
 
-It lives in a thread of its own. When its connection breaks, calls under way are found again by their keys once there is
+It lives in a thread of its own. When its connection breaks, calls in flight are found again by their keys once there is
 a new one: those that the scheduler still has are collected, the others sent again.
 """
 
@@ -70,13 +70,13 @@ class Engine:
         self.driver = secrets.token_hex(8)
         self.connection = SchedulerConnection(url, tls, self.driver, output, probe, echo)
         self._outbox: collections.deque[Call] = collections.deque()
-        self._calls: dict[str, Call] = {}  # under way, by key
-        self._futures: dict[str, DaskFuture] = {}  # of the calls under way, by key
+        self._calls: dict[str, Call] = {}  # in flight, by key
+        self._futures: dict[str, DaskFuture] = {}  # of the calls in flight, by key
         self._collected: set[str] = set()  # keys of calls of other drivers
         self._released: collections.deque[str] = collections.deque()  # keys that the scheduler need not hold any more
         self._let_go_of: collections.deque[str] = collections.deque(maxlen=_UNCONFIRMED)  # what it was told of them
         self._results = ResultFetcher(
-            self.connection.is_current, self.connection.on_disconnect, self._finish, self.under_way
+            self.connection.is_current, self.connection.on_disconnect, self._finish, self.in_flight
         )
         self._sending = self._releasing = False  # whether the engine's thread is going to do so
         self._tasks: set[asyncio.Task[None]] = set()
@@ -116,7 +116,7 @@ class Engine:
         """Whether this process is a fork of the one that opened the pool."""
         return os.getpid() != self._process
 
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """The number of calls that are not done."""
         return len(self._calls) + len(self._outbox)
 
@@ -171,7 +171,7 @@ class Engine:
         return await plain_async_client(self.connection.url, self.connection.tls)
 
     def close(self) -> None:
-        """End the connection; calls that are under way raise PoolError."""
+        """End the connection; calls that are in flight raise PoolError."""
         if self.connection.closed:
             return
         self.connection.closed = True

@@ -1,4 +1,4 @@
-"""The calls of one `Pool.map`: how many of them are under way at once, and their results in order."""
+"""The calls of one `Pool.map`: how many of them are in flight at once, and their results in order."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from spotmpi.pools.calls import Call, is_count
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.progress import ProgressBar
 
-WINDOW = 256  # calls that are under way at once, unless a pool has very many workers
-WINDOW_BYTES = 256 << 20  # of their arguments and results, above which there are two for each worker
+BUFFERSIZE = 256  # calls that are in flight at once, unless a pool has very many workers
+BUFFER_BYTES = 256 << 20  # of their arguments and results, above which there are two for each worker
 _MEMORY = 0.9  # weight of the results so far in the size that others are expected to have
 
 
 class MapCalls:
     """Sends *calls* by *engine*, some at once, and gives their results in order.
 
-    At most *window* are under way, or as many as memory allows: two for each worker until the first result shows how
-    large they are. An error of *calls* itself, or of sending one, takes the place of the call.
+    At most *buffersize* are in flight, or as many as memory allows: two for each worker until the first result shows
+    how large they are. An error of *calls* itself, or of sending one, takes the place of the call.
 
     Raises:
-        ValueError: *window* is no whole number, or less than 1.
+        ValueError: *buffersize* is not a whole number, or less than 1.
     """
 
-    def __init__(self, engine: Engine, calls: Iterator[Call], window: int | None) -> None:
-        if window is not None and not is_count(window):
-            raise ValueError(f"window = {window!r}: a map has at least one call under way, and a whole number of them")
+    def __init__(self, engine: Engine, calls: Iterator[Call], buffersize: int | None) -> None:
+        if buffersize is not None and not is_count(buffersize):
+            raise ValueError(
+                f"buffersize = {buffersize!r}: a map has at least one call in flight, and a whole number of them"
+            )
         self._engine, self._calls = engine, calls
         self._least = 2 * int(engine.connection.description["size"])
-        self._limit = window or max(WINDOW, 4 * self._least)
-        self._is_fixed = window is not None
-        self._under_way: deque[Call] = deque()
-        self._refill = self._limit  # more are sent once no more than these are under way
+        self._limit = buffersize or max(BUFFERSIZE, 4 * self._least)
+        self._is_fixed = buffersize is not None
+        self._in_flight: deque[Call] = deque()
+        self._refill = self._limit  # more are sent once no more than these are in flight
         self._expected: float | None = None  # bytes of a result
         self._progress = threading.Event()  # a call has ended
         self._send()
@@ -43,12 +45,12 @@ class MapCalls:
     def results(self, bar: ProgressBar | None) -> Iterator[Any]:
         """The results in order, as soon as available. The rest is cancelled when nobody takes them."""
         try:
-            while self._under_way:
-                while not self._under_way[0].done():
+            while self._in_flight:
+                while not self._in_flight[0].done():
                     self._progress.wait()
                     self._progress.clear()
                     self._send()
-                call = self._under_way.popleft()
+                call = self._in_flight.popleft()
                 self._send()
                 try:
                     result = call.result()
@@ -61,25 +63,25 @@ class MapCalls:
         finally:
             if bar:
                 bar.end()
-            while self._under_way:
-                self._under_way.pop().cancel()
+            while self._in_flight:
+                self._in_flight.pop().cancel()
 
     def cancel(self) -> None:
-        """Cancel the calls under way, from any thread; one that waits for a result gets a CancelledError."""
+        """Cancel the calls in flight, from any thread; one that waits for a result gets a CancelledError."""
         self._calls = iter(())
-        for call in list(self._under_way):
+        for call in list(self._in_flight):
             call.cancel()
 
     def _send(self) -> None:
-        """Send as many calls as may be under way, once there is room for some."""
-        if len(self._under_way) > self._refill:
+        """Send as many calls as may be in flight, once there is room for some."""
+        if len(self._in_flight) > self._refill:
             return
         batch: list[Call] = []
         failed: list[Call] = []  # the last one, without this frame in its error's traceback
         call = None
-        memory = sum(self._size(call) for call in self._under_way)
+        memory = sum(self._size(call) for call in self._in_flight)
         try:
-            while self._may_send(len(self._under_way) + len(batch), memory) and (call := next(self._calls, None)):
+            while self._may_send(len(self._in_flight) + len(batch), memory) and (call := next(self._calls, None)):
                 call.add_done_callback(self._note)
                 batch.append(call)
                 memory += self._size(call)
@@ -89,7 +91,7 @@ class MapCalls:
             failed.append(Call(""))
             failed[0].finish(error=error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
             self._calls = iter(())
-        self._under_way.extend(batch + failed)
+        self._in_flight.extend(batch + failed)
         try:
             if batch:
                 self._engine.submit(batch)
@@ -97,14 +99,14 @@ class MapCalls:
             for call in batch:
                 call.finish(error=error)
         if self._expected is not None:
-            self._refill = len(self._under_way) // 2
+            self._refill = len(self._in_flight) // 2
         # On Python 3.13 the frame of an iterable that raised leads back to this one (f_back), which would keep them.
         batch, failed, call = [], [], None
 
     def _may_send(self, count: int, memory: float) -> bool:
         if self._is_fixed or count < self._least:
             return count < self._limit
-        return self._expected is not None and memory < WINDOW_BYTES and count < self._limit
+        return self._expected is not None and memory < BUFFER_BYTES and count < self._limit
 
     def _size(self, call: Call) -> float:
         return len(call.payload) + (call.received if call.done() else self._expected or 0.0)

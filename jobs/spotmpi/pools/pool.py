@@ -144,21 +144,21 @@ class Pool:
         self,
         function: Callable[..., Any],
         *iterables: Iterable[Any],
-        window: int | None = None,
+        buffersize: int | None = None,
         progress: bool | None = None,
     ) -> Iterator[Any]:
         """The results of a call for each item, in the order of the items, as soon as available.
 
-        At most *window* calls are under way, by default 256 and fewer with large arguments or results, so the iterables
-        may be endless. An error of a call, or of the iterables, is raised in its place, and cancels the calls that
-        follow. *progress* shows a bar on stderr, by default in a terminal or a notebook.
+        At most *buffersize* calls are in flight, by default 256 and fewer with large arguments or results, so the
+        iterables may be endless. An error of a call, or of the iterables, is raised in its place, and cancels the calls
+        that follow. *progress* shows a bar on stderr, by default in a terminal or a notebook.
         """
-        return self._start_map(function, iterables, window).results(
+        return self._start_map(function, iterables, buffersize).results(
             for_map(function_name(function), iterables, progress)
         )
 
     def _start_map(
-        self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], window: int | None
+        self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], buffersize: int | None
     ) -> MapCalls:
         """The calls of `map`, of which the first are sent."""
         if not iterables:
@@ -169,7 +169,7 @@ class Pool:
             Call(calls.key(name, engine.driver, serial, index), _payload(name, packed, args, {}), asynchronous)
             for index, args in enumerate(zip(*iterables, strict=False))
         )
-        return MapCalls(engine, sent, window)
+        return MapCalls(engine, sent, buffersize)
 
     def run(self, function: Callable[..., Any], *args: Any, each: Sequence[Any] | None = None) -> dict[int, Any]:
         """Execute a call once on every worker; the results by the number of the worker.
@@ -224,7 +224,7 @@ class Pool:
         return self._client
 
     def collect(self, name: str | None = None) -> Any:
-        """The results of calls that earlier drivers left, by function: a list for each; waits for calls under way.
+        """The results of calls that earlier drivers left, by function: a list for each; waits for calls in flight.
 
         With the *name* of a function only its list. An exception of a call is in the place of its result. Calls of a
         driver that is connected are left to it.
@@ -310,7 +310,7 @@ class Pool:
         facts = [("workers", f"{len(workers['workers'])} of {workers['size']} workers connected on {nodes}")]
         facts += [("zone", f"zone {summary.zone}")] if summary.zone else []
         facts += [("cost", f"${summary.cost:.2f} so far")] if summary.cost is not None else []
-        return [*facts, ("calls", f"{self._engine.under_way()} calls")]
+        return [*facts, ("calls", f"{self._engine.in_flight()} calls")]
 
     def _opened(self) -> Engine:
         self.open()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _BATCH = 100  # results that are fetched together at most
 _BATCH_BYTES = 32 << 20  # of the results of a batch, if they are as large as those before
-_MANY = 100  # calls under way, from which results are fetched less often
+_MANY = 100  # calls in flight, from which results are fetched less often
 _PAUSE = 0.1  # seconds that a result then waits for others at most
 _CUT = (OSError, asyncio.CancelledError)  # Dask raises the latter in whoever waits for a connection that it closes
 
@@ -24,7 +24,7 @@ _CUT = (OSError, asyncio.CancelledError)  # Dask raises the latter in whoever wa
 class ResultFetcher:
     """Fetches results of finished calls in the engine's thread, and ends each call by *finish*.
 
-    *is_current* says whether a client is in use, *on_disconnect* learns that its connection broke, and *under_way*
+    *is_current* says whether a client is in use, *on_disconnect* learns that its connection broke, and *in_flight*
     gives the number of calls that are not done.
     """
 
@@ -33,10 +33,10 @@ class ResultFetcher:
         is_current: Callable[[PoolClient], bool],
         on_disconnect: Callable[[PoolClient], None],
         finish: Callable[..., None],
-        under_way: Callable[[], int],
+        in_flight: Callable[[], int],
     ) -> None:
         self._is_current, self._on_disconnect = is_current, on_disconnect
-        self._finish, self._under_way = finish, under_way
+        self._finish, self._in_flight = finish, in_flight
         self._ready: collections.deque[SentCall] = collections.deque()
         self._batch = 1  # results that are fetched together now
         self._task: asyncio.Task[None] | None = None
@@ -64,9 +64,9 @@ class ResultFetcher:
                 self._task = None
 
     async def _gather(self) -> None:
-        """Wait shortly for more results while many calls are under way: each fetch costs the scheduler a round trip."""
+        """Wait shortly for more results while many calls are in flight: each fetch costs the scheduler a round trip."""
         end = time.monotonic() + _PAUSE
-        while self._under_way() > _MANY and len(self._ready) < self._batch // 2 and time.monotonic() < end:
+        while self._in_flight() > _MANY and len(self._ready) < self._batch // 2 and time.monotonic() < end:
             await asyncio.sleep(_PAUSE / 10)
 
     async def _fetch_batch(self, client: PoolClient) -> None:

@@ -65,16 +65,16 @@ def _areas(boxes: Floats) -> Floats:
     return sides[:, 0] * sides[:, 1]
 
 
-def match(objects: Floats, defaults: Floats, threshold: float = 0.5) -> Integers:
+def match(objects: Floats, defaults: Floats) -> Integers:
     """For each default box (centre form) the index of its object in *objects* (n, 4), or -1, shape (len(defaults),).
 
     Every object first gets the default box that overlaps it most (best pair first, so no two objects share one);
-    every other default box goes to its best object if they overlap by more than *threshold*.
+    every other default box goes to its best object if they overlap by more than half.
     """
     if len(objects) == 0:
         return np.full(len(defaults), -1, dtype=np.int32)
     shared = overlaps(corners(defaults), objects)
-    matched = np.where(shared.max(axis=1) > threshold, shared.argmax(axis=1), -1).astype(np.int32)
+    matched = np.where(shared.max(axis=1) > 0.5, shared.argmax(axis=1), -1).astype(np.int32)
     for _ in range(len(objects)):
         box, item = np.unravel_index(shared.argmax(), shared.shape)
         matched[box] = item

@@ -55,12 +55,6 @@ def softmax(confidences: Floats) -> Floats:
 MINIMUM_OVERLAP = 0.5
 
 
-def mean_average_precision(detected: Sequence[Detections], truth: Sequence[Objects]) -> float:
-    """The mean of `average_precisions`, from 0 to 1; NaN where no class has an object that counts."""
-    values = list(average_precisions(detected, truth).values())
-    return float(np.mean(values)) if values else float("nan")
-
-
 def average_precisions(detected: Sequence[Detections], truth: Sequence[Objects]) -> dict[str, float]:
     """Average precision of each class that has at least one object that is not difficult.
 

@@ -36,7 +36,7 @@ class DetectionData:
         return len(self.images)
 
     def sample(self, index: int, random: np.random.Generator) -> Encoded:
-        """Image *index*, encoded; raises Fatal where the file is no image."""
+        """Image *index*, encoded; raises Fatal where the file is not an image."""
         image, objects = open_image(self.images[index].path), self.images[index].objects
         if self._augmented:
             sample = augment(image, objects.boxes, objects.labels, random)

@@ -86,9 +86,9 @@ def data_option(parser: Parser, environ: Mapping[str, str] | None = None) -> Non
     parser.add_argument("--data", type=Path, default=default, required=not default, help=_DATA)
 
 
-def data_options(parser: Parser, environ: Mapping[str, str] | None = None) -> None:
+def data_options(parser: Parser) -> None:
     """Add --data, or --synthetic in its place, and --data-cache."""
-    default = _data(environ)
+    default = _data(None)
     source = parser.add_mutually_exclusive_group(required=not default)
     source.add_argument("--data", type=Path, default=default, help=_DATA)
     source.add_argument("--synthetic", action="store_true", help="use random images: only the times mean anything")
@@ -159,7 +159,7 @@ def share(text: str) -> float:
 
 
 def describe_options(options: argparse.Namespace, framework: str, versions: Mapping[str, str]) -> dict[str, object]:
-    """The options and versions for a context line, without paths, which are no part of the work."""
+    """The options and versions for a context line, without paths, which are not part of the work."""
     values = {name: value for name, value in sorted(vars(options).items()) if not isinstance(value, Path)}
     return {"framework": framework, "versions": dict(versions), "options": values}
 

@@ -125,7 +125,7 @@ class Reporter:
     def partial_metric(self, iteration: int, epoch: float, seconds: list[float]) -> None:
         """Report the end at *iteration*, before the interval is complete, since the machine goes away."""
         timed = [round(second, 6) for second in seconds]
-        self._emit(protocol.METRIC, iteration=iteration, time=time.time(), epoch=epoch, seconds=timed, cut=True)
+        self._emit(protocol.METRIC, iteration=iteration, time=time.time(), epoch=epoch, seconds=timed, interrupted=True)
 
     def evaluation(self, iteration: int, scalars: Mapping[str, float]) -> None:
         """Report the evaluation of the model after *iteration*."""

@@ -137,7 +137,7 @@ def time_chart(
     longest = max(points[-1].time for _, points in traces)
     unit, size = ("hours", 3600.0) if longest > 7200 else ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)
     curves = [
-        Curve(of, TRACE, colour, tuple((x / size, y) for x, y in averaged(points)))
+        Curve(of, TRACE, colour, tuple((x / size, y) for x, y in average(points)))
         for colour, (of, points) in zip(colours or range(len(traces)), traces, strict=True)
     ]
     values = [y for curve in curves for _, y in curve.points]
@@ -162,7 +162,7 @@ def _traced_rows(report: Report) -> tuple[list[Row], str]:
     return most_ranks[:_LINES], f"training loss at the most ranks{left_out}{of_each}"
 
 
-def averaged(points: Sequence[Point]) -> list[XY]:
+def average(points: Sequence[Point]) -> list[XY]:
     """*points* as (seconds, value), averaged to at most `_POINTS` points."""
     size = math.ceil(len(points) / _POINTS)
     groups = [points[at : at + size] for at in range(0, len(points), size)]

@@ -211,7 +211,7 @@ def _flags(runs: Sequence[TrialResult], spread: float | None, efficiency: float 
     if any(run.oversubscribed for run in runs):
         result.append("oversubscribed")
     if any(run.training.context.get("allreduce") is False for run in runs):
-        result.append("without allreduce: this is no training")
+        result.append("without allreduce: this is not training")
     if sizes := sorted({size for run in runs if len(run.sizes) > 1 for size in run.sizes}):
         result.append(
             f"worked on {' and '.join(map(str, sizes))} nodes in turn: its rate is that of no number of nodes"

@@ -315,7 +315,7 @@ class TimeBreakdown:
 def time_breakdown(row: Row, without_allreduce: Sequence[TrialResult]) -> TimeBreakdown:
     """The time breakdown of *row*, with the trials of the same configuration without allreduce."""
     trained, without = iteration_seconds(row.runs), iteration_seconds(without_allreduce)
-    exposed, bounds = intervals.exposed(trained, without) if trained and without else (None, None)
+    exposed, bounds = intervals.exposed_share(trained, without) if trained and without else (None, None)
     if row.ranks == 1:
         exposed, bounds = 0.0, None
     input_wait = [run.training.input_wait for run in row.runs if run.training.input_wait is not None]

@@ -103,20 +103,20 @@ def _spending(runs: Sequence[RunPaths], priced: Sequence[Paid], others: int) -> 
         text.append(f"{_counted(others)} without a known price not included.")
     if (standby := sum(each.standby_dollars for each in priced)) > 0:
         text.append(f"${standby:.2f} of these are for pods that stood by.")
-    text += [sentence for paths in runs if (sentence := _waited_in_vain(paths))]
+    text += [sentence for paths in runs if (sentence := _released_nodes(paths))]
     text += [sentence for paths in runs if (sentence := forecast(paths))]
     return Section("Spending", tuple(text), ("Node group", "Market", "Attempts", "Hours", "$"), cells, 2)
 
 
-def _waited_in_vain(paths: RunPaths) -> str | None:
-    """What nodes of a run cost that waited for others, and were given back."""
+def _released_nodes(paths: RunPaths) -> str | None:
+    """What nodes of a run cost that waited for others, and were released."""
     events = [each for each in reader.lines(paths.events) if each.get("event") == record.PLACED and each.get("idle")]
     if not events:
         return None
     node_hours = sum(each["idle"] for each in events) / _HOUR
     dollars = [each["idle_dollars"] for each in events if isinstance(each.get("idle_dollars"), int | float)]
     cost = f", which cost ${sum(dollars):.2f}" if len(dollars) == len(events) else ""
-    return f"{paths.id} gave nodes back that had waited for others, {number(node_hours)} node hours{cost}."
+    return f"{paths.id} released nodes that had waited for others, {number(node_hours)} node hours{cost}."
 
 
 def avoided_section(runs: Sequence[RunPaths]) -> Section | None:

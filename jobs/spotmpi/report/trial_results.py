@@ -207,7 +207,7 @@ class TrialResult:
         if rates.is_number(value):
             return float(value)
         if name in self.training.result or name in self.training.not_finite:
-            return None  # the last value is no number: an earlier one would hide that the model diverged
+            return None  # the last value is not a number: an earlier one would hide that the model diverged
         points = self.training.evaluations.get(name) or self.training.series.get(name)
         return points[-1].value if points else None
 
@@ -233,7 +233,7 @@ def read(paths: RunPaths, variant: str) -> TrialResult:
         spec=spec.canonical(),
         work=identity,
         training=rates.read(_without_stream(reader.lines(paths.metrics), reports)),
-        # That which exceeded a limit ended the run, and is no restart.
+        # That which exceeded a limit ended the run, and is not a restart.
         interruptions=min(state.interruptions, spec.limits.interruptions),
         failures=min(state.failures, spec.limits.failures),
         oversubscribed=bool(summary.get("oversubscribed", plan.oversubscribed)),

@@ -223,7 +223,7 @@ def checkout(folder: Path) -> dict[str, str | None]:
     """``commit`` of the git checkout that holds *folder* and ``diff``, a hash of the changes to it.
 
     ``diff`` covers changes to tracked files and the untracked ones, by content as far as that delays no start; records
-    of runs and sweeps are no changes. It is None without changes. Both are None outside a checkout.
+    of runs and sweeps are not changes. It is None without changes. Both are None outside a checkout.
     """
     top = _output(_start_git(folder, "rev-parse", "--show-toplevel", "HEAD"))
     if top is None:

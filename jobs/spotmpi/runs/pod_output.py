@@ -54,14 +54,14 @@ class PodEntry(NamedTuple):
 
 
 def parse_all(text: str) -> list[PodEntry | str]:
-    """The entries in *text*, which is whole lines; lines that are no entry are returned as strings."""
+    """The entries in *text*, which is whole lines; lines that are not entries are returned as strings."""
     lines = text.split("\n")
     entries: list[PodEntry | str] = []
     for are_lines, group in groupby(lines, lambda line: _LINE.match(line) is not None):
         members = list(group)
         block = _read_block(members) if are_lines else None
         entries += [block] if block else [parse(line) or line for line in members]
-    if any(isinstance(entry, str) for entry in entries):  # what is no entry may have come between lines that are
+    if any(isinstance(entry, str) for entry in entries):  # what is not an entry may have come between lines that are
         return [parse(line) or line for line in lines]
     return entries
 

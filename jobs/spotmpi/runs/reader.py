@@ -277,12 +277,7 @@ def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
     elif kind == record.PLACED:
         values["placement"] = {key: event.get(key) for key in ("group", "type", "market", "rate")}
     elif kind in (record.JOINED, record.LEFT, record.PROMOTED) and "standby" in event:
-        pod = str(event["standby"])
-        others = [each for each in values.get("standby", []) if each != pod]
-        values["standby"] = [*others, pod] if kind == record.JOINED else others
-        if kind == record.PROMOTED:
-            promotion = {key: event.get(key) for key in ("node", "standby", "replaces", "seconds")}
-            values["promotions"] = [*values.get("promotions", []), promotion]
+        _apply_standby(values, event)
     elif kind == record.AVOIDED:
         values["avoided"] = {**values.get("avoided", {}), str(event.get("machine")): str(event.get("reason"))}
     elif kind == record.WAITING:
@@ -291,6 +286,16 @@ def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
         values.update(**counts, reason=reason or values.get("reason"))
     elif kind in record.TERMINAL:
         values.update(**counts, state=kind, reason=reason, ended=event["t"], standby=[])
+
+
+def _apply_standby(values: dict[str, Any], event: dict[str, Any]) -> None:
+    """Change *values* by an event of a pod that stands by: it is ready, has left or is promoted."""
+    pod = str(event["standby"])
+    others = [each for each in values.get("standby", []) if each != pod]
+    values["standby"] = [*others, pod] if event["event"] == record.JOINED else others
+    if event["event"] == record.PROMOTED:
+        promotion = {key: event.get(key) for key in ("node", "standby", "replaces", "seconds")}
+        values["promotions"] = [*values.get("promotions", []), promotion]
 
 
 def _text(value: Any) -> str | None:

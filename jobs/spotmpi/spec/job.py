@@ -45,7 +45,7 @@ def duration(value: float) -> str:
 
 
 def read_duration(field: str, text: str) -> float:
-    """Seconds from *text*; InputError that names *field* if it is no duration."""
+    """Seconds from *text*; InputError that names *field* if it is not a duration."""
     try:
         return float(str(seconds(text)))
     except ValueError:
@@ -180,14 +180,14 @@ class Checkpoint(SpecModel):
     )
     memory: Annotated[str | None, BeforeValidator(memory_interval)] = Field(
         None,
-        description='iterations, such as "1", or time between checkpoints in the memory of nodes, besides',
+        description='iterations, such as "1", or time between additional checkpoints in the memory of nodes',
         examples=["1"],
     )
     grace: Duration = Field(60.0, description="how long a stop waits for a complete checkpoint")
     margin: Duration | None = Field(
         None,
-        description="on a cluster: the part of `grace` that is left when the notice of a node ends the attempt, unless "
-        "a pod that stands by takes its place before (default: half with `standby`, else all)",
+        description="on a cluster: after the notice of a node, training continues until this part of `grace` is left, "
+        "or a standby pod takes over before (default: half with `standby`, else all)",
         examples=["30s"],
     )
 
@@ -215,7 +215,7 @@ class Limits(SpecModel):
         1.0,
         ge=0.5,
         le=60,
-        description="time after which a node is lost whose host acknowledges nothing; a process that hangs is not lost",
+        description="time without acknowledgement by its host after which a node is lost; a hung process loses no node",
     )
     driver: DriverLimit = Field(
         1800.0, description='how long a pool stays up after its last driver has left; "0s" for at once, or "none"'
@@ -234,13 +234,13 @@ class Capacity(SpecModel):
     patience: Duration = Field(600.0, description="how long the run waits for all its nodes before it tries the next")
     partial: Duration = Field(
         300.0,
-        description="how long nodes that came wait for others that do not; then they are given back, and the run asks "
+        description="how long nodes that have started wait for the others; then they are released, and the run asks "
         "again later",
     )
     retry: Duration = Field(
         3600.0,
-        description="how long a run stays on on-demand nodes before it asks a spot group again that gave none; each "
-        "time in vain doubles it",
+        description="how long a run stays on on-demand nodes before it asks a spot group again that had none; doubled "
+        "after each failed attempt",
     )
     prices: dict[str, Money] = Field(
         {}, description="US dollars per node and hour by node group (default: AWS's current prices)"
@@ -333,7 +333,7 @@ class JobSpec(SpecModel):
     )
     nodes: Nodes = Field(1, description="number of nodes, or a list of those that the run may have, such as [2, 4, 8]")
     slots: Count = Field(1, description="processes per node")
-    standby: int = Field(0, ge=0, description="on a cluster: further pods that take the places of lost nodes at once")
+    standby: int = Field(0, ge=0, description="on a cluster: additional pods that replace lost nodes at once")
     launcher: LauncherName = Field("mpirun", description="what starts the ranks; pool: workers that stay up")
     run_on: Literal["all", "first"] = Field("all", description='with launcher "none": on all nodes or on the first')
     preload: list[str] | None = Field(

@@ -72,7 +72,7 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup], gang: bool = True) -> Cho
     """The groups that the spec names, or else the first that it fits; the problems if there is none.
 
     A spec without GPUs takes groups without GPUs first; if pods fill nodes with GPUs, each slot gets its share.
-    Only nodes that are no *gang* may be of several groups, all in one zone. The fallbacks of a gang are the same group
+    Only nodes outside of a *gang* may be of several groups, all in one zone. The fallbacks of a gang are the same group
     in other zones, as long as no queue decides where its nodes come from.
     """
     if spec.capacity.order:
@@ -84,8 +84,8 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup], gang: bool = True) -> Cho
         return problems
     if len({group.shared_name for group in candidates}) > 1 and named and spec.nodes > 1 and gang:
         remedy = (
-            "each node would be of any of them, and the gang in several placement groups: name one, or name them in "
-            "capacity.order, one after the other"
+            "nodes would come from any of them, so the gang would be in several placement groups: name one, or name "
+            "them in capacity.order, one after the other"
         )
         return [Problem("kubernetes.node_groups", named, remedy)]
     whole = _choose_in_zone(spec, candidates)
@@ -112,7 +112,9 @@ def _in_block(spec: JobSpec, candidates: Sequence[NodeGroup], gang: bool) -> Ite
         return
     field, named = "kubernetes.node_groups", spec.kubernetes.node_groups
     if not gang:
-        yield Problem(field, named, f"workers wait for no start of a Capacity Block: name others than {blocks[0]}")
+        yield Problem(
+            field, named, f"workers do not wait for the start of a Capacity Block: name other groups than {blocks[0]}"
+        )
     elif len(candidates) > 1:
         remedy = f"a run waits for the Capacity Block of {blocks[0]}: name it alone, or all of them in capacity.order"
         yield Problem(field, named, remedy)
@@ -178,7 +180,7 @@ def _unknown(spec: JobSpec, groups: Sequence[NodeGroup]) -> list[Problem]:
     if problems or _named(spec, groups):
         return problems
     if groups and all(group.market == CAPACITY_BLOCK for group in groups):
-        remedy = f"the environment has Capacity Blocks alone, which only runs use that name one: {groups[0].name}"
+        remedy = f"the environment has only Capacity Blocks, which a run has to name: {groups[0].name}"
         problems.append(Problem("kubernetes.node_groups", spec.kubernetes.node_groups or None, remedy))
     elif groups:
         key, value = next((key, value) for key, value in spec.capacity.choices.items() if key != _ORDER)
@@ -290,7 +292,7 @@ def _without_groups(name: str, groups: Sequence[NodeGroup]) -> str:
 def _conflicts(spec: JobSpec, field: str, value: object) -> Iterable[Problem]:
     """What does not go together with *field* of the table `capacity`, a gang being moved from group to group."""
     if spec.pool is not None:
-        remedy = "workers of a pool are no gang: name their groups in pool.node_groups"
+        remedy = "workers of a pool are not a gang: name their groups in pool.node_groups"
         yield Problem(field, value, remedy)
     if spec.kubernetes.queue:
         remedy = f"Kueue would decide where the nodes come from as well: remove it, or {field}"

@@ -31,7 +31,7 @@ _Line = list["str | _Value"]  # a printed line
 def pattern_of(source: str) -> str | None:
     """The pattern of the first line with the number of a step, else of an epoch, that the script *source* prints.
 
-    None where it prints no such line or is no Python, and where that line has an epoch as well or is in a loop in a
+    None where it prints no such line or is not Python, and where that line has an epoch as well or is in a loop in a
     loop: numbers of steps may begin anew in each epoch, which recognition understands and a pattern does not.
     """
     try:

@@ -164,7 +164,7 @@ def override(values: Mapping[str, Any], text: str) -> dict[str, Any]:
     """*values* with one override applied: TOML, or else a plain string; what is appended to args is split by words.
 
     Raises:
-        InputError: *text* is no override, or does not fit the values.
+        InputError: *text* is not an override, or does not fit the values.
     """
     path, equals, raw = text.partition("=")
     keys = path.strip().split(".")

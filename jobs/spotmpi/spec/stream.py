@@ -49,7 +49,7 @@ class Stream(SpecModel):
         "module:function(results, number)",
         examples=["parquet"],
     )
-    prefetch: Count = Field(8, description="number of chunks of batches under way for each rank")
+    prefetch: Count = Field(8, description="number of chunks of batches in flight for each rank")
     seed: int = Field(0, ge=0, description="determines the order of batches and the seed of each batch")
     shuffle: bool = Field(False, description="whether each epoch has its rows in another order, mixed within blocks")
     shuffle_block: Count = Field(16384, description="rows of a block of `shuffle`, which each worker keeps in memory")

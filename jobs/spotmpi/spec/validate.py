@@ -177,7 +177,8 @@ def _pool(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
 
 
 def _no_workers(what: str) -> str:
-    return f"{what} need workers besides the nodes, which Slurm runs have not: use {hints.option('on', 'kubernetes')}"
+    where = hints.option("on", "kubernetes")
+    return f"{what} need workers besides the nodes, which runs on Slurm do not have: use {where}"
 
 
 def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
@@ -276,7 +277,7 @@ def _preload(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Proble
         if not all(part.isidentifier() for part in name.split(".")):
             yield Problem("preload", name, 'is not the name of a module, such as "torch" or "mpi4py.MPI"')
     if spec.preload and spec.launcher == POOL:
-        yield Problem("preload", spec.preload, "is for ranks, which a pool has not; remove it")
+        yield Problem("preload", spec.preload, "is for ranks, and a pool has none; remove it")
 
 
 def _data(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:

@@ -138,7 +138,7 @@ def lookup(module: str, name: str) -> Dataset:
     """The data set *name* of a module; StreamError where it has none."""
     found = getattr(importlib.import_module(module), name, None)
     if not isinstance(found, Dataset):
-        raise StreamError(f"{module}:{name} is no data set: mark the function with @spotmpi.dataset")
+        raise StreamError(f"{module}:{name} is not a data set: mark the function with @spotmpi.dataset")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Finds a `prepare` that is no function of its arguments: a second worker prepares a sample of batches too."""
+"""Finds a `prepare` that is not a function of its arguments: a second worker prepares a sample of batches too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spotmpi.streams.engine import Task
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Settings, describe
 
-MAX_CHECKS = 4  # under way: a rank keeps a copy of the batch of each
+MAX_CHECKS = 4  # in flight: a rank keeps a copy of the batch of each
 
 
 class _Check(NamedTuple):
@@ -29,7 +29,7 @@ class Checks:
 
     def __init__(self, settings: Settings, submit: Callable[[ChunkRequest, int], Task]) -> None:
         self._settings, self._submit = settings, submit
-        self._under_way: deque[_Check] = deque()
+        self._in_flight: deque[_Check] = deque()
 
     def begin(self, chunk: Chunk, requests: Sequence[ChunkRequest], first: bool) -> None:
         """Begin the checks of a chunk; the *first* batch of a rank is always among the sample."""
@@ -37,18 +37,18 @@ class Checks:
         for each in requests:
             if each.number in batches and (first or in_sample(self._settings, each.number)):
                 task = self._submit(each, chunk.worker)
-                self._under_way.append(_Check(each, copy.deepcopy(batches[each.number]), chunk.worker, task))
+                self._in_flight.append(_Check(each, copy.deepcopy(batches[each.number]), chunk.worker, task))
             first = False
         self.finish(MAX_CHECKS)
 
     def finish(self, most: int = 0) -> None:
-        """Wait until at most so many checks are under way.
+        """Wait until at most so many checks are in flight.
 
         Raises:
             StreamError: two workers prepared different batches.
         """
-        while len(self._under_way) > most:
-            check = self._under_way.popleft()
+        while len(self._in_flight) > most:
+            check = self._in_flight.popleft()
             again: Chunk = check.task.result()
             where = difference(check.batch, dict(again.batches).get(check.request.number))
             if where:
@@ -62,9 +62,9 @@ class Checks:
                 )
 
     def cancel(self) -> None:
-        """Forget the checks under way."""
-        while self._under_way:
-            self._under_way.popleft().task.cancel()
+        """Forget the checks in flight."""
+        while self._in_flight:
+            self._in_flight.popleft().task.cancel()
 
 
 def in_sample(settings: Settings, number: int) -> bool:

@@ -31,7 +31,7 @@ class Delivery:
     """Takes what the function *name* yields for the batches of *stream*, and has *sink* write it.
 
     Results go together as chunks, of about as many bytes and seconds as those of batches; at most ``prefetch`` of them
-    are under way. *timer* counts seconds.
+    are in flight. *timer* counts seconds.
     """
 
     def __init__(self, stream: Stream, name: str, sink: Sink, timer: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +41,7 @@ class Delivery:
         self._length = 1 if self._settings.postprocess else sink.most
         self._collected: list[Result] = []
         self._size, self._last = 0, timer()  # bytes collected, and when they were sent before
-        self._under_way: deque[_Chunk] = deque()
+        self._in_flight: deque[_Chunk] = deque()
         self._written = 0  # batches
 
     def add(self, number: int, value: Any) -> None:
@@ -65,9 +65,9 @@ class Delivery:
         self._receive(0)
 
     def cancel(self) -> None:
-        """Forget what is under way: it is computed again when the run continues."""
-        while self._under_way:
-            self._under_way.popleft().task.cancel()
+        """Forget what is in flight: it is computed again when the run continues."""
+        while self._in_flight:
+            self._in_flight.popleft().task.cancel()
 
     def _send(self) -> None:
         results, self._collected, self._size = self._collected, [], 0
@@ -80,22 +80,22 @@ class Delivery:
         packed = chunk.pack(self._name, results)
         title = f"postprocess of batch {results[0].number}"
         task = self._stream.submit(title, chunk.postprocess, self._settings, packed, priority=FIRST, role=self._role)
-        self._under_way.append(_Chunk(results[0], task))
+        self._in_flight.append(_Chunk(results[0], task))
 
     def _receive(self, most: int) -> None:
-        """Write what has arrived, and wait until at most so many chunks are under way."""
-        while self._under_way and (len(self._under_way) > most or self._under_way[0].task.done()):
-            first, task = self._under_way[0]
+        """Write what has arrived, and wait until at most so many chunks are in flight."""
+        while self._in_flight and (len(self._in_flight) > most or self._in_flight[0].task.done()):
+            first, task = self._in_flight[0]
             try:
                 result = self._stream.receive(task, first.number, first.rows, self._role)
             except StreamError as error:
                 cause, line, trace = str(error).partition("\n")
                 kept = f"the results of {self._written} batches are written, and a resumed run computes the others"
                 raise StreamError(f"{cause}; {kept}{line}{trace}") from None
-            self._under_way.popleft()
+            self._in_flight.popleft()
             self._length = chunk_length(result, self._length)
-            if self._under_way:
-                self._under_way[0].task.fetch()
+            if self._in_flight:
+                self._in_flight[0].task.fetch()
             self._write(result.batches)
 
     def _write(self, results: list[tuple[int, Any]]) -> None:

@@ -28,7 +28,7 @@ class Figures(NamedTuple):
     fewest: int  # batches of a rank
     most: int
     skipped: int
-    under_way: int  # chunks
+    in_flight: int  # chunks
     batches_per_second: float
     mb_per_second: float
     ranks_wait: float
@@ -94,7 +94,7 @@ class Reports:
             fewest=min(counts),
             most=max(counts),
             skipped=sum(int(each["skipped"]) for each in last.values()),
-            under_way=sum(int(each["under_way"]) for each in last.values()),
+            in_flight=sum(int(each["in_flight"]) for each in last.values()),
             batches_per_second=sum(each["batches"] for each in deltas),
             mb_per_second=max(each["bytes"] for each in deltas) / 1e6,
             ranks_wait=min(1.0, sum(each["waited"] for each in deltas) / len(deltas)),
@@ -165,7 +165,7 @@ def text(figures: Figures) -> str:
     """The figures in one line."""
     parts = [
         f"{figures.batches_per_second:.4g} batches/s",
-        f"{figures.under_way} chunks under way",
+        f"{figures.in_flight} chunks in flight",
         f"ranks wait {percent(figures.ranks_wait)}",
         f"workers wait {percent(figures.workers_wait)}",
         *([f"postprocess workers wait {percent(figures.postprocess_wait)}"] if figures.postprocess_workers else []),

@@ -20,10 +20,10 @@ RANKS_A_SECOND = 4  # reports of all ranks, where there are so many ranks that t
 
 
 class Counts(NamedTuple):
-    """Batches that a rank has taken, chunks under way to it, and batches that were skipped."""
+    """Batches that a rank has taken, chunks in flight to it, and batches that were skipped."""
 
     batches: int = 0
-    under_way: int = 0
+    in_flight: int = 0
     skipped: int = 0
 
 
@@ -81,7 +81,7 @@ class Meter:
             "seconds": round(self.seconds, 3),
             "waited": round(self.waited, 3),
             **{_SECONDS[role]: round(seconds, 3) for role, seconds in self._busy.items()},
-            "under_way": counts.under_way,
+            "in_flight": counts.in_flight,
             "skipped": counts.skipped,
         }
         self._send({**values, **more})

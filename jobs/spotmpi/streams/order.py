@@ -87,7 +87,7 @@ class Settings(NamedTuple):
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """The batches of a program that loads its own data; pass it to `spotmpi.stream` in place of the spec's source.
+    """The batches of a program that loads its own data; pass it to `spotmpi.stream` instead of the spec's source.
 
     A worker calls *function* (``module:function``) with a number from 0 to *length* - 1 and the *arguments*, which are
     JSON values; batch by batch, in the order of numbers. *data* names the data set with its samples and a fingerprint,

@@ -103,7 +103,7 @@ def _names(source: str, split: str | None) -> list[str]:
         entries = {name: info for name, info in system.find(path, detail=True).items() if not _hidden(name, path)}
         entries = {name: entries[name] for name in _split_names(source, list(entries), path, split)}
     elif split is not None:
-        raise StreamError(f"the source {source} is no folder, so it has no split {split}: name the folder")
+        raise StreamError(f"the source {source} is not a folder, so it has no split {split}: name the folder")
     else:
         entries = system.glob(path, detail=True)
         if not entries and "[" in path and system.exists(path):  # a file with brackets in its name
@@ -185,10 +185,10 @@ def _read_files(settings: Settings, slices: Sequence[Slice]) -> Any:
 
 
 def read_table(settings: Settings, parts: Sequence[Part]) -> Any:
-    """All rows of *parts* as a table of pyarrow; StreamError for files that are no tables."""
+    """All rows of *parts* as a table of pyarrow; StreamError for files that are not tables."""
     kind = _format(parts[0].name)
     if kind in (_TAR, _BYTES):
-        raise StreamError(f"{parts[0].name} is no table: use Parquet, CSV or JSON Lines, or read its content")
+        raise StreamError(f"{parts[0].name} is not a table: use Parquet, CSV or JSON Lines, or read its content")
     return with_retries(lambda: tables.read_all(settings, parts, kind), settings.source)
 
 

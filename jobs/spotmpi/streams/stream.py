@@ -49,7 +49,7 @@ class Submit(Protocol):
 
 
 class _Chunk(NamedTuple):
-    """A chunk under way."""
+    """A chunk in flight."""
 
     requests: list[ChunkRequest]
     task: Task
@@ -82,7 +82,7 @@ class Stream:
         self._begun = False
         self._later: list[Stream] = []  # those that continue from another position
         self.skips: list[Skip] = []
-        self._under_way: deque[_Chunk] = deque()
+        self._in_flight: deque[_Chunk] = deque()
         self._meter = Meter(rank, size, self.settings, report)
         self._checks = Checks(self.settings, self._recompute)
 
@@ -122,15 +122,15 @@ class Stream:
         self.count, self.finished, self._begun = 0, False, True
         self._meter.begin()
         numbers, length = iter(self.numbers), 1
-        self._under_way = under_way = deque[_Chunk]()
+        self._in_flight = in_flight = deque[_Chunk]()
         try:
             while True:
-                while len(under_way) < self.settings.prefetch and (own := list(islice(numbers, length))):
-                    under_way.append(self._request(own))
-                if not under_way:
+                while len(in_flight) < self.settings.prefetch and (own := list(islice(numbers, length))):
+                    in_flight.append(self._request(own))
+                if not in_flight:
                     self._finish()
                     return
-                result = self._result(under_way)
+                result = self._result(in_flight)
                 length = chunk_length(result, length)
                 for self.number, batch in result.batches:
                     self.position = self.number - self.rank + self.size
@@ -138,9 +138,9 @@ class Stream:
                     yield batch
         finally:
             if self.count and not self.finished:  # the loop was left early
-                self._meter.report(self._counts(len(under_way)), force=True)
+                self._meter.report(self._counts(len(in_flight)), force=True)
             self._checks.cancel()
-            for each in under_way:
+            for each in in_flight:
                 each.task.cancel()
 
     def _request(self, numbers: list[int]) -> _Chunk:
@@ -153,18 +153,18 @@ class Stream:
         title = f"batch {request.number} again"
         return self._submit(title, chunk.prepare, self.settings, [request], priority=-request.number, avoid=worker)
 
-    def _result(self, under_way: deque[_Chunk]) -> Chunk:
-        """The next chunk, which is under way no more."""
-        requests, task = under_way[0]
+    def _result(self, in_flight: deque[_Chunk]) -> Chunk:
+        """The next chunk, which is in flight no more."""
+        requests, task = in_flight[0]
         number, _, slices = requests[0].choices[0]
         result = self.receive(task, number, describe(slices))
-        under_way.popleft()
-        if under_way:
-            under_way[0].task.fetch()  # while the rank works with this one
+        in_flight.popleft()
+        if in_flight:
+            in_flight[0].task.fetch()  # while the rank works with this one
         if self.settings.debug:
             self._checks.begin(result, requests, first=self.count == 0)
         # The first report tells the agent that the stream is used.
-        self._meter.report(self._counts(len(under_way)), force=self.count == 0)
+        self._meter.report(self._counts(len(in_flight)), force=self.count == 0)
         return result
 
     def submit(self, title: str, function: Any, *args: Any, priority: int, role: str) -> Task:
@@ -176,13 +176,13 @@ class Stream:
 
         Counts the wait and the batches that are skipped.
         """
-        begin, under_way = time.perf_counter(), len(self._under_way)
+        begin, in_flight = time.perf_counter(), len(self._in_flight)
 
         def on_wait(place: TaskLocation | None) -> None:
             waited = time.perf_counter() - begin
             preparing = min(place.batch[2], waited) if place and place.batch else 0.0
             pending = _pending(number, rows, place, waited)
-            self._meter.report_pending(self._counts(under_way), pending, waited, preparing, role)
+            self._meter.report_pending(self._counts(in_flight), pending, waited, preparing, role)
 
         result: Chunk = task.result(on_wait)
         self._meter.add(result, time.perf_counter() - begin, role)
@@ -195,8 +195,8 @@ class Stream:
             )
         return result
 
-    def _counts(self, under_way: int) -> Counts:
-        return Counts(self.count, under_way, len(self.skips))
+    def _counts(self, in_flight: int) -> Counts:
+        return Counts(self.count, in_flight, len(self.skips))
 
     def _finish(self) -> None:
         self._checks.finish()

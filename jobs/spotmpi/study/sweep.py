@@ -65,8 +65,8 @@ class Sweep:
         """The command line that reproduces the sweep."""
         on = [] if self.target == LOCAL else ["--on", self.target]
         if self.study.from_file:
-            return shlex.join(["spotmpi", "bench", names.shown(self.folder / _STUDY), *on])
-        return shlex.join(["spotmpi", "bench", names.shown(self.folder / _SPEC), *self.study.options(), *on])
+            return shlex.join(["spotmpi", "bench", names.display_path(self.folder / _STUDY), *on])
+        return shlex.join(["spotmpi", "bench", names.display_path(self.folder / _SPEC), *self.study.options(), *on])
 
     def create(self) -> None:
         """Write the folder; from then on the sweep can be resumed. SpotmpiError if it cannot be written."""
@@ -100,7 +100,7 @@ class Sweep:
             "created": self.created,
             "design": self.study.source,
             "work": self.work,
-            "place": self.target,
+            "target": self.target,
             "limit_reached": self.limit_reached,
             "prices": [[*each, dataclasses.asdict(price)] for each, price in self.study.budget.prices.items()],
             "trials": trials,
@@ -136,7 +136,9 @@ def load_sweep(folder: Path) -> Sweep:
         values = json.loads((folder / names.SWEEP_RECORD).read_text())
         trials = [Trial(**{**trial, "runs": tuple(trial["runs"])}) for trial in values["trials"]]
         study = _with_recorded_prices(_study_from_json(values["design"]), values["prices"])
-        return Sweep(folder, study, values["work"], values["created"], values["place"], trials, values["limit_reached"])
+        return Sweep(
+            folder, study, values["work"], values["created"], values["target"], trials, values["limit_reached"]
+        )
     except OSError as error:
         reason = error.strerror or error
         remedy = "check its disk, then try again"

@@ -30,7 +30,7 @@ def _check_document(key: str, text: str) -> None:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise Refusal(f"MalformedPolicyDocument: {key} is no JSON: {error}") from error
+        raise Refusal(f"MalformedPolicyDocument: {key} is not JSON: {error}") from error
     if document.get("Version") != "2012-10-17" or not document.get("Statement"):
         raise Refusal(f"MalformedPolicyDocument: {key} lacks version 2012-10-17 or statements")
     for statement in document["Statement"]:

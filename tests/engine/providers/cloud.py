@@ -188,7 +188,7 @@ class Provider:
             return records.change(old, inputs=inputs, outputs=outputs, uses=uses)
 
     def delete(self, resource: ResourceRequest, identity: str) -> None:
-        """Take away what exists; what is gone already is no error."""
+        """Take away what exists; what is gone already is not an error."""
         with self.cloud.lock:
             self.reach()
             record = self.cloud.records.get(resource.token, identity, self.scope())

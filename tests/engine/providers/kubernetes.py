@@ -184,7 +184,7 @@ class Kubernetes(Provider):
         pattern = _LABEL if inputs.get("kind") in ("Namespace", "Service") else _SUBDOMAIN
         is_rbac = "rbac" in resource.token
         if metadata["name"] != UNKNOWN and not is_rbac and not pattern.fullmatch(metadata["name"]):
-            failures.append(f"metadata.name: {metadata['name']!r} is no name of Kubernetes")
+            failures.append(f"metadata.name: {metadata['name']!r} is not a name of Kubernetes")
         return inputs, failures
 
     def identity(self, kind: Kind, words: Mapping[str, Any]) -> str:

@@ -141,8 +141,3 @@ def texts_in(value: Any) -> Iterator[str]:
         items: Iterable[Any] = value.values() if isinstance(value, dict) else value
         for item in items:
             yield from texts_in(item)
-
-
-def has_unknown(value: Any) -> bool:
-    """Whether anything in a value is not known yet."""
-    return any(UNKNOWN in text for text in texts_in(value))

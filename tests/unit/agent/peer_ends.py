@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from spotmpi.agent.assignment import ExpectedPods
 from spotmpi.agent.connection import Connection, Identity
 from spotmpi.agent.peers import Channel, Coordinator, join
-from spotmpi.agent.places import ExpectedPods
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.core.certificates import run_certificates, write_certificates
 

@@ -9,9 +9,9 @@ behaves as the originals do:
 - JobSet (its failure policy is in `plan.manifests`) starts all pods anew when one fails: exit code 75 or a disruption
   counts towards nothing, any other code but 78 towards ``maxRestarts``, and 78 ends it. A pod that is deleted gets
   SIGTERM, and SIGKILL after ``terminationGracePeriodSeconds``, which is `END_TIME` more than `checkpoint.grace`: that
-  is no disruption, but any other code. Its successor starts once it is gone, unless it was deleted by force: then it
+  is not a disruption, but any other code. Its successor starts once it is gone, unless it was deleted by force: then it
   goes on until its machine is gone.
-- Pods that stand by are ready a while after those of the nodes; `Places` decides which takes the place of a lost node.
+- Pods that stand by are ready a while after those of the nodes; `Assignment` decides which one replaces a lost node.
 - Where a JobSet *replaces* single nodes, such a failure starts one pod anew, and agents of others go on: those of the
   gang join the next agent of node 0, and a new one takes the place of a lost one at the next attempt. An agent that was
   out of reach joins again.
@@ -41,12 +41,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from spotmpi.agent import coordinator, fencing, network, processes, protocol, record
+from spotmpi.agent.assignment import Assignment
 from spotmpi.agent.attempt import Launch
 from spotmpi.agent.attempt_history import pods_at_work
 from spotmpi.agent.clock import Clock
 from spotmpi.agent.context import AgentContext, Mounts
 from spotmpi.agent.outcomes import Outcome, StopSignal
-from spotmpi.agent.places import Places
 from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, Member
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.readiness import Readiness, Staging
@@ -325,19 +325,19 @@ class Program:
 class SimulatedMembers:
     """The other nodes of a run, each ready a while after it was started, and sooner for another attempt.
 
-    Connections are by place, as node 0 has them; `World.up` is by pod.
+    Connections are by member, as node 0 has them; `World.up` is by pod.
     """
 
     def __init__(self, agent: Agent, folder: str) -> None:
         self._world, self._agent = agent.world, agent
         self._schedule = agent.world.schedule
-        self._places = Places(self._schedule.nodes, self._standby(), pods_at_work(folder))
+        self._assignment = Assignment(self._schedule.nodes, self._standby(), pods_at_work(folder))
         others = self._schedule.pods[1:]
         if not self._schedule.replaces:
             self._world.up = dict.fromkeys(others, self._world.now)
         self._pods, self._opened = 0, self._world.now
-        self.connections: dict[Member, Any] = {place: self._connection(place) for place in others}
-        self._ready = {place: self._since(place) + 1.0 + order for order, place in enumerate(others, 1)}
+        self.connections: dict[Member, Any] = {member: self._connection(member) for member in others}
+        self._ready = {member: self._since(member) + 1.0 + order for order, member in enumerate(others, 1)}
         self._idle: dict[Member, float] = {}  # when nodes have ended what was left of the attempt
         self.machines: dict[Member, dict[str, Any]] = {
             node: {"member": node.text} for node in nodes(self._schedule.nodes)
@@ -349,72 +349,72 @@ class SimulatedMembers:
 
     @property
     def pods(self) -> list[Member] | None:
-        return self._places.at_work if self._standby() else None
+        return self._assignment.at_work if self._standby() else None
 
     def _standby(self) -> int:
         return len(self._schedule.pods) - self._schedule.nodes
 
     @property
     def gang(self) -> dict[Member, Any]:
-        return {place: value for place, value in self.connections.items() if place.role == NODE}
+        return {member: value for member, value in self.connections.items() if member.role == NODE}
 
     workers = gang
 
-    def pod(self, place: Member) -> Member:
-        """The pod at a place."""
-        return self._places.pods[place]
+    def pod(self, member: Member) -> Member:
+        """The pod that does the work of a member."""
+        return self._assignment.pods[member]
 
-    def place(self, pod: Member) -> Member:
-        """The place of a pod."""
-        return self._places.of(pod)
+    def member(self, pod: Member) -> Member:
+        """The member whose work a pod does."""
+        return self._assignment.of(pod)
 
     def begin(self) -> None:
         """Begin another attempt, where nodes are replaced without those that are lost or have given notice."""
         standing_by = self._standing_by()
-        self._ready = {place: max(at, self._world.now + self._pause(place)) for place, at in self._ready.items()}
+        self._ready = {member: max(at, self._world.now + self._pause(member)) for member, at in self._ready.items()}
         self._idle.clear()
-        leaving = [place for place, each in self.connections.items() if each.lost or place in self.notices]
-        for place in leaving:
-            if self.notices.pop(place, None):
-                self._world.replace_pod(self.pod(place), 0.0)
-        for place in leaving:
-            self._connect(place)
-        self._fill([place for place in leaving if place in self.workers], standing_by - set(leaving))
+        leaving = [member for member, each in self.connections.items() if each.lost or member in self.notices]
+        for member in leaving:
+            if self.notices.pop(member, None):
+                self._world.replace_pod(self.pod(member), 0.0)
+        for member in leaving:
+            self._connect(member)
+        self._fill([member for member in leaving if member in self.workers], standing_by - set(leaving))
 
-    def _pause(self, place: Member) -> float:
-        """Seconds by which the agent of a place is later than node 0's."""
-        return 0.1 * self._schedule.pods.index(place)
+    def _pause(self, member: Member) -> float:
+        """Seconds by which the agent of a member is later than node 0's."""
+        return 0.1 * self._schedule.pods.index(member)
 
     def _standing_by(self) -> set[Member]:
-        """The places whose pods stand by and are ready."""
-        return {place for place in set(self.connections) - set(self.workers) if self._is_ready(place)}
+        """The members that stand by and are ready."""
+        return {member for member in set(self.connections) - set(self.workers) if self._is_ready(member)}
 
     def _fill(self, vacant: list[Member], standing_by: set[Member]) -> None:
         """Let pods that stand by take the places of nodes that have no agent."""
-        for promotion in self._places.promote(vacant, standing_by):
-            node, place = promotion.node, promotion.place
+        for promotion in self._assignment.promote(vacant, standing_by):
+            node, member = promotion.node, promotion.standby
             self._world.note("promoted", self._agent.attempt, promotion.pod)
-            self.connections[node] = self.connections[place]
+            self.connections[node] = self.connections[member]
             self._ready[node] = self._world.now + self._pause(node)
-            self._connect(place)
+            self._connect(member)
 
-    def _connect(self, place: Member) -> None:
-        """Expect an agent at a place, which gets ready once it is there."""
-        self.connections[place] = self._connection(place)
-        self._ready[place] = self._since(place) + 1.0
+    def _connect(self, member: Member) -> None:
+        """Expect the agent of a member, which gets ready once it is there."""
+        self.connections[member] = self._connection(member)
+        self._ready[member] = self._since(member) + 1.0
 
-    def _is_vacant(self, place: Member) -> bool:
-        return self._world.up[self.pod(place)] > self._world.now and not self.connections[place].silent
+    def _is_vacant(self, member: Member) -> bool:
+        return self._world.up[self.pod(member)] > self._world.now and not self.connections[member].silent
 
-    def _since(self, place: Member) -> float:
-        return max(self._world.now, self._world.up[self.pod(place)])
+    def _since(self, member: Member) -> float:
+        return max(self._world.now, self._world.up[self.pod(member)])
 
-    def _is_ready(self, place: Member) -> bool:
-        return self._world.now >= self._ready[place] and not self.connections[place].silent
+    def _is_ready(self, member: Member) -> bool:
+        return self._world.now >= self._ready[member] and not self.connections[member].silent
 
-    def _connection(self, place: Member) -> Any:
+    def _connection(self, member: Member) -> Any:
         self._pods += 1
-        address = f"10.{self._pods}.{self._agent.restart_count}.{place.file}"
+        address = f"10.{self._pods}.{self._agent.restart_count}.{member.file}"
         return SimpleNamespace(lost=False, gone=False, silent=False, last_received=0.0, address=address)
 
     @property
@@ -451,9 +451,9 @@ class SimulatedMembers:
         for worker in self.connections.values():
             if not worker.silent:
                 worker.last_received = self._agent.clock.uptime()
-        for place in set(self.connections) - set(self.workers):
-            if self.connections[place].lost and self._world.up[self.pod(place)] <= self._world.now:
-                self._connect(place)
+        for member in set(self.connections) - set(self.workers):
+            if self.connections[member].lost and self._world.up[self.pod(member)] <= self._world.now:
+                self._connect(member)
         if self._world.now >= self._opened + JOIN_GRACE:
             self._fill([node for node in self.workers if self._is_vacant(node)], self._standing_by())
 
@@ -474,7 +474,7 @@ class SimulatedMembers:
 
     def addresses(self) -> dict[str, set[str]]:
         """What DNS knows."""
-        found = {host(self.pod(place)): {each.address} for place, each in self.connections.items()}
+        found = {host(self.pod(member)): {each.address} for member, each in self.connections.items()}
         return found | {host(COORDINATOR): {"10.0.0.0"}}
 
 
@@ -780,7 +780,7 @@ class World:
         members = agent.members
         if members is None:
             return
-        node = members.place(pod)
+        node = members.member(pod)
         if node not in members.workers:
             self._lose(pod, 0.0)
             self.replace_pod(pod, self.schedule.grace)
@@ -800,7 +800,7 @@ class World:
         self.at(self.schedule.grace, take)
 
     def _delete(self, value: int) -> None:
-        """Node 0's pod is deleted, which is no disruption: killed at the end of its grace, it has failed."""
+        """Node 0's pod is deleted, which is not a disruption: killed at the end of its grace, it has failed."""
         agent = self.jobset.agent
         self.give_notice(agent)
 
@@ -831,13 +831,13 @@ class World:
         agent = self.jobset.agent
         if agent.members is None:
             return
-        place = agent.members.place(pod)
-        worker = agent.members.connections[place]
+        member = agent.members.member(pod)
+        worker = agent.members.connections[member]
         if worker.gone:
             return
         worker.gone = worker.silent = True
         self.at(after, lambda: setattr(worker, "lost", True))
-        if place not in agent.members.workers:
+        if member not in agent.members.workers:
             self.note("standby lost", agent.attempt, pod)
             return
         self.note("lost", agent.attempt, pod)
@@ -885,12 +885,12 @@ class World:
         self.rate = 3600.0 * (1 + abs(value) % 3) / 2.0
 
 
-WRITE = os.write  # of ranks, whose pipes are no files of the volume
+WRITE = os.write  # of ranks, whose pipes are not files of the volume
 
 
 @contextlib.contextmanager
 def simulated() -> Iterator[Volume]:
-    """In place of the machine's processes, names and run volume: simulated ones."""
+    """Instead of the machine's processes, names and run volume: simulated ones."""
     with pytest.MonkeyPatch.context() as patch:
         volume = Volume(patch.setattr)
 

@@ -158,7 +158,7 @@ USED = protocol.encode(
     seconds=0,
     waited=0,
     preparing=0,
-    under_way=0,
+    in_flight=0,
     skipped=0,
 )
 UNUSED = "the program took no batch of its stream: iterate in it over spotmpi.stream(), or remove the table [stream]"
@@ -359,7 +359,7 @@ def test_a_report_of_a_rank_that_has_not_failed_is_output(tmp_path: Path) -> Non
 TRACEBACK = ["Traceback (most recent call last):", '  File "t.py", line 4, in <module>', "ValueError: boom"]
 NAMED = (
     "rank 1 has printed ValueError: boom, and there was no progress for 15 s. If it was not caught, MPI_Finalize waits "
-    "for the other ranks: with `python -m mpi4py` in place of `python` all end at once; the attempt ends after "
+    "for the other ranks: with `python -m mpi4py` instead of `python` all end at once; the attempt ends after "
     "limits.no_progress (300s)"
 )
 

@@ -102,7 +102,7 @@ def test_an_attempt_is_recorded_with_everything_that_its_program_reported(run: R
         "version": 1,
         "attempt": 1,
         "node": 0,
-        "present": 1005.0,
+        "allocated": 1005.0,
         "started": 1010.0,
         "ended": 1100.0,
         "elapsed": 95.0,

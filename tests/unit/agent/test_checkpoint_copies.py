@@ -201,7 +201,7 @@ def test_of_a_checkpoint_without_a_size_nothing_is_read(tmp_path: Path) -> None:
         pytest.fail("it is read")
 
     described = {"bytes": -1, "sha256": "0" * 64}
-    with pytest.raises(files.Damaged, match="bytes: -1 is no size"):
+    with pytest.raises(files.Damaged, match="bytes: -1 is not a size"):
         files.receive(read, {"iteration": 3, "files": {files.STATE: described}}, str(tmp_path), "digits-1")
     assert list(tmp_path.iterdir()) == []
 

@@ -224,7 +224,7 @@ def test_an_attempt_with_checkpoints_ends_for_more_nodes_after_one(
     source = stop_signal(larger=4)
     assert source.pending() is None, "it has not started"
     source.progress = cast(Any, SimpleNamespace(checkpoint=checkpoint, resumed=resumed))
-    reason = "4 nodes are there: continues on 4 in place of 2"
+    reason = "4 nodes are ready: continues on 4 instead of 2"
     assert values_of(source.pending()) == ((INTERRUPTION, reason, True) if grows else None)
 
 

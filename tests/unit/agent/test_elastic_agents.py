@@ -126,7 +126,7 @@ def test_a_run_goes_on_with_fewer_nodes_after_a_loss_and_with_all_once_the_next_
     larger = started(run, 3, 3)
     assert sorted(larger.values()) == [f"rank {rank} of 3 3 1 3" for rank in range(3)]
     reasons = [event.values["reason"] for event in run.events() if event.kind == "restarted"]
-    assert reasons[1] == "3 nodes are there: continues on 3 in place of 2"
+    assert reasons[1] == "3 nodes are ready: continues on 3 instead of 2"
 
     summary = end_well(run, tmp_path)
     assert (summary["failures"], summary["interruptions"]) == (0, 2)

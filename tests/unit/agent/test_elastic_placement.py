@@ -1,4 +1,4 @@
-"""A run that may have fewer nodes, in an order of groups: it begins on what came, and gives back what it cannot use."""
+"""A run that may have fewer nodes, in an order of groups: it begins on what came, and releases what it cannot use."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class ElasticRun:
         self._history.set_pods(plan, [Member(NODE, number) for number in pods], others)
         self._history.record_start(self._number)
         assert self._history.world is not None
-        assert self._history.world.rate == RATES["g5"] * len(pods) / MOST, "no node that is given back"
+        assert self._history.world.rate == RATES["g5"] * len(pods) / MOST, "no node that is released"
         self.used = pods
         self.sizes.append(len(pods))
 
@@ -145,7 +145,7 @@ def test_nodes_that_are_too_few_for_the_next_number_are_given_back_and_asked_for
     assert run.used == [0, 1] == run.cluster.placed() and None not in run.cluster.places(), "no pod gets the node again"
     last = run.decisions[-1]
     assert last["reason"] == (
-        "g5 gave 3 of 2 or 4 or 8 nodes, and no other within 90s: 1 is given back, and asked for again in 1.5 min"
+        "g5 gave 3 of 2 or 4 or 8 nodes, and no other within 90s: 1 is released, and asked for again in 1.5 min"
     )
     assert last["idle"] == pytest.approx(PARTIAL, abs=10)
     assert last["idle_dollars"] == pytest.approx(PARTIAL / 3600 * RATES["g5"] / MOST, abs=1e-4)
@@ -197,7 +197,7 @@ def test_a_loss_shrinks_the_run_where_enough_nodes_are_left_and_moves_it_otherwi
     run.run_for(10)
     assert run.sizes == [4, 2] and not run.cluster.suspended
     run.run_for(PARTIAL + 20)
-    assert run.cluster.placed() == [0, 1], "what is left of four nodes is given back as well"
+    assert run.cluster.placed() == [0, 1], "what is left of four nodes is released as well"
     run.lose(1, g5=1)
     run.run_for(20)
     assert run.state["at"] == "g5" and len(run.cluster.places()) == MOST, "all are asked for at once"
@@ -223,7 +223,7 @@ def test_a_run_without_an_order_gives_back_what_it_does_not_use_too(tmp_path: Pa
     assert run.cluster.placed() == [0, 1, 2, 3] == run.used
     run.lose(0, 1, 2, 3, g5=1)
     run.run_for(PARTIAL + 30)
-    assert run.cluster.suspended, "one node of two is given back as well, and the run waits without"
+    assert run.cluster.suspended, "one node of two is released as well, and the run waits without"
 
 
 def test_nodes_that_the_run_cannot_go_on_with_without_a_checkpoint_are_given_back_too(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_nodes_that_the_run_cannot_go_on_with_without_a_checkpoint_are_given_bac
     assert run.used == [0, 1] == run.cluster.placed()
     assert run.decisions[-1]["reason"] == (
         "g5 gave 8 of 2 or 4 or 8 nodes, and no checkpoint was written at which the run could go on with them within "
-        "90s: 6 are given back, and asked for again in 1.5 min"
+        "90s: 6 are released, and asked for again in 1.5 min"
     )
 
 
@@ -254,7 +254,7 @@ def test_each_decision_is_in_the_run_folder_for_node_0_to_record(tmp_path: Path)
     history.record_decisions(())
     history.record.close()
     events = [json.loads(line) for line in (run.folder / record.EVENTS).read_text().splitlines()]
-    assert ["given back" in each["reason"] for each in events if each["event"] == record.PLACED] == [False, True]
+    assert ["released" in each["reason"] for each in events if each["event"] == record.PLACED] == [False, True]
 
 
 def test_in_thirty_shortages_no_node_is_paid_for_that_no_attempt_uses_longer_than_it_may(tmp_path: Path) -> None:

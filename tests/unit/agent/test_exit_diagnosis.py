@@ -163,7 +163,7 @@ SCHEDULER = "node 0: the scheduler was killed by SIGKILL"
         (1, err("a.b.MyError: why\n---"), f"{LAUNCHER} ended with exit code 1: a.b.MyError: why", 1),
         (1, err("not found: x\n - \n"), f"{LAUNCHER} ended with exit code 1: not found: x", 1),
         (1, err(f"unknown host x\n{FASTER_CHILD}"), f"{LAUNCHER} ended with exit code 1: unknown host x", 1),
-        (4, [Line(None, "o", "stdout is no reason")], f"{LAUNCHER} ended with exit code 4", 4),
+        (4, [Line(None, "o", "stdout is not a reason")], f"{LAUNCHER} ended with exit code 4", 4),
     ],
 )
 def test_the_reason_of_an_end_comes_from_the_exit_code_and_the_last_lines(

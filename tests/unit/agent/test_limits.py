@@ -21,20 +21,20 @@ def plan(cost: float | None) -> Any:
     [
         ([], 0),
         # An attempt counts from when its nodes were present, and at most ten minutes of the pause after it.
-        ([{"present": 1000, "started": 1050, "ended": 1600}], 1000),
-        ([{"present": 1000, "started": 1050, "ended": 1100}], 700),
+        ([{"allocated": 1000, "started": 1050, "ended": 1600}], 1000),
+        ([{"allocated": 1000, "started": 1050, "ended": 1100}], 700),
         ([{"started": 1050, "ended": 1100}], 650),
         # One whose agent was lost without a record counts until the next one, or until now.
         ([{"started": 1000}], 1000),
-        ([{"started": 1000}, {"present": 1300, "started": 1310, "ended": 1400}], 300 + 700),
-        ([{"started": 1000}, {"started": 1200}, {"present": 1300, "started": 1310, "ended": 1400}], 300 + 700),
+        ([{"started": 1000}, {"allocated": 1300, "started": 1310, "ended": 1400}], 300 + 700),
+        ([{"started": 1000}, {"started": 1200}, {"allocated": 1300, "started": 1310, "ended": 1400}], 300 + 700),
         # A pause of less than ten minutes counts in full.
         ([{"started": 1000, "ended": 1100}, {"started": 1500, "ended": 1950}], 1000),
         # Clocks of two machines that differ make no time negative.
-        ([{"started": 1500, "ended": 1600}, {"present": 1400, "started": 1410, "ended": 1500}], 100 + 600),
+        ([{"started": 1500, "ended": 1600}, {"allocated": 1400, "started": 1410, "ended": 1500}], 100 + 600),
         # What an agent has measured counts, whatever happened to its clock meanwhile.
-        ([{"present": 1900, "started": 1905, "ended": 100, "elapsed": 300.0}], 300 + 600),
-        ([{"present": 100, "started": 105, "ended": 1900, "elapsed": 300.0}], 300 + 100),
+        ([{"allocated": 1900, "started": 1905, "ended": 100, "elapsed": 300.0}], 300 + 600),
+        ([{"allocated": 100, "started": 105, "ended": 1900, "elapsed": 300.0}], 300 + 100),
     ],
 )
 def test_the_time_for_which_nodes_were_held(attempts: list[AttemptRecord], seconds: float) -> None:
@@ -43,7 +43,7 @@ def test_the_time_for_which_nodes_were_held(attempts: list[AttemptRecord], secon
 
 def test_the_remaining_money_pays_until_a_checkpoint_before_the_limit() -> None:
     # $6 at $2 an hour are 3 hours, of which 700 s are spent and 60 s are kept for the checkpoint.
-    before: list[Any] = [{"present": 1000, "started": 1050, "ended": 1100, "world": {"rate": 2.0}}]
+    before: list[Any] = [{"allocated": 1000, "started": 1050, "ended": 1100, "world": {"rate": 2.0}}]
     assert outcomes.seconds_left(plan(6), 2.0, before, now=5000) == pytest.approx(3 * 3600 - 700 - 60)
     assert outcomes.seconds_left(plan(None), 2.0, before, now=5000) is None
     assert outcomes.seconds_left(plan(6), None, before, now=5000) is None
@@ -52,7 +52,7 @@ def test_the_remaining_money_pays_until_a_checkpoint_before_the_limit() -> None:
 def test_each_attempt_costs_what_its_own_world_did() -> None:
     # An hour at $2, an hour at $8 until its agent was lost, and half an hour without a price; 10 min of pause are paid.
     attempts: list[Any] = [
-        {"present": 0, "started": 0, "ended": 3000, "world": {"rate": 2.0}},
+        {"allocated": 0, "started": 0, "ended": 3000, "world": {"rate": 2.0}},
         {"started": 3600, "world": {"rate": 8.0}},
         {"started": 7200, "ended": 9000},
     ]

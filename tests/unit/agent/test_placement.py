@@ -156,8 +156,8 @@ def test_a_pod_that_stands_by_is_not_node_0_which_is_waited_for() -> None:
 def test_nodes_that_are_given_back_have_cost_their_share_of_what_all_pods_cost() -> None:
     cluster = cluster_with_standby(g5=SIZE - 1, g6=SIZE)
     run_for(cluster, PATIENCE + 5)
-    given_back = state_of(cluster)["decisions"][1]
-    assert given_back["idle_dollars"] == round(given_back["idle"] * RATES["g5"] / (SIZE + 1) / 3600, 4)
+    released = state_of(cluster)["decisions"][1]
+    assert released["idle_dollars"] == round(released["idle"] * RATES["g5"] / (SIZE + 1) / 3600, 4)
 
 
 def test_the_last_group_of_the_order_is_waited_for() -> None:
@@ -165,7 +165,7 @@ def test_the_last_group_of_the_order_is_waited_for() -> None:
     run_for(cluster, 20 * PATIENCE)
     state = state_of(cluster)
     assert groups_of(state) == list(ORDER) and state["at"] == "stable" and not cluster.suspended
-    assert placement.untried(state) is None
+    assert placement.next_group(state) is None
 
 
 BACKOFF = "2 node(s) didn't match Pod's node affinity/selector, 1 in backoff after failed scale-up"
@@ -181,7 +181,7 @@ def test_a_part_of_a_gang_in_the_last_group_is_given_back_and_asked_for_again_la
     assert cluster.suspended and not cluster.places()
     decision = state_of(cluster)["decisions"][-1]
     assert decision["group"] == "g5" and decision["reason"] == (
-        "stable gave 3 of 4 nodes, and no other within 90s; they are given back, and g5 is asked in 2 min"
+        "stable gave 3 of 4 nodes, and no other within 90s; they are released, and g5 is asked in 2 min"
     )
     assert decision["until"] == (decision["t"] or 0.0) + PARTIAL
     assert decision["idle"] == pytest.approx(3 * PARTIAL, abs=30) and decision["idle_dollars"] == pytest.approx(

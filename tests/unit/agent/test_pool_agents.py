@@ -221,7 +221,7 @@ RANK = """
 import os, sys, time
 name = "rank-" + os.environ["RANK"]
 print(name, os.getpid(), flush=True)
-counts = ("ranks", "workers", "batches", "bytes", "seconds", "waited", "preparing", "under_way", "skipped")
+counts = ("ranks", "workers", "batches", "bytes", "seconds", "waited", "preparing", "in_flight", "skipped")
 report = ",".join(f'"{count}":0' for count in counts)
 print('{"spotmpi":"stream","rank":' + os.environ["RANK"] + "," + report + "}", flush=True)
 while not os.path.exists(os.path.join(os.environ["FOLDER"], name)):

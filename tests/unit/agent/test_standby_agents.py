@@ -259,7 +259,7 @@ class Away:
 
 
 @pytest.mark.parametrize(
-    ("place", "standby", "addressless", "left"),
+    ("member", "standby", "addressless", "left"),
     [
         (Member(STANDBY, 0), 1, (0.0, 99.0), VACATE_AFTER),
         (Member(STANDBY, 1), 2, (0.0, 99.0), VACATE_AFTER + VACATE_NEXT_AFTER),
@@ -273,12 +273,12 @@ class Away:
 def test_a_pod_that_stands_by_makes_room_for_node_0_whose_next_pod_has_no_address(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    place: Member,
+    member: Member,
     standby: int,
     addressless: tuple[float, float],
     left: float | None,
 ) -> None:
-    """The place is not what the pod was at the beginning. Surplus nodes are given back by the placement controller."""
+    """The member is not what the pod was at the beginning. Surplus nodes are released by the placement controller."""
     clock, transport, (start, end) = SetClock(0.0), Away(), addressless
     monkeypatch.setattr(network, "has_no_address", lambda host: host == "run-0" and start <= clock.seconds <= end)
     plan: Any = {"hosts": ["run-0", "run-1"], "standby": ["other"] * standby, "limits": {"start": 60.0}}
@@ -286,11 +286,11 @@ def test_a_pod_that_stands_by_makes_room_for_node_0_whose_next_pod_has_no_addres
     context = AgentContext(plan, Member(NODE, 1), 1, None, mounts, clock)
     notice = PreemptionNotice("the pod of this node", signals=())
 
-    joined = worker.join_coordinator(context, transport, notice, 0.0, place=place)  # type: ignore[arg-type]
+    joined = worker.join_coordinator(context, transport, notice, 0.0, member=member)  # type: ignore[arg-type]
 
     assert joined is None
     assert clock.seconds == pytest.approx(60.0 if left is None else left, abs=0.2)
-    patience = VACATE_AFTER + VACATE_NEXT_AFTER * place.number
+    patience = VACATE_AFTER + VACATE_NEXT_AFTER * member.number
     said = f"node 0 has had no address for {patience:g} s: its next pod may need this machine"
     assert notice.reason == (None if left is None else said)
     assert (said in capsys.readouterr().err) == (left is not None)

@@ -51,7 +51,7 @@ def test_workers_on_one_machine_cost_it_once_and_a_machine_that_has_left_until_t
 def pool_with(summary: Callable[[], PoolSummary]) -> Pool:
     """A pool with two of three workers and 7 calls; its connection answers without a cluster."""
     workers = {0: {"host": "10.0.0.1"}, 1: {"host": "10.0.0.2"}}
-    connection: Any = SimpleNamespace(run="scan-1", summary=summary, under_way=lambda: 7, close=lambda: None)
+    connection: Any = SimpleNamespace(run="scan-1", summary=summary, in_flight=lambda: 7, close=lambda: None)
     connection.open, connection.is_copy = lambda output: connection, False
     connection.workers = lambda: {"id": "s", "size": 3, "workers": workers}
     return Pool(connection)

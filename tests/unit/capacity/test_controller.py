@@ -78,7 +78,7 @@ def test_a_part_of_a_gang_is_given_back_and_asked_for_again_as_long_as_there_is_
         held += 10.0 * run.cluster.places().count(NEAR)
     paused = [each for each in run.state["decisions"] if "until" in each]
     assert "near gave 3 of 4 nodes, and no other within 300s (no zone has 4 spot" in paused[0]["reason"]
-    assert paused[0]["reason"].endswith("they are given back, and near is asked in 5 min")
+    assert paused[0]["reason"].endswith("they are released, and near is asked in 5 min")
     assert [each["until"] - (each["t"] or 0.0) for each in paused[:2]] == [5 * MINUTE, 10 * MINUTE]
     assert held <= 3 * (len(paused) + 1) * (5 * MINUTE + 20)
     assert sum(each.get("idle", 0.0) for each in run.state["decisions"]) == pytest.approx(held, rel=0.1)
@@ -105,7 +105,7 @@ def test_no_pause_without_nodes_goes_past_the_last_safe_moment(tmp_path: Path, s
 def test_a_part_of_a_gang_of_on_demand_nodes_is_asked_for_again_before_the_last_safe_moment(
     tmp_path: Path, spare: float
 ) -> None:
-    """The on-demand group gives the missing node after the part was given back: in time, unless a pause misses it."""
+    """The on-demand group gives the missing node after the part was released: in time, unless a pause misses it."""
     deadline = WORK + 7 * MINUTE + spare * MINUTE  # a start takes 2 min at most, and the part waits for 5 min
     times = {"deadline": f"{deadline:g}s", "market": "on-demand"}
     run = PlacedRun(tmp_path, {FAR: SIZE - 1}, int(WORK), START, **{**CAPACITY, **times})

@@ -111,7 +111,7 @@ def test_a_folder_without_traces_and_a_broken_one_are_refused(spec: str, tmp_pat
     assert "no traces here" in simulate(spec, traces=tmp_path / "nowhere").stderr
     (tmp_path / "us-east-1a.json").write_text('{"nodes": [[1, 2]]}')
     errors = simulate(spec, traces=tmp_path).stderr
-    assert "us-east-1a': is no trace: it has no key 'price'" in errors
+    assert "us-east-1a': is not a trace: it has no key 'price'" in errors
 
 
 TRACE = {
@@ -141,14 +141,14 @@ def simulate_traces(folder: Path, *traces: dict[str, Any]) -> Any:
         ({"nodes": []}, "it has no ticks"),
         ({"nodes": [[-4, 300]]}, "its numbers of nodes are not all whole, from 0 on"),
         ({"nodes": [[math.nan, 300]]}, "its numbers of nodes are not all whole"),
-        ({"nodes": [16, 0, 16]}, "nodes has 16, which is no [value, ticks]"),
-        ({"nodes": [[16, 1e12]]}, "which is no [value, ticks]"),
+        ({"nodes": [16, 0, 16]}, "nodes has 16, which is not [value, ticks]"),
+        ({"nodes": [[16, 1e12]]}, "which is not [value, ticks]"),
         ({"nodes": [[16, 10**12]]}, "nodes has more than 10,000,000 ticks"),
         ({"price": -1.0}, "its prices are not all numbers from 0 on"),
         ({"price": math.inf}, "its prices are not all numbers from 0 on"),
         ({"price": [[1.0, 100]]}, "it has 300 ticks of nodes, but 100 of prices"),
         ({"on_demand": 0}, "its on-demand price is 0; it is above 0"),
-        ({"zone": 5}, "zone is 5, which is no name"),
+        ({"zone": 5}, "zone is 5, which is not a name"),
         ({"start": "soon"}, "Invalid isoformat string: 'soon'"),
         ({**PUBLISHED, "data": [0, 2]}, "data with prices is 1 for a lost node and 0 for an available one"),
         ({**PUBLISHED, "data": [0, None]}, "data with prices is 1 for a lost node"),
@@ -160,7 +160,7 @@ def test_a_trace_that_no_market_can_have_is_refused_with_the_reason(
 ) -> None:
     code, _, errors = simulate_traces(tmp_path, {**TRACE, **trace})
     assert code == 2
-    assert errors.startswith("spotmpi: --traces = 'us-west-2a_0': is no trace: ") and wrong in errors
+    assert errors.startswith("spotmpi: --traces = 'us-west-2a_0': is not a trace: ") and wrong in errors
     assert len(errors.splitlines()) == 1
 
 

@@ -16,14 +16,14 @@ from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.runs import reader, recorded_plan
 
-LINE = "10 batches/s, 16 chunks under way, ranks wait 50 %, workers wait 0 %, 2 skipped"
-MOMENT = "5 batches/s, 8 chunks under way, ranks wait 50 %, workers wait 50 %, 1 skipped"
+LINE = "10 batches/s, 16 chunks in flight, ranks wait 50 %, workers wait 0 %, 2 skipped"
+MOMENT = "5 batches/s, 8 chunks in flight, ranks wait 50 %, workers wait 50 %, 1 skipped"
 ADVICE = "ranks wait 50 % for batches: 4 nodes would do"
 
 
 def report(rank: int, seconds: float) -> dict[str, Any]:
     """A report of one of two ranks that take 5 batches a second and wait for two busy workers half of the time."""
-    counts = {"ranks": 2, "workers": 2, "batches": int(5 * seconds), "bytes": 0, "under_way": 8, "skipped": 1}
+    counts = {"ranks": 2, "workers": 2, "batches": int(5 * seconds), "bytes": 0, "in_flight": 8, "skipped": 1}
     times = {"seconds": seconds, "waited": seconds / 2, "preparing": seconds}
     return {"rank": rank, **times, **counts, "source": "0123456789ab"}
 

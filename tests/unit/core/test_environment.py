@@ -19,12 +19,9 @@ OUTPUTS: dict[str, Any] = {
     "cluster": "spotmpi-lab",
     "cluster_arn": "arn:aws:eks:us-east-1:123456789012:cluster/spotmpi-lab",
     "namespace": "training",
-    "service_account": "runs",
     "volume_claim": "runs",
     "ssh_secret": "mpi-ssh",
     "placement_account": "spotmpi-placement",
-    "uid": 1000,
-    "gid": 1000,
     "repositories": {"chainermn": "1.dkr.ecr.us-east-1.amazonaws.com/spotmpi-lab/chainermn"},
     "node_groups": [
         {
@@ -49,7 +46,6 @@ OUTPUTS: dict[str, Any] = {
             "taint": {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"},
         }
     ],
-    "queues": {},
     "file_system_id": "fs-1",
     "access_point_id": "fsap-1",
 }

@@ -86,7 +86,7 @@ def test_changed_files_are_copied_again_even_at_the_same_size(volume: FakeVolume
     (volume.folder / "voc" / "big").write_bytes(b"\0" * (256 * 4096))
     (volume.folder / "voc" / "empty").unlink()
 
-    assert push(volume, sample).moved == 2
+    assert push(volume, sample).transferred == 2
     assert tree(volume.folder / "voc") == tree(sample)
 
 
@@ -98,7 +98,7 @@ def test_an_interrupted_push_continues_with_the_files_that_are_missing(volume: F
 
     again = push(volume, sample)
 
-    assert again.moved <= again.files - len(complete)
+    assert again.transferred <= again.files - len(complete)
     assert {n: c for n, c in tree(volume.folder / "voc").items() if not n.endswith(".spotmpi-part")} == tree(sample)
 
 
@@ -107,7 +107,7 @@ def test_a_tar_file_is_unpacked(volume: FakeVolume, sample: Path, tmp_path: Path
     with tarfile.open(tmp_path / "set.tar", mode) as packed:  # type: ignore[call-overload]
         packed.add(sample, "VOCdevkit")
 
-    assert push(volume, tmp_path / "set.tar").moved == len(tree(sample))
+    assert push(volume, tmp_path / "set.tar").transferred == len(tree(sample))
     assert tree(volume.folder / "voc" / "VOCdevkit") == tree(sample)
 
 
@@ -128,17 +128,17 @@ def test_a_pull_copies_missing_files_and_checks_them(volume: FakeVolume, sample:
     into = tmp_path / "back"
 
     first = pull(volume, into)
-    assert (first.moved, tree(into)) == (first.files, tree(sample))
+    assert (first.transferred, tree(into)) == (first.files, tree(sample))
     (into / "big").write_bytes(b"torn")
-    assert pull(volume, into).moved == 1 and tree(into) == tree(sample)
+    assert pull(volume, into).transferred == 1 and tree(into) == tree(sample)
     with pytest.raises(SpotmpiError, match="folder not found"):
         pull(volume, into, "nothing")
 
 
 def test_a_slow_reader_loses_nothing_of_an_answer(volume: FakeVolume, sample: Path, tmp_path: Path) -> None:
     volume.lost = 200 << 10
-    assert push(volume, sample).moved == len(tree(sample))
-    assert pull(volume, tmp_path / "back").moved == len(tree(sample))
+    assert push(volume, sample).transferred == len(tree(sample))
+    assert pull(volume, tmp_path / "back").transferred == len(tree(sample))
     assert tree(tmp_path / "back") == tree(sample)
 
 
@@ -147,7 +147,7 @@ def test_a_pull_with_a_broken_connection_requests_the_missing_files_again(
 ) -> None:
     push(volume, sample)
     volume.torn = ["give"] * 2
-    assert pull(volume, tmp_path / "back").moved == len(tree(sample))
+    assert pull(volume, tmp_path / "back").transferred == len(tree(sample))
     assert (volume.torn, tree(tmp_path / "back")) == ([], tree(sample))
     volume.torn = ["give"] * 99
     with pytest.raises(SpotmpiError, match=r"files did not arrive completely, such as .*; pull again"):
@@ -164,7 +164,7 @@ def test_a_pull_of_a_folder_that_changes_brings_all_else_and_the_next_one_is_who
         pull(volume, tmp_path / "back")
     (sample / "big").unlink()
     assert tree(tmp_path / "back") == tree(sample)
-    assert pull(volume, tmp_path / "back").moved == 0
+    assert pull(volume, tmp_path / "back").transferred == 0
 
 
 def test_a_file_that_is_removed_while_a_folder_is_listed_is_not_in_the_list(
@@ -369,7 +369,7 @@ def test_a_pod_sends_no_other_files_than_those_that_were_requested(tmp_path: Pat
     (tmp_path / ".bashrc").write_text("mine")
     sent = archives.archive(archives.entry(".bashrc"), archives.entry("../up"), archives.entry("good"))
     forged = answer(cluster, index=b'{"good": %s}' % FACTS, give=sent)
-    assert pull(forged, tmp_path).moved == 1
+    assert pull(forged, tmp_path).transferred == 1
     assert tree(tmp_path) == {".bashrc": b"mine", "good": b"new"}
 
 

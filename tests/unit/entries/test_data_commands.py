@@ -89,7 +89,7 @@ def test_list_and_show_print_what_a_script_can_read_too(versions: list[DataSet])
         "$0.25",
     ):
         assert text in shown
-    assert json.loads(invoke("data", "show", "ratings", "--json").stdout)["place"] == versions[1].path
+    assert json.loads(invoke("data", "show", "ratings", "--json").stdout)["path"] == versions[1].path
 
 
 def test_verify_finds_rot_and_ends_with_1(versions: list[DataSet]) -> None:

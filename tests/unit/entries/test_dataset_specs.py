@@ -127,7 +127,7 @@ def test_the_command_builds_it_and_prints_where_it_is(spec: Path, pool: InProces
 def test_a_stream_without_a_source_reads_it(spec: Path) -> None:
     spec.write_text(SPEC + '\n[stream]\nbatch = 1\nprepare = "sets:plain"\n')
     dataset_specs.build(spec)
-    read = dataset_specs.supplied(spotmpi.read_spec(spec), None, build=False)
+    read = dataset_specs.with_dataset(spotmpi.read_spec(spec), None, build=False)
     assert read.stream and read.stream.source == Store().place(Store().find("numbers").reference)
     assert read.data is None and read.dataset is None
 
@@ -141,8 +141,8 @@ def test_a_plan_builds_nothing_and_says_so(spec: Path, pool: InProcess) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("sets:numbers", "sets:absent", "sets:absent is no data set: mark the function with @spotmpi.dataset"),
-        ("sets:numbers", "sets:plain", "sets:plain is no data set"),
+        ("sets:numbers", "sets:absent", "sets:absent is not a data set: mark the function with @spotmpi.dataset"),
+        ("sets:numbers", "sets:plain", "sets:plain is not a data set"),
         ("sets:numbers", "nowhere:numbers", "cannot be imported: No module named 'nowhere'; add its folder as `code`"),
         ("sets:numbers", "numbers", "write module:function, such as sets:ratings"),
         ('raw = "raw/*.csv", ', "", "missing a required argument: 'raw'"),

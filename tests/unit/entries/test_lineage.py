@@ -114,7 +114,7 @@ def test_changed_missing_and_added_files_are_told_apart(sets: tuple[DataSet, Dat
     (path / "d.parquet").write_bytes(b"")
     assert trace(f"{path}/a.parquet").facts["state"] == "missing"
     assert trace(f"{path}/b.parquet").facts["state"] == "changed since"
-    with pytest.raises(InputError, match=r"is no file of datasets:ratings@\w+: somebody has added it"):
+    with pytest.raises(InputError, match=r"is not a file of datasets:ratings@\w+: somebody has added it"):
         trace(f"{path}/d.parquet")
 
 

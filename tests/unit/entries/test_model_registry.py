@@ -254,7 +254,7 @@ def test_an_image_that_spotmpi_has_not_pushed_is_refused(opened: Open) -> None:
     manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": descriptor, "layers": [descriptor]}
     headers = {"Content-Type": MANIFEST}
     httpx2.put(f"{url}/manifests/1", content=json.dumps(manifest), headers=headers).raise_for_status()
-    assert "is no model that `spotmpi models push` has written: pull it with oras" in failure(
+    assert "is not a model that `spotmpi models push` has written: pull it with oras" in failure(
         "pull", f"{registry.host}/team/other:1"
     )
 
@@ -338,7 +338,7 @@ def test_a_hostile_registry_leads_no_file_out_of_its_folder(model: Manifest, tmp
 )
 def test_a_malformed_image_is_one_line(layers: object) -> None:
     with registries.hostile_registry(b"", layers) as host:
-        assert "is no model that `spotmpi models push` has written" in failure("pull", f"{host}/team/evil:1")
+        assert "is not a model that `spotmpi models push` has written" in failure("pull", f"{host}/team/evil:1")
 
 
 def push_by_hand(registry: Registry, entry: Manifest, **changes: object) -> str:
@@ -357,11 +357,11 @@ def push_by_hand(registry: Registry, entry: Manifest, **changes: object) -> str:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"created": 1e300}, r"created = 1e\+300: is no time in Unix seconds"),
-        ({"created": -1.0}, r"created = -1\.0: is no time in Unix seconds"),
-        ({"created": float("nan")}, "created = nan: is no time in Unix seconds"),
-        ({"details": {"metrics": "none"}}, r"details\.metrics = 'none': is no dict"),
-        ({"details": {"spec": 7}}, r"details\.spec = 7: is no dict"),
+        ({"created": 1e300}, r"created = 1e\+300: is not a time in Unix seconds"),
+        ({"created": -1.0}, r"created = -1\.0: is not a time in Unix seconds"),
+        ({"created": float("nan")}, "created = nan: is not a time in Unix seconds"),
+        ({"details": {"metrics": "none"}}, r"details\.metrics = 'none': is not a dict"),
+        ({"details": {"spec": 7}}, r"details\.spec = 7: is not a dict"),
         ({"parents": [{"kind": "models", "name": "../x", "key": "c" * 64}]}, r"name = '\.\./x'"),
         ({"parents": [{"kind": "../x", "name": "x", "key": "c" * 64}]}, r"kind = '\.\./x'"),
         ({"parents": [{"kind": "models", "name": "x", "key": "../x"}]}, r"key = '\.\./x'"),
@@ -379,7 +379,7 @@ def test_a_manifest_that_no_version_writes_is_not_kept_and_breaks_no_list(
     entry = msgspec.structs.replace(model, key="e" * 64, files=())
     with registries.registry(tmp_path, False) as registry:
         said = failure("pull", push_by_hand(registry, entry, **changes))
-    assert re.search(f"the manifest .* is none that spotmpi writes: {message}", said), said
+    assert re.search(f"the manifest .* is not one that spotmpi writes: {message}", said), said
     assert invoke("models", "list").returncode == 0 and len(Store().list()) == 2
 
 
@@ -440,7 +440,7 @@ def test_lists_and_manifests_that_are_none_are_one_line(tmp_path: Path, content:
     with registries.registry(tmp_path, False) as registry:
         assert registry.data
         registry.data.manifests["team/digits", "evil"] = (MANIFEST, content)
-        assert "is no JSON object" in failure("pull", f"{registry.host}/team/digits:evil")
+        assert "is not a JSON object" in failure("pull", f"{registry.host}/team/digits:evil")
 
 
 def test_tags_beyond_the_first_page_are_named(tmp_path: Path) -> None:

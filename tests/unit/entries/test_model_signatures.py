@@ -288,16 +288,16 @@ def test_a_terminal_is_asked_for_the_password(tmp_path: Path, monkeypatch: pytes
 def test_what_is_no_key_is_refused_before_anything_is_sent(tmp_path: Path, key: Key) -> None:
     contents: dict[str, tuple[bytes, str]] = {
         "absent": (b"", "cannot be read: No such file or directory"),
-        "text": (b"text", "is no private key in PEM, or its password"),
+        "text": (b"text", "is not a private key in PEM, or its password"),
         "sigstore": (b"-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n", "cosign alone reads: sign with `cosign sign"),
-        "rsa": (private(rsa.generate_private_key(65537, 2048)), "is no ECDSA key over P-256"),
-        "p384": (private(ec.generate_private_key(ec.SECP384R1())), "is no ECDSA key over P-256"),
+        "rsa": (private(rsa.generate_private_key(65537, 2048)), "is not an ECDSA key over P-256"),
+        "p384": (private(ec.generate_private_key(ec.SECP384R1())), "is not an ECDSA key over P-256"),
     }
     for name, (content, message) in contents.items():
         if content:
             Path(name).write_bytes(content)
         line = failure("push", "digits", "127.0.0.1:1/team/digits:2", "--sign-key", name, code=2)
         assert message in line and "--sign-key = " in line, line
-    for name, message in (("absent", "cannot be read"), ("cosign.key", "is no public key in PEM; `openssl ec -in")):
+    for name, message in (("absent", "cannot be read"), ("cosign.key", "is not a public key in PEM; `openssl ec -in")):
         assert message in failure("pull", "127.0.0.1:1/team/digits:2", "--key", name, code=2)
     assert "those of a store are not signed" in failure("pull", "digits", "--key", "cosign.pub", code=2)

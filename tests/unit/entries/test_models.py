@@ -159,7 +159,7 @@ def test_named_files_and_folders_are_a_model_too(store: Store) -> None:
     assert [file.path for file in kept.manifest.files] == ["deep/w.bin", "labels.txt"]
     (paths.folder / "empty").mkdir()
     for name in ("absent", "empty"):
-        with pytest.raises(InputError, match=f"{name}.: is no file or folder with files in"):
+        with pytest.raises(InputError, match=f"{name}.: is not a file or folder with files in"):
             api.keep("digits-1", "digits", files=[name])
     (paths.folder / "out/labels.txt").write_text("c")
     with pytest.raises(InputError, match="has the name of another one"):
@@ -393,7 +393,7 @@ def test_what_others_write_into_a_shared_store_cannot_drive_a_terminal_or_break_
     storage.write(f"{top}/{kept.key}/files/\x1b[2J", b"")
     shown, verified = invoke("models", "show", "digits:prod"), invoke("models", "verify")
     assert shown.stdout.endswith(r", by \x1b]0;eve\x07" + "\n")
-    assert verified.returncode == 1 and r": \x1b[2J is no file of it" in verified.stdout
+    assert verified.returncode == 1 and r": \x1b[2J is not a file of it" in verified.stdout
     assert "\x1b" not in shown.stdout + verified.stdout
     assert invoke("models", "promote", "digits:1", "beta").returncode == 0
     run("digits-2", loss=0.1)

@@ -173,7 +173,7 @@ def test_names_that_are_no_folder_names_are_refused(store: Store, tmp_path: Path
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../up", "a//b", "a/./b", "line\nbreak"])
 def test_files_outside_of_an_entry_are_refused(store: Store, tmp_path: Path, path: str) -> None:
     made, sources = entry(tmp_path, files=(File(path, 0, "0" * 64),))
-    with pytest.raises(InputError, match="is no relative path of an entry"):
+    with pytest.raises(InputError, match="is not a relative path of an entry"):
         store.add(made, {path: sources["a.txt"]})
 
 
@@ -197,7 +197,7 @@ def test_what_leads_out_of_the_store_or_the_runs_folder_is_not_read(
     if store.storage.folder:
         (store.storage.folder / name).chmod(0o644)
     store.storage.write(name, json.dumps({**values, "digest": form.digest_of(values)}).encode())
-    with pytest.raises(SpotmpiError, match=rf"the manifest .* is none that spotmpi writes: {field}"):
+    with pytest.raises(SpotmpiError, match=rf"the manifest .* is not one that spotmpi writes: {field}"):
         store.find("ratings")
     lines: list[str] = []
     assert store.list(on_damage=lines.append) == [] and len(lines) == 1
@@ -223,7 +223,7 @@ def test_rot_is_found_in_files_and_parents(store: Store, tmp_path: Path) -> None
     assert [line.partition(": ")[2].partition(":")[0] for line in lines[:3]] == [
         "a.txt is damaged",
         "more/b.txt is missing",
-        "stray is no file of it",
+        "stray is not a file of it",
     ]
     assert len(lines) == 4
 

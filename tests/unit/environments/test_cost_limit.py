@@ -34,7 +34,7 @@ def test_a_run_with_a_killed_terminal_still_ends_at_its_limit(tmp_path: Path) ->
     summary: Any = reader.summary(paths)
     assert summary and summary["state"] == "failed" and "limits.cost ($5)" in summary["reason"]
     (attempt,) = summary["attempts"]
-    assert 4.0 <= attempt["ended"] - attempt["present"] < 30  # of five seconds, one is kept for the checkpoint
+    assert 4.0 <= attempt["ended"] - attempt["allocated"] < 30  # of five seconds, one is kept for the checkpoint
     assert attempt["checkpoint_iteration"] == attempt["last_iteration"] > 1
 
 

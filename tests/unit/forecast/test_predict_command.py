@@ -33,7 +33,7 @@ def test_a_sweep_is_predicted_with_error_time_and_money(runs: Path) -> None:
 
 def busy_workers(rate: float) -> tuple[dict[str, Any], ...]:
     """The reports of a rank whose two workers are busy for a fifth of a second in each iteration."""
-    counts = {"rank": 0, "ranks": 1, "workers": 2, "under_way": 8, "skipped": 0, "bytes": 1e6, "waited": 0.0}
+    counts = {"rank": 0, "ranks": 1, "workers": 2, "in_flight": 8, "skipped": 0, "bytes": 1e6, "waited": 0.0}
     return tuple(
         {**counts, "seconds": seconds, "batches": rate * seconds, "preparing": 0.2 * rate * seconds}
         for seconds in (0.0, 100.0)

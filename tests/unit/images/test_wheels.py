@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import lzma
+import re
 import sys
 import tarfile
 from pathlib import Path
@@ -117,10 +118,15 @@ def test_an_interpreter_with_dask_or_of_another_version_gets_nothing(cache: Path
     assert not cache.exists()
 
 
+def locked_versions(lock: Path) -> dict[str, str]:
+    """The version of each package in a lock file; where it depends on Python, that of the newest."""
+    return dict(re.findall(r"^([\w.-]+)==([^ ;\\]+)", lock.read_text(), re.MULTILINE))
+
+
 def test_the_lock_has_the_versions_of_our_images_and_of_spotmpi_itself() -> None:
-    locked = wheels.locked_versions()
+    locked = locked_versions(wheels.LOCK)
     assert {"dask", "tornado", *settings.versions()} - {"python"} <= set(locked)
     for lock in (names.PROJECT / "requirements.lock", *names.IMAGES.glob("*/requirements.lock")):
-        other = wheels.locked_versions(lock)
+        other = locked_versions(lock)
         for name in ("distributed", "dask", "cloudpickle", "msgpack"):
             assert other[name] == locked[name]

@@ -14,7 +14,7 @@ What it knows of macOS, and from where:
 - There is no /proc and no /sys (https://developer.apple.com/library/archive/documentation/Porting/Conceptual/PortingUnix:
   "Mac OS X does not support the /proc file system"), and POSIX shared memory is in no file system (shm_open(2)).
 - Calls of the C library that are Linux's (prctl(2): "This call is Linux-specific"; likewise in CONFORMING TO of the
-  others) are no symbols of libSystem.
+  others) are not symbols of libSystem.
 - Its programs are BSD's, which take no long options (env(1), ps(1), cp(1), date(1), stat(1), sed(1), readlink(1),
   mktemp(1), df(1), du(1)), and programs of util-linux, procps, iproute and coreutils beyond POSIX are absent.
 - flock(2) exists. For a file system without locks it fails with ENOTSUP, and mount_nfs(8) has the option ``nolocks``.

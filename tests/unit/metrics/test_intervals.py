@@ -118,7 +118,7 @@ def test_the_exposed_share_is_within_10_percent_of_a_delay_that_is_known(count: 
     generator = numpy.random.default_rng(7)
     without_allreduce, other = (trials(generator, count, 0.08, between=0.005, within=0.05) for _ in range(2))
     delayed = [[second + 0.02 for second in trial] for trial in other]
-    share, bounds = intervals.exposed(delayed, without_allreduce)
+    share, bounds = intervals.exposed_share(delayed, without_allreduce)
     assert share == pytest.approx(0.02 / 0.1, rel=0.1)
     assert bounds is not None and bounds.contains(0.2) and bounds.kind == kind
     assert bounds.high - bounds.low < 0.1
@@ -126,7 +126,7 @@ def test_the_exposed_share_is_within_10_percent_of_a_delay_that_is_known(count: 
 
 def test_without_any_delay_nothing_is_exposed() -> None:
     generator = numpy.random.default_rng(7)
-    share, bounds = intervals.exposed(*(trials(generator, 8, between=0.005, within=0.03) for _ in range(2)))
+    share, bounds = intervals.exposed_share(*(trials(generator, 8, between=0.005, within=0.03) for _ in range(2)))
     assert abs(share) < 0.02
     assert bounds is not None and bounds.contains(0.0)
 

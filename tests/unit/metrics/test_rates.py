@@ -14,7 +14,7 @@ from spotmpi.metrics import rates as metrics
 
 Lines = list[dict[str, Any]]
 REPEATED, INTERRUPTED = "repeated after a restart", "in an interrupted window"
-BESIDE = "beside an evaluation or checkpoint"
+BESIDE = "next to an evaluation or checkpoint"
 
 
 def messages(kind: str, iteration: int, attempt: int = 1, t: float = 100.0, **values: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ LINES = st.fixed_dictionaries(
         "seconds": st.lists(st.floats(0, 100), max_size=30) | NUMBERS,
         "attempt": st.integers(1, 3) | NUMBERS,
         **dict.fromkeys(("waited", "uptime", "loss"), NUMBERS),
-        "cut": st.booleans(),
+        "interrupted": st.booleans(),
         "ranks": st.lists(st.text(max_size=6), max_size=2) | NUMBERS,
     },
 )
@@ -144,7 +144,7 @@ def test_warm_up_is_ten_iterations_or_a_tenth_of_the_attempt(count: int, dropped
     assert whole.seconds == pytest.approx(0.5 * (count - dropped))
 
 
-FIRST, CUT = ones(30, 30), {**ones(34, 4, seconds=7.0), "cut": True}
+FIRST, PARTIAL = ones(30, 30), {**ones(34, 4, seconds=7.0), "interrupted": True}
 SLOW_START = [5.0] * 10 + [1.0] * 10
 ON_NOTICE = messages(protocol.RESUMED, 34, attempt=2)  # but the window from 31 on was never reported
 TIMED: dict[str, tuple[Lines, dict[str, int], int, float]] = {
@@ -170,9 +170,9 @@ TIMED: dict[str, tuple[Lines, dict[str, int], int, float]] = {
         20.0,
     ),
     "a window whose times are lost": ([FIRST, ON_NOTICE, ones(60, 26, 2)], {INTERRUPTED: 4, REPEATED: 0}, 36, 36.0),
-    "a cut window": ([FIRST, CUT, ones(60, 26, 2)], {INTERRUPTED: 4}, 20 + 16, 36.0),
-    "a cut window at the end": ([FIRST, CUT], {INTERRUPTED: 4}, 20, 20.0),
-    "no window done": ([{**arrival(10, 1.0), "cut": True}, ones(60, 50, 2)], {INTERRUPTED: 0}, 40, 40.0),
+    "an interrupted window": ([FIRST, PARTIAL, ones(60, 26, 2)], {INTERRUPTED: 4}, 20 + 16, 36.0),
+    "an interrupted window at the end": ([FIRST, PARTIAL], {INTERRUPTED: 4}, 20, 20.0),
+    "no window done": ([{**arrival(10, 1.0), "interrupted": True}, ones(60, 50, 2)], {INTERRUPTED: 0}, 40, 40.0),
     "lines of another node": ([ones(20, 20), {**ones(20, 20, seconds=9.0), "member": "node/1"}], {}, 10, 10.0),
 }
 
@@ -185,7 +185,7 @@ def test_each_iteration_counts_once_and_what_is_left_out_is_named(
     assert {reason: measured.excluded[reason] for reason in excluded} == excluded
     assert measured.iterations == iterations
     assert measured.seconds == pytest.approx(seconds)
-    assert "cut" not in metrics.read(lines).series
+    assert "interrupted" not in metrics.read(lines).series
 
 
 @pytest.mark.parametrize("kind", [protocol.EVALUATION, protocol.CHECKPOINT])

@@ -43,7 +43,7 @@ class ScriptedScheduler:
         self.id, self.up, self.holds = "scheduler-1", True, False
         self.workers: dict[int, dict[str, str]] = {0: {"host": "127.0.0.1"}, 1: {"host": "127.0.0.1"}}
         self.joined, self.size = 2, 2
-        self.results: dict[str, bytes | CallFailure | None] = {}  # None: under way
+        self.results: dict[str, bytes | CallFailure | None] = {}  # None: in flight
         self.fetched: list[int] = []
         self.released: list[str] = []
         self.on_question: Callable[[str], None] = lambda question: None

@@ -206,10 +206,10 @@ class Stress:
 
         size = chance.choice((0, 0, 10_000))
         results: list[Any] = []
-        window = chance.choice((None, 3, 50))
+        buffersize = chance.choice((None, 3, 50))
         stop = chance.randrange(len(tokens) + 1) if fault == "break" else -1
         try:
-            iterator = (pool or self.pool).map(echo, items(), _repeat(0.0), _repeat(size), window=window)
+            iterator = (pool or self.pool).map(echo, items(), _repeat(0.0), _repeat(size), buffersize=buffersize)
             for result in iterator:
                 results.append(result)
                 if len(results) == stop:
@@ -217,7 +217,7 @@ class Stress:
         except (OSError, TypeError) as error:
             assert str(error).startswith({"iterable": "no more items", "item": "an argument of echo"}[str(fault)])
         expected = tokens[:stop] if fault == "break" and stop else tokens
-        assert results == [(token, b"x" * size) for token in expected], f"{fault}, {window}"
+        assert results == [(token, b"x" * size) for token in expected], f"{fault}, {buffersize}"
 
     def cancel(self, chance: random.Random) -> None:
         """Calls of which some are cancelled: waiting, executing or done."""

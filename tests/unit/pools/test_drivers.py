@@ -316,11 +316,11 @@ def numbers_and_an_error(count: int) -> Iterator[int]:
     raise OSError("the list of items ended early")
 
 
-@pytest.mark.parametrize(("count", "window"), [(600, None), (5, None), (7, 3), (0, None)])
-def test_an_iterable_that_raises_loses_no_result(pool: Pool, count: int, window: int | None) -> None:
+@pytest.mark.parametrize(("count", "buffersize"), [(600, None), (5, None), (7, 3), (0, None)])
+def test_an_iterable_that_raises_loses_no_result(pool: Pool, count: int, buffersize: int | None) -> None:
     results: list[int] = []
     with pytest.raises(OSError, match="the list of items ended early"):
-        results.extend(pool.map(abs, numbers_and_an_error(count), window=window))
+        results.extend(pool.map(abs, numbers_and_an_error(count), buffersize=buffersize))
     # list.extend keeps what it got before the error
     assert results == list(range(count))
 
@@ -357,7 +357,7 @@ def test_a_pool_that_is_lost_during_a_map_loses_no_result_that_is_here(
     pool: Pool, scheduler: ScriptedScheduler
 ) -> None:
     engine = engine_of(pool)
-    results = pool.map(abs, range(4), window=4)
+    results = pool.map(abs, range(4), buffersize=4)
     wait_until(lambda: not engine._calls and not engine._outbox, SOON)
     engine._loop.call_soon_threadsafe(engine._lose, "node 0: gone")
     wait_until(lambda: engine.connection.failure is not None, SOON)
@@ -397,14 +397,14 @@ def test_a_map_that_is_cancelled_in_asyncio_cancels_its_calls_at_once(pool: Pool
 
     async def cancel() -> None:
         async def take() -> list[int]:
-            return [each async for each in AsyncPool(pool).map(abs, range(6), window=4)]
+            return [each async for each in AsyncPool(pool).map(abs, range(6), buffersize=4)]
 
         task = asyncio.create_task(take())
         await asyncio.to_thread(wait_until, lambda: len(engine._calls) == 4, SOON)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.to_thread(wait_until, lambda: not engine.under_way(), SOON)
+        await asyncio.to_thread(wait_until, lambda: not engine.in_flight(), SOON)
 
     asyncio.run(cancel())
     assert list(pool.map(abs, [])) == []
@@ -417,7 +417,7 @@ def make(size: int) -> bytes:
 def test_large_results_count_for_what_a_map_has_under_way_and_for_what_is_fetched_together(
     pool: Pool, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maps, "WINDOW_BYTES", 50_000)
+    monkeypatch.setattr(maps, "BUFFER_BYTES", 50_000)
     monkeypatch.setattr(results_module, "_BATCH_BYTES", 30_000)
     results = pool.map(make, [10_000] * 40)
     lengths = []

@@ -165,7 +165,7 @@ def test_what_is_no_pool_cannot_be_joined_or_opened(target: Target) -> None:
     with pytest.raises(InputError, match="pool: a pool needs workers"):
         spotmpi.pool(on=target).open()
     state = spotmpi.run(["sleep", "600"], on=target, detach=True)
-    with pytest.raises(InputError, match="has no workers; only a pool and a run with a stream have"):
+    with pytest.raises(InputError, match="has no workers; only a pool and a run with a stream have them"):
         resize(state.id, 3, on=target)
     spotmpi.stop(state.id, now=True, on=target)
 

@@ -265,18 +265,20 @@ def test_workers_that_join_and_leave_between_two_looks_are_not_lost() -> None:
     assert asyncio.run(connection.check_workers(description, {None})) == "nodes 1 to 2: all 2 workers are lost for 12s"
 
 
-@pytest.mark.parametrize(("window", "expected"), [(None, 4), (9, 9), (3, 3)])
-def test_a_map_begins_with_few_calls_since_their_results_may_be_large(window: int | None, expected: int) -> None:
+@pytest.mark.parametrize(("buffersize", "expected"), [(None, 4), (9, 9), (3, 3)])
+def test_a_map_begins_with_few_calls_since_their_results_may_be_large(buffersize: int | None, expected: int) -> None:
     sent: list[Call] = []
     opened = Pool(None)  # type: ignore[arg-type]
     opened._engine = types.SimpleNamespace(  # type: ignore[assignment]
         connection=types.SimpleNamespace(description={"size": 2}), driver="9f", is_copy=False, submit=sent.extend
     )
-    opened.map(len, itertools.repeat(bytes(10)), window=window)
+    opened.map(len, itertools.repeat(bytes(10)), buffersize=buffersize)
     assert len(sent) == expected
     for wrong in (0, 2.5, float("nan")):
-        with pytest.raises(ValueError, match=f"window = {wrong}: a map has at least one call under way, and a whole"):
-            opened.map(len, [], window=wrong)  # type: ignore[arg-type]
+        with pytest.raises(
+            ValueError, match=f"buffersize = {wrong}: a map has at least one call in flight, and a whole"
+        ):
+            opened.map(len, [], buffersize=wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="map needs at least one iterable"):
         opened.map(len)
 

@@ -134,7 +134,7 @@ def test_a_single_trial_has_the_spread_of_its_iterations_and_no_bounds(runs: Pat
         ([(1, Recorded(oversubscribed=True))], "oversubscribed"),
         ([(1, Recorded(context={"data_fingerprint": "synthetic-0"}))], "synthetic data: only times are meaningful"),
         ([(1, Recorded(by_arrival=True))], "timed by arrival of lines"),
-        ([(2, Recorded(context={"allreduce": False}))], "without allreduce: this is no training"),
+        ([(2, Recorded(context={"allreduce": False}))], "without allreduce: this is not training"),
         ([(1, Recorded(state="failed"))], "run-0: failed"),
         ([(1, Recorded(iterations=10))], "run-0: only 10 iterations reported, no rate after the warm-up"),
     ],

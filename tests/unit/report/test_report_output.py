@@ -246,7 +246,7 @@ def test_a_long_loss_is_thinned_to_means_of_stretches() -> None:
     from spotmpi.metrics.rates import Point
 
     points = [Point(index, float(index), float(index % 2)) for index in range(10_000)]
-    thin = charts.averaged(points)
+    thin = charts.average(points)
     assert len(thin) <= 160
     assert all(abs(value - 0.5) < 0.02 for _, value in thin)
 

@@ -61,7 +61,7 @@ def test_the_time_breakdown_shows_what_the_allreduce_costs(runs: Path) -> None:
 
 def stream_reports(waited: float, source: str = "0123456789ab") -> tuple[dict[str, Any], ...]:
     """Those of one rank that waits for this share of its time for two busy workers, after a slow start of 10 s."""
-    counts = {"rank": 0, "ranks": 1, "workers": 2, "under_way": 8, "skipped": 1, "source": source}
+    counts = {"rank": 0, "ranks": 1, "workers": 2, "in_flight": 8, "skipped": 1, "source": source}
     amounts = {"bytes": 1e6, "batches": 10, "waited": waited, "preparing": 2}
     reports = [(10 + time, {key: time * amount for key, amount in amounts.items()}) for time in (0, 50, 100)]
     return tuple({**counts, **each, "seconds": time, "waited": 10 + each["waited"]} for time, each in reports)

@@ -61,7 +61,7 @@ def test_nodes_that_waited_for_others_in_vain_are_named_with_their_cost(tmp_path
     assert run.ended is not None
     seconds = sum(each.get("idle", 0.0) for each in run.state["decisions"])
     assert seconds >= 3 * 5 * MINUTE
-    text = r"x-1 gave nodes back that had waited for others, ([\d.]+) node hours, which cost \$([\d.]+)\."
+    text = r"x-1 released nodes that had waited for others, ([\d.]+) node hours, which cost \$([\d.]+)\."
     found = re.fullmatch(text, spending.text[1])
     assert found is not None, spending.text[1]
     hours, dollars = map(float, found.groups())
@@ -92,7 +92,7 @@ def test_without_a_price_an_interruption_cost_seconds_and_iterations(tmp_path: P
     for number, cause, lost in ((1, "interruption", None), (2, "succeeded", 3)):
         folder = tmp_path / "x-1" / "attempts" / str(number)
         folder.mkdir(parents=True)
-        times = {"present": 100.0 * number, "started": 100.0 * number, "ended": 100.0 * number + 98, "elapsed": 98.0}
+        times = {"allocated": 100.0 * number, "started": 100.0 * number, "ended": 100.0 * number + 98, "elapsed": 98.0}
         attempt = {"cause": cause, "reason": "lost x-1-node-1", "last_iteration": 50 * number, "start": 1.5, **times}
         (folder / "node-0.json").write_text(json.dumps(attempt | {"lost_iterations": lost}))
     (interruptions,) = spending_sections([RunPaths(tmp_path / "x-1")])
@@ -105,7 +105,7 @@ def test_a_report_of_runs_has_both_sections(tmp_path: Path) -> None:
     for number, cause in ((1, "interruption"), (2, "succeeded")):
         folder = paths.folder / "attempts" / str(number)
         folder.mkdir(parents=True)
-        times = {"present": 100.0 * number, "started": 100.0 * number, "ended": 100.0 * number + 50, "elapsed": 50.0}
+        times = {"allocated": 100.0 * number, "started": 100.0 * number, "ended": 100.0 * number + 50, "elapsed": 50.0}
         attempt = {"cause": cause, "last_iteration": 100 * number, "world": world, "start": 10.0, **times}
         (folder / "node-0.json").write_text(json.dumps(attempt))
     report = gather(["run-1"], tmp_path, recorded_runs.NOW)
@@ -132,7 +132,7 @@ def resumed_run(runs: Path, first: dict[str, float] | None, end: str | None) -> 
     report = {"t": began + 80, "attempt": 1, "member": "node/0", "kind": "metric", "iteration": 8}
     paths.metrics.write_text(json.dumps(report) + "\n")
     world = {"members": ["a"], "ranks": 1, "size": 1, "rate": RATE}
-    second = {"present": again, "started": again, "ended": again + 50, "elapsed": 50.0, "cause": "succeeded"}
+    second = {"allocated": again, "started": again, "ended": again + 50, "elapsed": 50.0, "cause": "succeeded"}
     for number, values in ((1, first), (2, second)):
         folder = paths.folder / "attempts" / str(number)
         folder.mkdir(parents=True)
@@ -148,7 +148,7 @@ def resumed_run(runs: Path, first: dict[str, float] | None, end: str | None) -> 
 @pytest.mark.parametrize(
     ("first", "end", "seconds"),
     [
-        ({"present": 1000.0, "started": 1000.0, "ended": 1100.0, "elapsed": 100.0}, "failed", 100),
+        ({"allocated": 1000.0, "started": 1000.0, "ended": 1100.0, "elapsed": 100.0}, "failed", 100),
         (None, "stopped", 100),
         (None, None, 80),
     ],
@@ -175,7 +175,7 @@ def test_a_forecast_stands_beside_what_is_known_of_the_cost(
     tmp_path: Path, unpriced: tuple[int, ...], text: str
 ) -> None:
     """Attempts of unknown price counted as free: the run "cost $0.00"."""
-    first = {"present": 1000.0, "started": 1000.0, "ended": 1100.0, "elapsed": 100.0}
+    first = {"allocated": 1000.0, "started": 1000.0, "ended": 1100.0, "elapsed": 100.0}
     paths = resumed_run(tmp_path, first, "failed")
     expected = {"dollars": 3.5, "low": 1.4, "high": 4.2, "in_time": 1.0, "on_demand": 4.4, "deadline": 3000.0}
     with paths.events.open("a") as events:

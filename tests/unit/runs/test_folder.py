@@ -137,7 +137,7 @@ def test_a_state_needs_only_the_ends_of_long_metrics(tmp_path: Path) -> None:
 
     state = reader.state(paths)
 
-    assert "loss" not in state.scalars, "the last one is no number"
+    assert "loss" not in state.scalars, "the last one is not a number"
     assert (state.iteration, state.total_iterations, state.reason) == (30_000, 30_000, "the end")
     assert sum(1 for _ in reader.lines(paths.metrics)) == 30_001
 

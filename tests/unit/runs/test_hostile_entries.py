@@ -45,7 +45,7 @@ ENTRIES: dict[str, Any] = {
     "a line of no stream": {"n": 1, "l": [1, "node/0", 1, 5.0, None, "o 1\n", "t"]},
     "a line that says that others are missing": {"n": 1, "l": [1, "node/0", 1, 5.0, None, "m", "999"]},
     "a rank below 0": {"n": 1, "l": [1, "node/0", 1, 5.0, -1, "o", "t"]},
-    "a time that is no number": {"n": 1, "l": [1, "node/0", 1, math.nan, None, "o", "t"]},
+    "a time that is not a number": {"n": 1, "l": [1, "node/0", 1, math.nan, None, "o", "t"]},
     "a file for each of many attempts": {"n": 1, "l": [10**9, "node/0", 1, 5.0, None, "o", "t"]},
     "a file for each of many nodes": {"n": 1, "m": {**METRIC, "member": "node/1000000000"}},
     "a member in another folder": {"n": 1, "l": [1, "../0", 1, 5.0, None, "o", "t"]},

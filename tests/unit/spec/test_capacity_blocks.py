@@ -134,12 +134,10 @@ def test_what_a_block_does_not_go_together_with_is_said_at_once(lab_file: Path) 
     block = [group("block", market="capacity-block", reservation=BLOCK)]
     pool = from_values({"launcher": "pool", "pool": {"count": 2}, "kubernetes": {"node_groups": ["block"]}})
     of_node_0, of_workers = refusal(choose(pool, block))[0], refusal(choose(pool, block, gang=False))[0]
-    assert "workers of a pool are no gang" in of_node_0
+    assert "workers of a pool are not a gang" in of_node_0
     (alone,) = refusal(choose(from_values({"nodes": 2}), block))
-    assert alone == (
-        "kubernetes.node_groups: the environment has Capacity Blocks alone, which only runs use that name one: block"
-    )
-    assert "workers wait for no start of a Capacity Block" in of_workers
+    assert alone == ("kubernetes.node_groups: the environment has only Capacity Blocks, which a run has to name: block")
+    assert "workers do not wait for the start of a Capacity Block" in of_workers
     assert problems(lab_file, ALONE, *DEADLINE) == [
         "capacity.market = 'spot': the run fits no spot group of the environment: add one to its stack (spotmpi:groups "
         "with `market`), or allow another market"

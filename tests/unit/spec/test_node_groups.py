@@ -197,8 +197,8 @@ def test_a_run_that_fits_no_group_is_refused_with_a_reason_for_each(values: Obje
 def test_a_gang_is_never_of_two_groups_though_workers_may_be() -> None:
     named = {"kubernetes": {"node_groups": ["g4dn", "g6"]}, "nodes": 2}
     assert refusal_of([T4, L4], **named) == (
-        "kubernetes.node_groups = ['g4dn', 'g6']: each node would be of any of them, and the gang in several placement "
-        "groups: name one, or name them in capacity.order, one after the other"
+        "kubernetes.node_groups = ['g4dn', 'g6']: nodes would come from any of them, so the gang would be in several "
+        "placement groups: name one, or name them in capacity.order, one after the other"
     )
     assert isinstance(choose(from_values(named), [T4, L4], gang=False), Choice)
 
@@ -250,7 +250,7 @@ def test_groups_of_an_order_have_as_many_efa_interfaces_and_a_pool_has_no_gang_t
     )
     pool = {"launcher": "pool", "pool": {"count": 2}, "program": None}
     assert refusal_of([T4], **pool, capacity={"order": ["g4dn"]}) == (
-        "capacity.order = ['g4dn']: workers of a pool are no gang: name their groups in pool.node_groups"
+        "capacity.order = ['g4dn']: workers of a pool are not a gang: name their groups in pool.node_groups"
     )
 
 
@@ -403,8 +403,8 @@ def test_a_run_that_may_have_fewer_nodes_has_a_controller_with_an_order_and_with
         "capacity: all 2 nodes, or at least 1, from g4dn (g4dn.xlarge, spot, $0.4 an hour), else from p3 (p3.xlarge, "
         "spot, $2.1 an hour); patience: 5m, GPUs per slot: 1"
     )
-    given_back = "each attempt has 1 or 2 nodes, as many as there are; pods beyond that are given back after 5m, and"
-    assert any(note.startswith(given_back) for note in plan["notes"]), plan["notes"]
+    released = "each attempt has 1 or 2 nodes, as many as there are; pods beyond that are released after 5m, and"
+    assert any(note.startswith(released) for note in plan["notes"]), plan["notes"]
 
     alone = plan_of(lab_file, *sizes)
     assert alone["notes"][0].startswith("capacity: all 2 nodes, or at least 1, from g4dn (g4dn.xlarge, spot, $0.4")

@@ -21,7 +21,7 @@ POOL: dict[str, Any] = {"launcher": "pool", "pool": {"count": 2, "gpu": 1}}
         (POOL, []),
         ({**POOL, "command": ["python3", "driver.py"]}, []),
         ({"launcher": "pool"}, ["pool: a pool needs workers: add the table [pool] with count = N"]),
-        ({**POOL, "preload": ["torch"]}, ["preload = ['torch']: is for ranks, which a pool has not; remove it"]),
+        ({**POOL, "preload": ["torch"]}, ["preload = ['torch']: is for ranks, and a pool has none; remove it"]),
         ({**COMMAND, "pool": {"count": 2}}, ['pool: needs launcher = "pool", not "mpirun"']),
         (
             {**POOL, "nodes": 2, "slots": 3, "mpi": {"args": ["-x"]}, "checkpoint": {"path": "/mine", "memory": 1}},

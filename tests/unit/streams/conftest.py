@@ -17,10 +17,10 @@ from spotmpi.streams.stream import Stream
 
 
 class InProcess:
-    """Executes a task when its result is taken; *most* is the greatest number of tasks under way."""
+    """Executes a task when its result is taken; *most* is the greatest number of tasks in flight."""
 
     def __init__(self) -> None:
-        self.under_way = self.most = 0
+        self.in_flight = self.most = 0
         self.sizes: list[int] = []
         self.cancelled = self.fetched = 0
         self.places: list[TaskLocation] = []  # that the next result is waited for
@@ -31,8 +31,8 @@ class InProcess:
     def submit(
         self, title: str, function: Any, *args: Any, priority: int = 0, avoid: int | None = None, role: str = WORKER
     ) -> _Task:
-        self.under_way += 1
-        self.most = max(self.most, self.under_way)
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
         if function is not chunk.postprocess:
             self.sizes.append(len(args[1]))
         self.calls.append(title)
@@ -50,7 +50,7 @@ class _Task:
         self._workers.fetched += 1
 
     def result(self, on_wait: Any = None) -> Any:
-        self._workers.under_way -= 1
+        self._workers.in_flight -= 1
         while on_wait and self._workers.places:
             time.sleep(0.002)
             on_wait(self._workers.places.pop(0))
@@ -58,7 +58,7 @@ class _Task:
         return load("", pickle.loads(pickle.dumps(seal(self._call()), protocol=5)))
 
     def done(self) -> bool:
-        return False  # so that as many as possible are under way
+        return False  # so that as many as possible are in flight
 
     def cancel(self) -> None:
         self._workers.cancelled += 1

@@ -76,7 +76,7 @@ def test_the_sample_has_the_first_batch_and_a_share_of_the_others(
     stream = make_stream(prepare=PREFIX + "double", debug=share, workers=2)
     assert len(list(stream)) == 40
     assert len(workers.avoided) == checked
-    assert workers.under_way == 0
+    assert workers.in_flight == 0
 
 
 def test_another_worker_prepares_the_sample(make_stream: Any, workers: InProcess) -> None:

@@ -20,7 +20,7 @@ FIGURES = Figures(
     fewest=50,
     most=50,
     skipped=0,
-    under_way=16,
+    in_flight=16,
     batches_per_second=20.0,
     mb_per_second=5.0,
     ranks_wait=0.0,
@@ -30,7 +30,7 @@ FIGURES = Figures(
 
 def report(rank: int, seconds: float, batches: int, **values: Any) -> dict[str, Any]:
     """The report of one of two ranks that wait half of their time for two workers that are always busy."""
-    counts = {"ranks": 2, "workers": 2, "bytes": batches * 1_000_000, "under_way": 8, "skipped": 0}
+    counts = {"ranks": 2, "workers": 2, "bytes": batches * 1_000_000, "in_flight": 8, "skipped": 0}
     return {"rank": rank, "seconds": seconds, "batches": batches, "waited": seconds / 2, "preparing": seconds} | (
         counts | values
     )
@@ -50,8 +50,8 @@ def test_a_rank_reports_what_it_has_counted(make_stream: Any) -> None:
         list(stream)
     assert all(protocol.valid(protocol.STREAM, each) for each in reports)
     assert all(each["seconds"] >= each["waited"] >= each["preparing"] >= 0 for each in reports)
-    expected = {"rank": 1, "ranks": 2, "workers": 3, "batches": 20, "under_way": 0}
-    assert [{key: each[key] for key in expected} for each in reports if not each["under_way"]] == [expected, expected]
+    expected = {"rank": 1, "ranks": 2, "workers": 3, "batches": 20, "in_flight": 0}
+    assert [{key: each[key] for key in expected} for each in reports if not each["in_flight"]] == [expected, expected]
     assert [each["batches"] for each in reports] == [0, 20, 0, 20]
     assert [each["skipped"] for each in reports if each["batches"]] == [1, 2]
 
@@ -156,5 +156,5 @@ def test_the_advice_is_one_line_with_its_cost(changes: dict[str, Any], price: fl
 
 
 def test_the_figures_are_one_line() -> None:
-    assert text(FIGURES) == "20 batches/s, 16 chunks under way, ranks wait 0 %, workers wait 0 %"
+    assert text(FIGURES) == "20 batches/s, 16 chunks in flight, ranks wait 0 %, workers wait 0 %"
     assert text(FIGURES._replace(skipped=3)).endswith(", 3 skipped")

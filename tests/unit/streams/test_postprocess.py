@@ -73,7 +73,7 @@ def test_a_postprocess_goes_to_its_own_workers_where_it_has_any(
 def test_what_is_under_way_is_bounded_whatever_ranks_and_workers_do(predicted: Any, workers: InProcess) -> None:
     predicted(length=600, prefetch=3)
     assert workers.most <= 6  # chunks of batches and of results
-    assert workers.under_way == 0
+    assert workers.in_flight == 0
 
 
 def test_the_batch_the_trace_and_what_is_kept_are_named_where_a_postprocess_raises(

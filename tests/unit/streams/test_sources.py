@@ -126,7 +126,7 @@ def test_a_split_that_a_source_does_not_have_is_refused_with_those_that_it_has(p
         (parquet / name).write_bytes(table(0, 5))
     with pytest.raises(StreamError, match=r"/set has no split train; it has: dev, test$"):
         order_of(parquet, 1, split="train")
-    with pytest.raises(StreamError, match=r"\*\.parquet is no folder, so it has no split train: name the folder"):
+    with pytest.raises(StreamError, match=r"\*\.parquet is not a folder, so it has no split train: name the folder"):
         order_of(parquet / "*.parquet", 1, split="train")
 
 

@@ -42,7 +42,7 @@ def test_at_most_prefetch_chunks_are_under_way(make_stream: Any, workers: InProc
 def test_the_next_chunk_is_fetched_while_the_rank_works_and_no_other(make_stream: Any, workers: InProcess) -> None:
     batches = iter(make_stream(prefetch=4, prepare=PREFIX + "slow"))
     next(batches)
-    assert (workers.fetched, workers.under_way) == (1, 3)
+    assert (workers.fetched, workers.in_flight) == (1, 3)
     assert len(list(batches)) == 39
     assert workers.fetched == len(workers.sizes) - 1
 
@@ -66,7 +66,7 @@ def test_leaving_the_loop_cancels_what_is_under_way(make_stream: Any, workers: I
     import gc
 
     gc.collect()
-    assert workers.cancelled == workers.under_way > 0
+    assert workers.cancelled == workers.in_flight > 0
 
 
 def test_small_batches_travel_together_and_slow_ones_alone(make_stream: Any, workers: InProcess) -> None:

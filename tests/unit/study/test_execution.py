@@ -38,7 +38,7 @@ def test_the_estimate_names_unknown_durations_and_exceeded_limits() -> None:
     assert some == "11 trials, about 6 min and at least $0.60", "the price of the other variant is not known"
     micro_benchmark = Trial(11, "base", 2, 0, "succeeded", role="allreduce", seconds=2.0)
     assert "about 5 min" in Budget(trial_seconds=30).estimate([*trials, micro_benchmark]), (
-        "a micro-benchmark is no training"
+        "a micro-benchmark is not training"
     )
 
 

@@ -55,7 +55,7 @@ def test_a_users_own_parameter_is_a_table_of_values_with_settings() -> None:
     assert one.spec.kubernetes.node_selector == {"a": "1"}
     assert (two.spec.env, two.spec.args[-2:]) == ({"X": "1"}, ["--seed", "3"])
     assert two.values == (("placement", "placement group"),)
-    assert one.keys == ("kubernetes", "machine")  # other nodes may be other machines, and that is no different work
+    assert one.keys == ("kubernetes", "machine")  # other nodes may be other machines, and that is not different work
 
 
 def test_workers_and_prefetch_of_a_stream_are_parameters() -> None:

@@ -419,5 +419,5 @@ def _archives(shipment: code.CodeShipment | None, with_policy: bool) -> dict[str
 def _unused_pods_note(spec: JobSpec, on: ClusterTarget) -> str:
     """What becomes of pods that an attempt does not use, of a run that may have fewer nodes."""
     if on.order:
-        return f"pods beyond that are given back after {duration(spec.capacity.partial)}, and asked for again later"
+        return f"pods beyond that are released after {duration(spec.capacity.partial)}, and asked for again later"
     return "pods beyond that stand by, and cost as much as nodes"

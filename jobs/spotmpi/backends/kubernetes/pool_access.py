@@ -59,7 +59,7 @@ def pool_address(open_api: Callable[[], ClusterApi], run: str, state: Callable[[
 
     Raises:
         UnknownRun: there is no such run.
-        InputError: it is no pool.
+        InputError: it is not a pool.
         SpotmpiError: it ended before.
     """
     files = call(_wait_for_files(open_api(), run, state))
@@ -148,7 +148,7 @@ async def _find_pool(api: ClusterApi, run: str) -> Object:
     if jobset is None:
         raise UnknownRun([Problem("run", run, "no such run in the namespace; `spotmpi list` lists the runs")])
     if manifests.worker_count(jobset) is None:
-        raise input_error("run", run, "has no workers; only a pool and a run with a stream have")
+        raise input_error("run", run, "has no workers; only a pool and a run with a stream have them")
     return jobset
 
 

@@ -110,7 +110,7 @@ def _remove_unfit_records(new: RunPaths) -> dict[str, str]:
     entries = [each for each in new.folder.iterdir() if each.name in {*files, *_FOLDERS} or each.name.startswith(".")]
     entries += [each for name in _FOLDERS for each in _below(new.folder / name)]
     unfit = {each: "is a link in the record" for each in entries if each.is_symlink()}
-    unfit |= {each: "is no file" for each in entries if each.name in files and each not in unfit and each.is_dir()}
+    unfit |= {each: "is not a file" for each in entries if each.name in files and each not in unfit and each.is_dir()}
     for each in unfit:
         _remove(each)
     return {str(each.relative_to(new.folder)): reason for each, reason in unfit.items()}

@@ -79,7 +79,7 @@ async def delete_ended(api: ClusterApi, run: str, echo: Echo) -> None:
 
 
 async def _gang(api: ClusterApi, jobset: Object) -> list[Object]:
-    """The pods of a JobSet that are no workers, whose ends are no end of the run."""
+    """The pods of a JobSet that are not workers, whose ends are not end of the run."""
     pods = await api.list(cluster_api.POD, {names.LABEL_RUN: jobset["metadata"]["name"]})
     since = submission_time(jobset)  # pods of one before it may be on their way out
     own = [pod for pod in pods if unix_time(pod["metadata"]["creationTimestamp"]) >= since]

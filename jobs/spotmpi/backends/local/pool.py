@@ -71,7 +71,7 @@ def kill_pool_process(paths: names.RunPaths, member: Member, fault: str) -> None
 
 def _require_pool(paths: names.RunPaths) -> None:
     if not is_folder(paths.pool):
-        raise input_error("run", paths.id, "has no workers; only a pool and a run with a stream have")
+        raise input_error("run", paths.id, "has no workers; only a pool and a run with a stream have them")
     state = reader.state(paths)
     if state.over:
         raise SpotmpiError(f"run {paths.id} {state.state}: {state.reason or 'no reason recorded'}")

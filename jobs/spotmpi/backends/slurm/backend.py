@@ -279,7 +279,7 @@ class SlurmBackend:
         return paths.folder
 
     def pool_address(self, run: str) -> AbstractContextManager[PoolAddress]:
-        """Never: runs on Slurm are no pools."""
+        """Never: runs on Slurm are not pools."""
         self._refuse_pool(run)
 
     def forward_port(self, run: str, port: int) -> AbstractContextManager[int]:
@@ -287,13 +287,13 @@ class SlurmBackend:
         self._refuse_pool(run)
 
     def resize(self, run: str, workers: int, role: str = WORKER) -> None:
-        """Never: runs on Slurm are no pools."""
+        """Never: runs on Slurm are not pools."""
         self._refuse_pool(run)
 
     def _refuse_pool(self, run: str) -> NoReturn:
         self._find(run)
         place = hints.option("on", "kubernetes")
-        raise input_error("run", run, f"is no pool: Slurm has none; use {place} for one")
+        raise input_error("run", run, f"is not a pool: Slurm has none; use {place} for one")
 
     def _find(self, run: str) -> tuple[RunPaths, RunFiles]:
         paths = reader.find(run, self.runs_folder)

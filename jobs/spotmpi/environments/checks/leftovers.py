@@ -16,7 +16,7 @@ from spotmpi.environments.stack_file import StackFile
 
 def _check(kind: ResourceKind, subject: Subject) -> Iterator[Finding]:
     stack = subject.stack
-    if stack is None or stack.kind != "compute":  # persistent storage is no leftover
+    if stack is None or stack.kind != "compute":  # persistent storage is not a leftover
         return
     title = f"leftover {kind.name}"
     if is_built(subject, stack):

@@ -82,7 +82,7 @@ def required_quota(row: Row) -> int | None:
             "type", row.type, "the spot quota of this family is unknown; request it in the Service Quotas console"
         )
     if row.short is None or row.needed is None or row.running is None:
-        reasons = ", ".join(f"{field}: {reason}" for field, reason in row.gaps.items())
+        reasons = ", ".join(f"{field}: {reason}" for field, reason in row.unknown.items())
         raise CloudError(f"cannot compute the quota that {row.type} needs in {row.region} ({reasons or 'unknown'})")
     return row.running + row.needed
 

@@ -18,7 +18,7 @@ class _Criterion:
 def rank(rows: Iterable[Row]) -> tuple[Row, ...]:
     """*rows* from best to worst, each but the first with the reason why it ranks below the first."""
     ordered = sorted(rows, key=lambda row: [criterion.rank(row) for criterion in _CRITERIA])
-    return tuple(replace(row, lost=_reason(row, ordered[0]) if row is not ordered[0] else "") for row in ordered)
+    return tuple(replace(row, reason=_reason(row, ordered[0]) if row is not ordered[0] else "") for row in ordered)
 
 
 def usable(row: Row) -> bool:
@@ -36,7 +36,7 @@ def _reason(row: Row, first: Row) -> str:
 def _band(row: Row) -> int:
     # Scores of neighbouring zones change by a point or two within the hour: only a clear difference beats a price.
     if row.score is None:  # the call failed, or AWS scores the zone below all others
-        return 1 if "score" in row.gaps else 3
+        return 1 if "score" in row.unknown else 3
     return 0 if row.score >= 7 else 1 if row.score >= 4 else 2
 
 
@@ -49,12 +49,12 @@ def _more_expensive(row: Row, first: Row) -> str:
 
 def _not_offered(row: Row, first: Row) -> str:
     if row.offered is None:
-        return f"unknown whether {row.zone} offers it: {row.gaps.get('offered', 'no answer')}"
+        return f"unknown whether {row.zone} offers it: {row.unknown.get('offered', 'no answer')}"
     return f"{row.type} is not offered in {row.zone}"
 
 
 def _no_price(row: Row, first: Row) -> str:
-    return f"spot price unknown: {row.gaps['spot']}" if "spot" in row.gaps else "no spot price in the last 7 days"
+    return f"spot price unknown: {row.unknown['spot']}" if "spot" in row.unknown else "no spot price in the last 7 days"
 
 
 def _quota(row: Row, first: Row) -> str:

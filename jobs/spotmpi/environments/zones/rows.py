@@ -17,11 +17,11 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Row:
-    """One type in one zone. Prices in $/h per node, quotas in vCPUs; None is unknown, `gaps` has the reason by field.
+    """One type in one zone. Prices in $/h per node, quotas in vCPUs; None means unknown: `unknown` has the reasons.
 
     `needed` is the quota that all nodes take, `short` how much of it is missing beside what already runs, `nodes_today`
     the number of nodes that the quota allows now (capacity is never guaranteed). `eks` is whether EKS supports the
-    zone, `second_zones` are the other zones of the region that it supports, best first. `lost` is why the first row
+    zone, `second_zones` are the other zones of the region that it supports, best first. `reason` is why the first row
     ranks higher; empty for the first row.
     """
 
@@ -50,8 +50,8 @@ class Row:
     second_zones: tuple[str, ...] | None
     idle: float | None
     busy: float | None
-    lost: str = ""
-    gaps: dict[str, str] = field(default_factory=dict)
+    reason: str = ""
+    unknown: dict[str, str] = field(default_factory=dict)
 
 
 def comparison_rows(market: MarketData, types: Sequence[str], nodes: int, design: Design) -> list[Row]:
@@ -88,7 +88,7 @@ def _row(data: RegionData, zone: Zone, machine: str, nodes: int, design: Design)
     if known is None and data.region != LIST_REGION:
         cost = EnvironmentPrice(None, None)
     if cost.idle is None:
-        cells.gaps["idle"] = system.reason if isinstance(system, CallFailure) else "no list price"
+        cells.unknown["idle"] = system.reason if isinstance(system, CallFailure) else "no list price"
     return Row(
         type=machine,
         region=data.region,
@@ -110,19 +110,19 @@ def _row(data: RegionData, zone: Zone, machine: str, nodes: int, design: Design)
         idle=cost.idle,
         busy=cost.busy,
         **_quota(cells, data, machine, kind.vcpus if kind else None, nodes),
-        gaps=cells.gaps,
+        unknown=cells.unknown,
     )
 
 
 class _Cells:
-    """Unwraps answers, and collects the reasons of those that failed in `gaps`."""
+    """Unwraps answers, and collects the reasons of those that failed in `unknown`."""
 
     def __init__(self) -> None:
-        self.gaps: dict[str, str] = {}
+        self.unknown: dict[str, str] = {}
 
     def value_of(self, name: str, value: Value | CallFailure) -> Value | None:
         if isinstance(value, CallFailure):
-            self.gaps[name] = value.reason
+            self.unknown[name] = value.reason
             return None
         return value
 

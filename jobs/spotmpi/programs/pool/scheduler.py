@@ -118,7 +118,7 @@ class PoolScheduler(Scheduler):
     async def remove_worker(self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True) -> Any:
         """Remove a worker; a connection that breaks without notice is the end of its process.
 
-        A worker without heartbeats may be one whose node was taken away, which is no fault of its call.
+        A worker without heartbeats may be one whose node was taken away, which is not a fault of its call.
         """
         worker = self.workers.get(self.coerce_address(address))
         self._heard.pop(self.coerce_address(address), None)
@@ -345,7 +345,7 @@ class DriverWatch:
 
 
 def client_driver(client: str) -> str:
-    """The driver that a client of Dask belongs to, which has it in its name; empty for one that is no `Pool`'s."""
+    """The driver that a client of Dask belongs to, which has it in its name; empty for one that is not a `Pool`'s."""
     kind, _, rest = client.partition("-")
     return rest.partition("-")[0] if kind == DRIVER_CLIENT else ""
 

@@ -172,7 +172,7 @@ def test_a_download_does_not_change_the_spec_of_a_run_that_was_submitted_from_he
 def test_a_link_in_a_downloaded_record_leads_no_output_of_its_pods_to_the_plan_or_the_mark(
     local: RunPaths, volume: FakeVolume, name: str, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a follower would mark another's run as its own, or spoil the plan, by which it is no local one."""
+    """Else a follower would mark another's run as its own, or spoil the plan, by which it is not a local one."""
     files = {
         "events.jsonl": b'{"t": 1, "event": "failed"}\n',
         "spec.toml": b'command = ["x"]\nenv_passthrough = ["HOME"]\n',

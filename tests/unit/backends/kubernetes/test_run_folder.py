@@ -56,7 +56,7 @@ def test_reading_is_retried_in_the_pod_or_its_successor(cluster: FakeCluster) ->
     cluster.refuse("get", "pods/exec", 500, times=1)
     cluster.answer_commands(LINE, LINE + "that is all\n")
     assert texts(cluster, ["a"], ["a"], ["b"]) == ["hello"]
-    assert pods_asked(cluster) == ["a", "a", "b"], "an answer that broke off is no answer"
+    assert pods_asked(cluster) == ["a", "a", "b"], "an answer that broke off is not an answer"
 
 
 @pytest.mark.usefixtures("a_and_b")

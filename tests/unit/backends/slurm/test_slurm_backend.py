@@ -411,7 +411,7 @@ def test_a_run_is_found_on_slurm_by_its_record(backend: SlurmBackend) -> None:
 @pytest.mark.parametrize("call", ["pool_address", "forward_port", "resize"])
 def test_what_only_pools_have_is_refused(backend: SlurmBackend, call: str) -> None:
     submit(backend)
-    with pytest.raises(InputError, match="is no pool"):
+    with pytest.raises(InputError, match="is not a pool"):
         getattr(backend, call)(RUN, *([1] if call != "pool_address" else []))
 
 

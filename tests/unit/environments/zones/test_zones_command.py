@@ -93,7 +93,7 @@ def test_json_holds_every_row_and_null_for_unknown_values(spotmpi: CommandLine, 
     comparison = json.loads(out)
     first = comparison["rows"][0]
     assert code == 0 and first["zone"] == "us-east-1a" and len(comparison["rows"]) == 6
-    assert first["on_demand"] is None and first["gaps"] == {"on_demand": "not permitted"}
+    assert first["on_demand"] is None and first["unknown"] == {"on_demand": "not permitted"}
     assert comparison["written"] is None and comparison["requested"] is None
 
 

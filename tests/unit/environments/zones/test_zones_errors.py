@@ -39,7 +39,7 @@ def test_a_call_that_is_not_permitted_leaves_its_column_and_the_rest_works(
     comparison = compare(account)
 
     assert len(comparison.rows) == 3
-    assert comparison.rows[0].gaps == dict.fromkeys(columns, "not permitted")
+    assert comparison.rows[0].unknown == dict.fromkeys(columns, "not permitted")
     if operation != "DescribeRegions":
         (message,) = {line for line in comparison.unknown if operation in line and "t3.medium" not in line}
         assert "is not permitted: allow it in your IAM policy" in message
@@ -65,7 +65,7 @@ def test_without_zones_and_offerings_the_error_has_both_reasons(account: FakeAcc
 def test_throttling_that_outlasts_the_retries_costs_one_column(account: FakeAccount, code: str) -> None:
     account.refuse("GetSpotPlacementScores", code)
     comparison = compare(account)
-    assert comparison.rows[0].gaps == {"score": "throttled"}
+    assert comparison.rows[0].unknown == {"score": "throttled"}
     (message,) = comparison.unknown
     assert message == "ec2:GetSpotPlacementScores in us-east-1: throttled by AWS; repeat the command in a minute"
 
@@ -74,7 +74,7 @@ def test_a_denied_region_leaves_the_other_one_compared(account: FakeAccount) -> 
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation", region="us-west-2")
     comparison = compare(account, regions=BOTH)
     assert comparison.rows[0].region == "us-east-1" and comparison.rows[0].spot == 0.4
-    assert row(comparison, "us-west-2a").lost == "spot price unknown: not permitted"
+    assert row(comparison, "us-west-2a").reason == "spot price unknown: not permitted"
 
 
 ON_TIME, LATE = format_datetime(NOW, usegmt=True), format_datetime(NOW - timedelta(minutes=42), usegmt=True)

@@ -109,7 +109,7 @@ def test_the_price_of_other_system_nodes_is_unknown_where_it_can_not_be_asked_fo
     assert found.rows[0].idle == pytest.approx(0.1 + 2 * (0.1664 + 0.005 + 30 * 0.08 / 730))
     account.refuse("GetProducts", "AccessDeniedException")
     first = compare_zones(["g5.xlarge"], 8, (), account, NOW, design).rows[0]
-    assert first.idle is first.busy is None and first.gaps["idle"] == "not permitted"
+    assert first.idle is first.busy is None and first.unknown["idle"] == "not permitted"
     assert compare(account).rows[0].idle == pytest.approx(0.1 + 2 * (0.0416 + 0.005 + 30 * 0.08 / 730))
 
 
@@ -118,7 +118,7 @@ def test_the_price_of_system_nodes_in_one_region_is_not_that_of_another(account:
     rows = {row.region: row for row in compare(account, regions=BOTH).rows}
     assert rows["us-east-1"].idle is not None
     assert rows["us-west-2"].idle is rows["us-west-2"].busy is None
-    assert rows["us-west-2"].gaps["idle"] == "not permitted"
+    assert rows["us-west-2"].unknown["idle"] == "not permitted"
 
 
 @pytest.mark.parametrize("stack", ["lab", "g5", "p3", "cpu"])

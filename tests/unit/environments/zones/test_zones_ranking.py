@@ -30,7 +30,7 @@ def test_every_column_of_a_row_is_what_aws_answered(account: FakeAccount) -> Non
     assert (match.short, match.nodes_today) == (6, 6)
     assert (match.placement_group, match.efa, match.one_zone) == (True, False, True)
     assert match.idle is not None and match.busy == pytest.approx(match.idle + 8 * (0.4 + 0.005 + 100 * 0.08 / 730))
-    assert match.gaps == {} and match.lost == ""
+    assert match.unknown == {} and match.reason == ""
 
 
 def test_there_is_a_row_for_each_type_and_zone_and_all_but_the_first_have_a_reason(account: FakeAccount) -> None:
@@ -38,7 +38,7 @@ def test_there_is_a_row_for_each_type_and_zone_and_all_but_the_first_have_a_reas
     rows = compare(account, *types, regions=BOTH).rows
     zones = ("us-east-1a", "us-east-1b", "us-east-1c", "us-west-2a", "us-west-2b")
     assert sorted((each.type, each.zone) for each in rows) == sorted(itertools.product(types, zones))
-    assert [bool(each.lost) for each in rows] == [False] + [True] * 14
+    assert [bool(each.reason) for each in rows] == [False] + [True] * 14
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_worse_of_two_zones_comes_last_with_the_reason(
     for name, value in {"zones": {"us-east-1": TWO_ZONES}, **market}.items():
         setattr(account.ec2, name, value)
     rows = compare(account).rows
-    assert [each.lost for each in rows] == ["", reason]
+    assert [each.reason for each in rows] == ["", reason]
     assert rows[1].zone == last
     assert (rows[1].offered, rows[1].one_zone) == ("not offered" not in reason, "One Zone" not in reason)
 
@@ -84,14 +84,14 @@ def test_a_zone_without_eks_ranks_below_a_more_expensive_one(account: FakeAccoun
     account.ec2.zone_prices = {("g5.xlarge", "us-east-1a"): 0.6, ("g5.xlarge", "us-east-1b"): 0.1}
     rows = compare(account).rows
     assert [each.zone for each in rows] == ["us-east-1c", "us-east-1a", "us-east-1b"]
-    assert rows[-1].eks is False and rows[-1].lost == "EKS does not support use1-az3"
+    assert rows[-1].eks is False and rows[-1].reason == "EKS does not support use1-az3"
     assert [each.second_zones for each in rows] == [("us-east-1a",), ("us-east-1c",), ("us-east-1c", "us-east-1a")]
 
 
 def test_a_type_without_placement_group_ranks_below_a_more_expensive_one(account: FakeAccount) -> None:
     comparison = compare(account, "t3.xlarge", "g5.xlarge")
     assert comparison.rows[0].type == "g5.xlarge"
-    assert row(comparison, "us-east-1a", "t3.xlarge").lost == "no cluster placement groups"
+    assert row(comparison, "us-east-1a", "t3.xlarge").reason == "no cluster placement groups"
 
 
 def test_a_short_quota_ranks_lower_with_the_missing_amount(account: FakeAccount) -> None:
@@ -99,13 +99,13 @@ def test_a_short_quota_ranks_lower_with_the_missing_amount(account: FakeAccount)
     comparison = compare(account, "t3.xlarge", "g5.xlarge")
     lost = row(comparison, "us-east-1a", "g5.xlarge")
     assert comparison.rows[0].type == "t3.xlarge" and lost.nodes_today == 1 and lost.short == 28
-    assert lost.lost == "spot quota 4 vCPUs, 0 in use, 32 needed: --request-quota requests more"
+    assert lost.reason == "spot quota 4 vCPUs, 0 in use, 32 needed: --request-quota requests more"
 
 
 def test_a_type_without_spot_price_in_a_week_ranks_lower(account: FakeAccount) -> None:
     del account.ec2.spot_prices["g4dn.xlarge"]
     lost = row(compare(account, "g5.xlarge", "g4dn.xlarge"), "us-east-1a", "g4dn.xlarge")
-    assert lost.lost == "no spot price in the last 7 days" and lost.busy is None
+    assert lost.reason == "no spot price in the last 7 days" and lost.busy is None
 
 
 def test_only_spot_machines_that_run_are_counted_against_the_quota(account: FakeAccount) -> None:
@@ -142,7 +142,7 @@ def test_a_zone_that_aws_leaves_without_a_score_ranks_below_the_worst_score(acco
     account.script("GetSpotPlacementScores", SpotPlacementScores=[worst])
     rows = compare(account).rows
     assert [each.zone for each in rows] == ["us-east-1b", "us-east-1a"]
-    assert rows[1].lost == "placement score unknown, the first row has 1"
+    assert rows[1].reason == "placement score unknown, the first row has 1"
 
 
 def test_capacity_blocks_of_a_type_are_not_its_price_on_demand(account: FakeAccount) -> None:

@@ -109,7 +109,7 @@ class ClusterClock:
         self._offset = 0.0
 
     def update(self, date: str | None) -> None:
-        """Take the ``Date`` header of a response that has just arrived; anything that is no date changes nothing."""
+        """Take the ``Date`` header of a response that has just arrived; anything that is not a date changes nothing."""
         try:
             server = parsedate_to_datetime(date or "").timestamp()
         except ValueError:
@@ -343,7 +343,7 @@ class ClusterApi:
         await self._client.request("patch", res=_RESOURCES[kind], name=name, obj=values, headers=headers)
 
     async def delete(self, kind: str, name: str, wait: bool = False, now: bool = False) -> None:
-        """Delete an object and all it owns; with *wait* it stays visible until those are gone; none is no error."""
+        """Delete an object and all it owns; with *wait* it stays visible until those are gone; none is not an error."""
         cascade = CascadeType.FOREGROUND if wait else CascadeType.BACKGROUND
         parameters = {"propagationPolicy": cascade.value, "gracePeriodSeconds": 0 if now else None}
         try:

@@ -40,7 +40,7 @@ def translate_errors(action: str) -> Iterator[None]:
             raise SpotmpiError(f"could not {action}: {access.refusal()}") from error
         if code == 403:  # of a WebSocket, whose refusal has no Status
             raise NotPermitted(f"could not {action}: not permitted (the cluster answered 403)") from error
-        # Where no kind of an API group is installed, the answer is no Kubernetes Status.
+        # Where no kind of an API group is installed, the answer is not a Kubernetes Status.
         is_unknown = code == 404 and "/apis/jobset.x-k8s.io/" in str(error.request.url)
         reason = _INSTALL if is_unknown else f"the cluster answered {code}"
         raise SpotmpiError(f"could not {action}: {reason}") from error

@@ -122,7 +122,7 @@ def paths() -> list[Path]:
 
 
 def require_kubeconfig(path: Path) -> Mapping[str, Any]:
-    """The content of one file as it is; InputError where it is no kubeconfig."""
+    """The content of one file as it is; InputError where it is not a kubeconfig."""
     try:
         values = yaml.safe_load(path.read_text()) or {}
         KubeConfig.from_dict({**values, **{key: values.get(key) or [] for key in LISTS}})
@@ -219,7 +219,7 @@ def access_of(context: str | None) -> EksAccess | None:
 
 
 def _content(path: Path) -> Mapping[str, Any]:
-    """The content of one file with absolute paths; InputError where it is no kubeconfig."""
+    """The content of one file with absolute paths; InputError where it is not a kubeconfig."""
     values = require_kubeconfig(path)
     return {**values, **{key: [_resolve(each, path.parent) for each in values.get(key) or []] for key in LISTS}}
 

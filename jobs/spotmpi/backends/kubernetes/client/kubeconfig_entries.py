@@ -25,7 +25,7 @@ def add(endpoint: eks.Endpoint, namespace: str | None, path: Path | None = None)
     """Make a cluster the current context of a kubeconfig, by default kubectl's own; the file's path.
 
     Its entries are named by the cluster's ARN, as `aws eks update-kubeconfig` names them, and replace those of that
-    name, which may be of a cluster that no longer exists. InputError where the file is no kubeconfig, or cannot be
+    name, which may be of a cluster that no longer exists. InputError where the file is not a kubeconfig, or cannot be
     written.
     """
     for each in [path] if path else paths()[1:]:  # an entry of that name in another file would be as good as ours
@@ -56,7 +56,7 @@ def _own_folder() -> Path:
 
 
 def clusters() -> set[eks.Cluster]:
-    """The EKS clusters that have entries named by their ARNs; InputError where a file is no kubeconfig."""
+    """The EKS clusters that have entries named by their ARNs; InputError where a file is not a kubeconfig."""
     found = {eks.parse(name) for path in _files() for name in _names(require_kubeconfig(path))}
     return {each for each in found if each is not None}
 

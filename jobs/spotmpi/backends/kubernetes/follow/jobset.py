@@ -231,7 +231,7 @@ class ExitDiagnosis:
 
     def __init__(self, workers_tables: Mapping[str, str]) -> None:
         self._workers_tables = workers_tables
-        self.other_lines: deque[str] = deque(maxlen=20)  # lines of pods that are no entries
+        self.other_lines: deque[str] = deque(maxlen=20)  # lines of pods that are not entries
         self._killed: set[str] = set()  # names of pods whose end has been reported
         self._latest = 0.0  # Unix seconds, of the pods' entries
         self._restart: Event | None = None  # the newest failure after which an agent expected another attempt

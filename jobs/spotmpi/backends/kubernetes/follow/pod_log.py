@@ -66,7 +66,7 @@ class Source:
 
 
 class PodLog:
-    """Reads one pod's log; *other_lines* gets the lines that are no entries, such as a traceback of the agent."""
+    """Reads one pod's log; *other_lines* gets the lines that are not entries, such as a traceback of the agent."""
 
     def __init__(self, client: ClusterApi, source: Source, other_lines: deque[str]) -> None:
         self._client = client

@@ -14,7 +14,7 @@ import httpx2
 from lightkube import ApiError
 
 from spotmpi.agent import record
-from spotmpi.agent.placement import pauses, untried, waits_until
+from spotmpi.agent.placement import next_group, pauses, waits_until
 from spotmpi.agent.plan import COORDINATOR, WORKERS, Member
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
@@ -281,7 +281,7 @@ class ClusterFollower:
             self._without_events(error)
 
     def _without_events(self, error: ApiError) -> None:
-        """Note that events can't be read: the pods' own conditions remain. A busy server is no lack of a right."""
+        """Note that events can't be read: the pods' own conditions remain. A busy server is not a lack of a right."""
         self._seen.events_forbidden = error.status.code == HTTPStatus.FORBIDDEN
 
     def _add_event(self, event: Object) -> None:
@@ -304,9 +304,9 @@ class ClusterFollower:
         state = placement_state(self._jobset)
         if state is not None and (until := waits_until(state)):
             reason = without_nodes(state["decisions"][-1]["reason"], until - self._client.now())
-        given_back = next((moment for moment, _ in pauses(state)), None) if state is not None else None
+        released = next((moment for moment, _ in pauses(state)), None) if state is not None else None
         pods = self._seen.pods.values()
-        wait = start_wait(self._jobset, self._run.submitted, pods, self._first_look, given_back)
+        wait = start_wait(self._jobset, self._run.submitted, pods, self._first_look, released)
         if reason and self._run.least is not None and has_nodes(self._seen, self._run.least):
             reason, is_up = f"{reason}; the run goes on without", True
         else:
@@ -341,7 +341,7 @@ class ClusterFollower:
             return run.start_limit
         if run.deadline is not None:
             return run.start_limit + max(0.0, run.deadline)
-        return run.start_limit + (run.patience if untried(state) else 0.0)
+        return run.start_limit + (run.patience if next_group(state) else 0.0)
 
     async def _give_up(self, reason: str) -> bool:
         """Delete a run whose first node never came, which would wait for ever; False where that is not possible."""

@@ -79,6 +79,7 @@ _NODE_RECOVERED = {
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 _CREATING_REASONS = {"ContainerCreating", "PodInitializing"}
 _CREATING = "containers are being created"
+_LONGEST = 240  # characters of a reason
 _JOB = r"{}-node-\d+"  # the names of the Jobs of a run's gang, see `core.names`
 
 
@@ -284,9 +285,9 @@ def _is_not_ready(pod: Object) -> bool:
     return any(each.get("type") == "Ready" and each.get("status") != "True" for each in conditions)
 
 
-def _shorten(text: str, limit: int = 240) -> str:
+def _shorten(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 class StartWait(NamedTuple):
@@ -297,17 +298,17 @@ class StartWait(NamedTuple):
 
 
 def start_wait(
-    jobset: Object, submitted: float, pods: Iterable[Object], first_look: float, given_back: float | None = None
+    jobset: Object, submitted: float, pods: Iterable[Object], first_look: float, released: float | None = None
 ) -> StartWait | None:
     """How a run waits; None while it is suspended, by a queue or because its submission is not complete.
 
     *first_look* is when this follower began: where node 0 was restarted and has no pod yet, nobody knows since when.
-    *given_back* is when a part of the nodes was given back first, since when the run waits, with nodes and without.
+    *released* is when a part of the nodes was released first, since when the run waits, with nodes and without.
     """
     leaders = [pod for pod in pods if member_of(pod) == COORDINATOR]
     running = [pod for pod in leaders if pod.get("status", {}).get("phase") == "Running"]
-    if given_back is not None and not running:
-        return StartWait(given_back, False)
+    if released is not None and not running:
+        return StartWait(released, False)
     if jobset["spec"].get("suspend") or _is_being_admitted(jobset):
         return None
     if running:

@@ -1,8 +1,8 @@
-"""Which pod of a run does the work of which node, where pods stand by for nodes that are lost. Pure.
+"""Which pod of a run does the work of which member, where pods stand by for nodes that are lost. Pure.
 
-Pods are named by what they are at the beginning: a node, or one that stands by; places by what is done there. Each pod
-has the place of its own name until one that stands by is promoted: it exchanges its place with the pod of the lost
-node, whose next pod then stands by. Node 0 keeps its pod.
+Pods are named by the member that they are at the beginning: a node, or one that stands by. Each does the work of that
+member until one that stands by is promoted: it exchanges its work with the pod of the lost node, whose next pod then
+stands by. Node 0 keeps its pod.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ class Promotion(NamedTuple):
     node: Member
     pod: Member
     replaced: Member  # the pod that did it before
-    place: Member  # where the promoted pod stood by
+    standby: Member  # where the promoted pod stood by
 
 
-class Places:
-    """The pod of each place, of *nodes* and of those that stand by, as many as *standby*.
+class Assignment:
+    """The pod of each member, of *nodes* and of those that stand by, as many as *standby*.
 
     *at_work* are the pods that did the work of the nodes in the last attempt, if there was one.
     """
 
     def __init__(self, nodes: int, standby: int, at_work: Optional[Sequence[Member]] = None) -> None:
-        places = [Member(NODE, index) for index in range(nodes)]
+        gang = [Member(NODE, index) for index in range(nodes)]
         others = [Member(STANDBY, index) for index in range(standby)]
-        known, pods = list(at_work or ()), [*places, *others]
+        known, pods = list(at_work or ()), [*gang, *others]
         if len(known) != nodes or known[0] != COORDINATOR or not set(known) <= set(pods) or len(set(known)) < nodes:
-            known = places
+            known = gang
         known = known + [pod for pod in pods if pod not in known]
         self.pods: Dict[Member, Member] = dict(zip(pods, known))  # noqa: B905 (Python 3.8 has no strict)
 
     @property
     def at_work(self) -> List[Member]:
         """The pods that do the work of the nodes."""
-        return [pod for place, pod in self.pods.items() if place.role == NODE]
+        return [pod for member, pod in self.pods.items() if member.role == NODE]
 
     def of(self, pod: Member) -> Member:
-        """The place of a pod."""
-        return next(place for place, each in self.pods.items() if each == pod)
+        """The member whose work a pod does."""
+        return next(member for member, each in self.pods.items() if each == pod)
 
     def promote(self, vacant: Iterable[Member], ready: Collection[Member]) -> List[Promotion]:
-        """Fill *vacant* nodes, as many as there are places in *ready*, whose pods stand by."""
+        """Assign *vacant* nodes to pods that stand by, as far as there are any in *ready*."""
         promotions = []
-        for node, place in zip(sorted(vacant), sorted(ready)):  # noqa: B905 (Python 3.8 has no strict)
-            pod, replaced = self.pods[place], self.pods[node]
-            self.pods[node], self.pods[place] = pod, replaced
-            promotions.append(Promotion(node, pod, replaced, place))
+        for node, member in zip(sorted(vacant), sorted(ready)):  # noqa: B905 (Python 3.8 has no strict)
+            pod, replaced = self.pods[member], self.pods[node]
+            self.pods[node], self.pods[member] = pod, replaced
+            promotions.append(Promotion(node, pod, replaced, member))
         return promotions

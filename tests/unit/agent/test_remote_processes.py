@@ -16,7 +16,7 @@ import pytest
 
 from spotmpi.agent import launchers
 from spotmpi.agent.launchers import LAUNCHERS, OpenMpi, Remote, Start
-from spotmpi.agent.starts import SCRIPT, StartedProcesses, StartServer
+from spotmpi.agent.remote_processes import SCRIPT, StartedProcesses, StartServer
 from spotmpi.images import environment as image_environment
 
 

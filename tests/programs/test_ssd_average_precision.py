@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from spotmpi.programs.detection import Detections, average_precisions, mean_average_precision
+from spotmpi.programs.detection import Detections, average_precisions
 from spotmpi.programs.voc import CLASSES, Objects
 
 Box = tuple[float, float, float, float]
@@ -41,35 +41,36 @@ def test_a_recall_that_falls_exactly_on_a_point_counts_for_it() -> None:
     for hits in range(11):
         detections = [detections_of(*((box, CAR, 0.9 - 0.01 * i) for i, box in enumerate(boxes[:hits])))]
         expected = (hits + 1) / 11 if hits else 0
-        assert mean_average_precision(detections, truth) == pytest.approx(expected)
+        assert average_precisions(detections, truth) == {"car": pytest.approx(expected)}
 
 
 def test_perfect_detections_give_one() -> None:
     truth = [objects((FIRST, CAR, False), (SECOND, DOG, False))]
-    assert mean_average_precision([detections_of((FIRST, CAR, 0.5), (SECOND, DOG, 0.6))], truth) == 1
+    assert average_precisions([detections_of((FIRST, CAR, 0.5), (SECOND, DOG, 0.6))], truth) == {"car": 1, "dog": 1}
 
 
-def test_the_mean_runs_over_classes_that_have_objects_which_count() -> None:
+def test_only_classes_that_have_objects_which_count_have_a_precision() -> None:
     truth = [objects((FIRST, CAR, False), (SECOND, DOG, True))]
     assert average_precisions([detections_of((THIRD, DOG, 0.9), (FIRST, CAR, 0.8))], truth) == {"car": 1}
 
 
 def test_a_box_of_the_wrong_class_or_below_half_overlap_is_wrong() -> None:
     truth = [objects((FIRST, CAR, False))]
-    assert mean_average_precision([detections_of((FIRST, DOG, 0.9))], truth) == 0
-    assert mean_average_precision([detections_of((TOO_SMALL, CAR, 0.9))], truth) == 0
-    assert mean_average_precision([detections_of((NEARLY_FIRST, CAR, 0.9))], truth) == 1
+    assert average_precisions([detections_of((FIRST, DOG, 0.9))], truth) == {"car": 0}
+    assert average_precisions([detections_of((TOO_SMALL, CAR, 0.9))], truth) == {"car": 0}
+    assert average_precisions([detections_of((NEARLY_FIRST, CAR, 0.9))], truth) == {"car": 1}
 
 
 def test_a_detection_never_counts_for_an_object_of_another_image() -> None:
     truth = [objects((FIRST, CAR, False)), objects((SECOND, CAR, False))]
-    assert mean_average_precision([detections_of((SECOND, CAR, 0.9)), detections_of((FIRST, CAR, 0.9))], truth) == 0
+    detections = [detections_of((SECOND, CAR, 0.9)), detections_of((FIRST, CAR, 0.9))]
+    assert average_precisions(detections, truth) == {"car": 0}
 
 
 def test_nothing_to_find_gives_no_number() -> None:
-    assert np.isnan(mean_average_precision([detections_of()], [objects((FIRST, CAR, True))]))
+    assert average_precisions([detections_of()], [objects((FIRST, CAR, True))]) == {}
 
 
 def test_lists_of_different_length_are_refused() -> None:
     with pytest.raises(ValueError, match="1 images with detections but 2"):
-        mean_average_precision([detections_of()], [objects(), objects()])
+        average_precisions([detections_of()], [objects(), objects()])

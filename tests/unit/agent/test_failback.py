@@ -36,7 +36,7 @@ def test_it_goes_back_at_a_checkpoint_once_the_spot_group_is_asked_again_and_say
     refused = run.state["seen"][0]["t"]
     assert decision["group"] == NEAR and decision["t"] is not None and 0 <= decision["t"] - refused - HOUR <= 120
     assert decision["reason"].startswith(
-        "back to spot nodes, at a checkpoint: $4.00 in place of $12.00 per hour saves $7"
+        "back to spot nodes, at a checkpoint: $4.00 instead of $12.00 per hour saves $7"
     )
     run.run_until(lambda: False, 20 * HOUR)
     assert run.ended is not None and run.ended < 10.5 * HOUR  # nothing was repeated

@@ -9,16 +9,16 @@ from .plan import PlacedCapacity, Placement
 from .run_progress import Measured
 
 
-class Return(NamedTuple):
+class Failback(NamedTuple):
     """The group to go back to, and why."""
 
     group: Placement
     reason: str
 
 
-def find_return(
+def find_failback(
     state: placement.State, capacity: PlacedCapacity, measured: Measured, now: float, share: float = 1.0
-) -> Optional[Return]:
+) -> Optional[Failback]:
     """The first group of the order that is worth it at the time *now* for a gang that has its nodes; or None.
 
     It has this *share* of the most nodes, and is taken to have as many there.
@@ -45,9 +45,9 @@ def find_return(
         paid = ((own + other) * start + own * unsaved) / 3600.0
         if saved > paid:
             text = (
-                "back to spot nodes, at a checkpoint: $%.2f in place of $%.2f per hour saves $%.2f, a start costs $%.2f"
+                "back to spot nodes, at a checkpoint: $%.2f instead of $%.2f per hour saves $%.2f, a start costs $%.2f"
             )
-            return Return(there, text % (other, own, saved, paid))
+            return Failback(there, text % (other, own, saved, paid))
     return None
 
 

@@ -26,11 +26,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.entries.definitions import definition, names_read, without_docstrings
+from spotmpi.core.errors import InputError, SpotmpiError, input_error
+from spotmpi.entries.definitions import definition, names_read, values_by_name, without_docstrings
 from spotmpi.entries.manifest import Code, digest_of
 from spotmpi.entries.shipped import MISSING, attribute_of, imports_in, is_shipped, shipped_file, with_imports
-from spotmpi.entries.values import PLAIN, CodePickler, fields_of, is_imported, module_of, state_of, token
+from spotmpi.entries.values import PLAIN, CodePickler, fields_of, is_data, is_imported, module_of, state_of, token
 
 _UNKNOWN = (eval, exec, globals, __import__, importlib.import_module, sys.modules)  # by which any code can be used
 _ENVIRONMENT = (os.environ, os.environb, os.getenv, os.getenvb)
@@ -177,6 +177,9 @@ class _Reader:
             return
         if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             tree.decorator_list = [each for each in tree.decorator_list if not _is_own(each, scope)]
+        for attribute, each, expression in values_by_name(value, tree):
+            if not _shows(expression, each) and (is_data(each) or self.has_code(each)):
+                self.use(each, f"{name}.{attribute}")
         self._take(name, module, tree, scope)
 
     def _take(self, name: str, module: str, tree: ast.AST, scope: Mapping[str, Any]) -> None:
@@ -350,6 +353,16 @@ def _version(package: str) -> str:
     except importlib.metadata.PackageNotFoundError:
         found = importlib.metadata.packages_distributions().get(package, [])
         return ", ".join(importlib.metadata.version(each) for each in sorted({*found})) or "unknown"
+
+
+def _shows(expression: ast.expr | None, value: Any) -> bool:
+    """Whether the source of an expression says what *value* is: a literal that nobody has replaced or changed."""
+    if expression is None:
+        return False
+    try:
+        return token(ast.literal_eval(expression), "") == token(value, "")
+    except (ValueError, TypeError, InputError):
+        return False
 
 
 def _is_own(decorator: ast.expr, scope: Mapping[str, Any]) -> bool:

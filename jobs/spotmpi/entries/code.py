@@ -178,7 +178,7 @@ class _Reader:
         if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             tree.decorator_list = [each for each in tree.decorator_list if not _is_own(each, scope)]
         for attribute, each, expression in values_by_name(value, tree):
-            if not _shows(expression, each) and (is_data(each) or self.has_code(each)):
+            if not _shows(expression, each, scope) and (is_data(each) or self.has_code(each)):
                 self.use(each, f"{name}.{attribute}")
         self._take(name, module, tree, scope)
 
@@ -355,10 +355,12 @@ def _version(package: str) -> str:
         return ", ".join(importlib.metadata.version(each) for each in sorted({*found})) or "unknown"
 
 
-def _shows(expression: ast.expr | None, value: Any) -> bool:
-    """Whether the source of an expression says what *value* is: a literal that nobody has replaced or changed."""
+def _shows(expression: ast.expr | None, value: Any, scope: Mapping[str, Any]) -> bool:
+    """Whether the source of an expression says what *value* is: a literal, or a global, that nobody has replaced."""
     if expression is None:
         return False
+    if isinstance(expression, ast.Name | ast.Attribute):
+        return _named(expression, scope) is value
     try:
         return token(ast.literal_eval(expression), "") == token(value, "")
     except (ValueError, TypeError, InputError):
@@ -367,12 +369,12 @@ def _shows(expression: ast.expr | None, value: Any) -> bool:
 
 def _is_own(decorator: ast.expr, scope: Mapping[str, Any]) -> bool:
     """Whether a decorator is one of spotmpi, whose options, such as a number of workers, are no code."""
-    node: ast.expr = decorator.func if isinstance(decorator, ast.Call) else decorator
-    chain: list[str] = []
-    while isinstance(node, ast.Attribute):
-        chain.insert(0, node.attr)
-        node = node.value
-    value = scope.get(node.id) if isinstance(node, ast.Name) else None
-    for name in chain:
-        value = getattr(value, name, None)
+    value = _named(decorator.func if isinstance(decorator, ast.Call) else decorator, scope)
     return module_of(value).partition(".")[0] == "spotmpi"
+
+
+def _named(node: ast.expr, scope: Mapping[str, Any]) -> Any:
+    """What a name, or the attributes of one, is in *scope*; `MISSING` without it, and for other expressions."""
+    if isinstance(node, ast.Attribute):
+        return getattr(_named(node.value, scope), node.attr, MISSING)
+    return scope.get(node.id, MISSING) if isinstance(node, ast.Name) else MISSING

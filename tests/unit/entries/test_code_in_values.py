@@ -292,6 +292,26 @@ def test_the_digest_is_that_of_another_process_with_another_hash_seed(modules: M
     assert found.stdout.strip() == digest(modules), found.stderr
 
 
+def test_what_the_source_shows_is_not_taken_again_by_its_value(modules: Modules) -> None:
+    """Or each default would be named twice in what differs, and the keys of all such code would have changed."""
+    modules.write(
+        rates="FAST = 2.0\n",
+        sets="""
+import rates
+SLOW = [1]
+class Settings:
+    rate = 1
+    steps = SLOW
+    fast: float = rates.FAST
+def scale(x, by=SLOW, fast=rates.FAST, *, of=3, more=(1, -2)):
+    return x, Settings
+def build(raw):
+    return scale(raw)
+""",
+    )
+    assert {*code_module.identify(modules.load().build).values} == {"sets.SLOW", "rates.FAST"}
+
+
 def test_an_object_that_leads_to_itself_ends(modules: Modules) -> None:
     write(
         modules,

@@ -19,6 +19,8 @@ model(torch.randn(4, 3)).sum().backward()
 optimizer.step()
 kinds = [torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.bool, torch.complex64, torch.uint8]
 tensors = {str(kind): torch.tensor([[1, 0, 2]]).to(kind) for kind in kinds}
+complex_ = tensors["torch.complex64"] * (1 + 2j)
+tensors |= {"conjugate": complex_.conj(), "negative": complex_.conj().imag}
 tensors |= {"scalar": torch.tensor(1.5), "empty": torch.empty(0, 3), "strided": torch.arange(6).reshape(2, 3).T}
 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "tensors": tensors}
 data = bytearray(b"".join(encode(state)))
@@ -42,6 +44,15 @@ optimizer.load_state_dict(again["optimizer"])
 by_library = load(bytes(data))
 assert torch.equal(by_library["model/0.weight"], state["model"]["0.weight"])
 assert by_library["tensors/torch.bfloat16"].dtype == torch.bfloat16
+for lost in (torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr(), torch.empty(2, device="meta"),
+             torch.quantize_per_tensor(torch.eye(2), 0.1, 0, torch.qint8)):
+    try:
+        encode({"model": {"weight": lost}})
+    except TypeError as error:
+        expected = f"model/weight of a checkpoint's state is a sparse, quantized, nested or meta tensor of {lost.dtype}"
+        assert expected in str(error), error
+    else:
+        raise AssertionError(lost)
 print("equal")
 """
 

@@ -328,12 +328,15 @@ class AttemptHistory:
         return {**work, "machine": machine} if machine else work
 
     def _lost_iterations(self, progress: Progress) -> int | None:
-        """Iterations of the previous attempt that this one has to repeat; None for a first attempt."""
-        before = self.attempts[-1]["last_iteration"] if self.attempts else None
+        """Iterations of earlier attempts that this one has repeated; None where it or they have none."""
+        known = [each.get("last_iteration") for each in self.attempts]
+        before = next((each for each in reversed(known) if each is not None), None)
+        if before is None or progress.first_iteration is None:
+            return None
         start = progress.resumed
         if start is None:  # a program need not report where it resumes
-            start = (progress.first_iteration or 1) - 1
-        return None if before is None else max(before - start, 0)
+            start = progress.first_iteration - 1
+        return max(before - start, 0)
 
 
 def read_attempts(folder: str, iterations: bool = True) -> list[AttemptRecord]:

@@ -55,7 +55,7 @@ class AttemptRecord(_AttemptBase, total=False):
     first_iteration_time: Optional[float]  # Unix seconds
     start: Optional[float]  # seconds until then for which it had had its nodes, by a clock that nobody sets
     checkpoint_iteration: Optional[int]
-    lost_iterations: Optional[int]  # that this attempt had to repeat
+    lost_iterations: Optional[int]  # that this attempt has repeated
     hardware: List[Dict[str, Any]]
     context: Dict[str, Any]
     result: Dict[str, Any]

@@ -210,14 +210,14 @@ def _build_parts(
         try:
             with _pool(request, len(missing)) as pool:
                 try:
-                    _map(pool, part_files.build, missing, built)
+                    _map(pool, part_files.build, missing, built, len(request.tasks))
                     _require_same(request, store, built, pool)
                 finally:
                     spent = pool.summary().cost
                     cost = cost if spent is None else (cost or 0.0) + spent
             return built, pool.id or None, cost
         except PoolLost as error:
-            cause = f"{str(error).partition(';')[0]} ({_complete(missing)})"
+            cause = f"{str(error).partition(';')[0]} ({_complete(missing, len(request.tasks))})"
             if request.dataset.settings.pool is not None or lost == _MAX_LOSSES:
                 raise SpotmpiError(f"{request.reference} is not built: {cause}; call it again") from error
             print_message(f"{cause}: another one builds the others")
@@ -300,8 +300,10 @@ def _pool(request: _Request, count: int) -> Iterator[Any]:
         yield pool
 
 
-def _map(pool: Any, function: Any, tasks: Sequence[Task], results: dict[str, list[part_files.Record]]) -> None:
-    """Add to *results* the files of each part by its key that it does not have.
+def _map(
+    pool: Any, function: Any, tasks: Sequence[Task], results: dict[str, list[part_files.Record]], total: int
+) -> None:
+    """Add to *results* the files of each part by its key that it does not have, of *total* parts of the data set.
 
     A call that a pool gives up, since it lost its worker again and again, is sent again after the others.
 
@@ -326,13 +328,14 @@ def _map(pool: Any, function: Any, tasks: Sequence[Task], results: dict[str, lis
             reason = str(error).partition("\n")[0] or type(error).__name__
             kind = "" if type(error).__module__.startswith("spotmpi.") else f"{type(error).__name__}: "
             raise SpotmpiError(
-                f"{failed.dataset.name} failed for {failed.stem}: {kind}{reason} ({_complete(tasks)})"
+                f"{failed.dataset.name} failed for {failed.stem}: {kind}{reason} ({_complete(tasks, total)})"
             ) from error
 
 
-def _complete(tasks: Sequence[Task]) -> str:
-    kept = sum(part_files.complete(task) is not None for task in tasks)
-    return f"{kept} of {len(tasks)} parts are kept"
+def _complete(tasks: Sequence[Task], total: int) -> str:
+    """How many of *total* parts are complete: those that had not to be built, and those of *tasks* that are now."""
+    kept = total - len(tasks) + sum(part_files.complete(task) is not None for task in tasks)
+    return f"{kept} of {total} parts are kept"
 
 
 def _require_same(request: _Request, store: Store, built: dict[str, list[part_files.Record]], pool: Any) -> None:
@@ -341,7 +344,7 @@ def _require_same(request: _Request, store: Store, built: dict[str, list[part_fi
     tasks = sorted((task for task in request.tasks if task.key in built), key=lambda task: task.key)
     chosen = tasks[: -int(-share * len(tasks) // 1)] if share > 0 else []
     again: dict[str, list[part_files.Record]] = {}
-    _map(pool, part_files.rebuild, chosen, again)
+    _map(pool, part_files.rebuild, chosen, again, len(request.tasks))
     for task in chosen:
         if again[task.key] != built[task.key]:
             store.storage.remove(f"{DATASET}/{request.reference.name}/{PARTS}/{request.reference.key}")

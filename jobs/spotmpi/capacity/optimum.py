@@ -25,9 +25,10 @@ def optimum(job: Job, market: Market, starts: NDArray[np.int64], leftover: float
 
 
 def _cell(step: float, job: Job) -> float:
-    """Seconds of work in a cell, which divides the work; ticks and starts too, where that is not too fine."""
-    common = math.gcd(round(step), round(job.overhead), round(job.work))
-    whole = common >= step / 12 and job.work % common == job.overhead % common == step % common == 0
+    """Seconds of work in a cell, which divides the work; what is done in a tick and a start too, if not too fine."""
+    done = [job.work, *(seconds * speed for seconds in (step, job.overhead) for speed in job.speeds)]
+    common = math.gcd(*(round(each) for each in done))
+    whole = common >= step / 12 and all(each % common == 0 for each in done)
     return float(common) if whole else job.work / math.ceil(max(job.work / step * 10, 20))
 
 

@@ -45,7 +45,7 @@ def without_choice(spec: JobSpec, now: datetime) -> list[Problem]:
     job, missing = job_of(spec, now)
     if missing or job.work <= job.deadline:
         return []
-    remedy = f"the work alone takes {hours(job.work)}: set at least that, or use more nodes"
+    remedy = f'the work alone takes {hours(job.work)}: set at least "{_minutes(job.work)}", or use more nodes'
     return [Problem("capacity.deadline", hours(job.deadline), remedy)]
 
 
@@ -61,12 +61,18 @@ def problems(job: Job, on_demand_price: float | None) -> Iterator[Problem]:
     if job.deadline < shortest:
         remedy = (
             f"on-demand nodes need {hours(shortest)} ({hours(job.work)} of work and {hours(job.overhead)} for a "
-            f"start): set at least {hours(shortest)}, or allow more nodes"
+            f'start): set at least "{_minutes(shortest)}", or allow more nodes'
         )
         yield Problem("capacity.deadline", hours(job.deadline), remedy)
     if job.budget is not None and on_demand_price is not None and job.budget < job.on_demand_cost(on_demand_price):
+        cost = math.ceil(100 * job.on_demand_cost(on_demand_price)) / 100
         remedy = (
-            f"on-demand nodes for all of the work cost ${job.on_demand_cost(on_demand_price):.2f}, so the "
+            f"on-demand nodes for all of the work cost ${cost:.2f}, so the "
             f'deadline cannot be kept for certain: raise it to that, or set market = "spot", which may be late'
         )
         yield Problem("capacity.budget", job.budget, remedy)
+
+
+def _minutes(seconds: float) -> str:
+    """A time as specs write it, in whole minutes that suffice."""
+    return f"{-int(-seconds // 60)}m"

@@ -6,12 +6,14 @@ The same state gives the same bytes.
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
-from typing import Any, Dict, List, NamedTuple, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from spotmpi.checkpoint.device import DeviceArray, copy_on_device
 
+_EXTENDED = "ml_dtypes"  # the package of types that NumPy does not have
 _METADATA, _TREE = "__metadata__", "spotmpi"
 # The types that the format has names for; others are stored as bytes, and their own names are in the structure.
 _KINDS = {
@@ -82,14 +84,18 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
         entry = _entry(value.dtype.name, value.shape, value, value.dtype.itemsize)
         return {"array": _add(entry, path, entries), "type": value.type, "shape": list(value.shape)}
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
-        if not value.dtype.hasobject:
-            array = numpy.asarray(value, order="C")
+        array = numpy.asarray(value, order="C")
+        type_ = None if _is_masked(value) else _type_name(numpy, array.dtype)
+        if type_ is not None:
             data = memoryview(array.reshape(-1).view(numpy.uint8))
             kind = "array" if isinstance(value, numpy.ndarray) else "scalar"
             name = array.dtype.name if array.dtype.isnative else ""  # the format has no other order of bytes
             entry = _entry(name, array.shape, data, array.dtype.itemsize)
-            return {kind: _add(entry, path, entries), "type": array.dtype.str, "shape": list(array.shape)}
+            return {kind: _add(entry, path, entries), "type": type_, "shape": list(array.shape)}
     elif torch is not None and isinstance(value, torch.Tensor):
+        if value.layout != torch.strided or value.is_quantized or value.is_nested or value.is_meta:
+            raise _unsupported(value, "sparse, quantized, nested or meta tensor", path)
+        value = value.detach().resolve_conj().resolve_neg()
         kind = str(value.dtype).partition(".")[2]
         entry = _entry(kind, tuple(value.shape), copy_on_device(value) or _host_bytes(value), value.element_size())
         return {"tensor": _add(entry, path, entries), "type": kind, "shape": list(value.shape)}
@@ -100,17 +106,43 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
         return {"value": value}
     elif isinstance(value, dict) and all(type(key) in (str, int) for key in value):
         return {"dict": [[key, _flatten(item, (*path, str(key)), entries)] for key, item in value.items()]}
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):  # of named ones, as in optax
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_flatten(item, (*path, str(place)), entries) for place, item in enumerate(value)]}
-    remedy = "save dicts with names or numbers as keys, lists, numbers, text, bytes, arrays of numbers and tensors"
-    raise TypeError("%s of a checkpoint's state is a %s: %s" % ("/".join(path) or "all", type(value).__name__, remedy))
+    raise _unsupported(value, type(value).__name__, path)
+
+
+def _unsupported(value: Any, kind: str, path: Tuple[str, ...]) -> TypeError:
+    """The error for a value that no checkpoint can hold."""
+    remedy = "save dicts with names or numbers as keys, lists, numbers, text, bytes, arrays of numbers, dense tensors"
+    if hasattr(value, "dtype"):
+        kind = "%s of %s" % (kind, value.dtype)
+    return TypeError("%s of a checkpoint's state is a %s: %s" % ("/".join(path) or "all", kind, remedy))
+
+
+def _is_masked(array: Any) -> bool:
+    masked = sys.modules.get("numpy.ma")
+    return masked is not None and isinstance(array, masked.MaskedArray)
+
+
+def _type_name(numpy: Any, type_: Any) -> Optional[str]:
+    """The name of an array's type, which gives it back; None of one that has none, such as objects and records."""
+    if not type_.hasobject and numpy.dtype(type_.str) == type_:
+        return str(type_.str)
+    return "%s.%s" % (_EXTENDED, type_.name) if type_.type.__module__ == _EXTENDED else None  # as bfloat16 of JAX
+
+
+def _type(numpy: Any, name: str) -> Any:
+    """The type that `_type_name` gave the *name* of."""
+    if name.startswith(_EXTENDED):
+        return numpy.dtype(getattr(importlib.import_module(_EXTENDED), name.partition(".")[2]))
+    return numpy.dtype(name)
 
 
 def _host_bytes(tensor: Any) -> memoryview:
     import torch
 
-    return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return memoryview(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
 def _entry(type_: str, shape: Tuple[int, ...], data: Part, width: int) -> _Entry:
@@ -145,7 +177,7 @@ def _restore(node: Node, header: Dict[str, Any], data: memoryview) -> Any:
         return _tensor(bytearray(data[start:end]), node)
     import numpy
 
-    array = numpy.frombuffer(bytearray(data[start:end]), node["type"]).reshape(node["shape"])
+    array = numpy.frombuffer(bytearray(data[start:end]), _type(numpy, node["type"])).reshape(node["shape"])
     return array if kind == "array" else array[()]
 
 

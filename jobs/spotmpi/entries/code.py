@@ -26,11 +26,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.entries.definitions import definition, names_read, without_docstrings
+from spotmpi.core.errors import InputError, SpotmpiError, input_error
+from spotmpi.entries.definitions import definition, names_read, values_by_name, without_docstrings
 from spotmpi.entries.manifest import Code, digest_of
 from spotmpi.entries.shipped import MISSING, attribute_of, imports_in, is_shipped, shipped_file, with_imports
-from spotmpi.entries.values import PLAIN, CodePickler, fields_of, is_imported, module_of, state_of, token
+from spotmpi.entries.values import PLAIN, CodePickler, fields_of, is_data, is_imported, module_of, state_of, token
 
 _UNKNOWN = (eval, exec, globals, __import__, importlib.import_module, sys.modules)  # by which any code can be used
 _ENVIRONMENT = (os.environ, os.environb, os.getenv, os.getenvb)
@@ -177,6 +177,9 @@ class _Reader:
             return
         if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             tree.decorator_list = [each for each in tree.decorator_list if not _is_own(each, scope)]
+        for attribute, each, expression in values_by_name(value, tree):
+            if not _shows(expression, each, scope) and (is_data(each) or self.has_code(each)):
+                self.use(each, f"{name}.{attribute}")
         self._take(name, module, tree, scope)
 
     def _take(self, name: str, module: str, tree: ast.AST, scope: Mapping[str, Any]) -> None:
@@ -352,14 +355,26 @@ def _version(package: str) -> str:
         return ", ".join(importlib.metadata.version(each) for each in sorted({*found})) or "unknown"
 
 
+def _shows(expression: ast.expr | None, value: Any, scope: Mapping[str, Any]) -> bool:
+    """Whether the source of an expression says what *value* is: a literal, or a global, that nobody has replaced."""
+    if expression is None:
+        return False
+    if isinstance(expression, ast.Name | ast.Attribute):
+        return _named(expression, scope) is value
+    try:
+        return token(ast.literal_eval(expression), "") == token(value, "")
+    except (ValueError, TypeError, InputError):
+        return False
+
+
 def _is_own(decorator: ast.expr, scope: Mapping[str, Any]) -> bool:
     """Whether a decorator is one of spotmpi, whose options, such as a number of workers, are not code."""
-    node: ast.expr = decorator.func if isinstance(decorator, ast.Call) else decorator
-    chain: list[str] = []
-    while isinstance(node, ast.Attribute):
-        chain.insert(0, node.attr)
-        node = node.value
-    value = scope.get(node.id) if isinstance(node, ast.Name) else None
-    for name in chain:
-        value = getattr(value, name, None)
+    value = _named(decorator.func if isinstance(decorator, ast.Call) else decorator, scope)
     return module_of(value).partition(".")[0] == "spotmpi"
+
+
+def _named(node: ast.expr, scope: Mapping[str, Any]) -> Any:
+    """What a name, or the attributes of one, is in *scope*; `MISSING` without it, and for other expressions."""
+    if isinstance(node, ast.Attribute):
+        return getattr(_named(node.value, scope), node.attr, MISSING)
+    return scope.get(node.id, MISSING) if isinstance(node, ast.Name) else MISSING

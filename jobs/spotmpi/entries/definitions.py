@@ -64,6 +64,30 @@ def _end(node: ast.Lambda) -> tuple[int, int]:
     return node.body.end_lineno or 0, node.body.end_col_offset or 0
 
 
+def values_by_name(value: Any, tree: ast.AST) -> Iterator[tuple[str, Any, ast.expr | None]]:
+    """The attributes of a class, or the defaults and attributes of a function, with the expression that defined each.
+
+    That is None for what was assigned later. Methods and what else gives its value when it is read are left out.
+    """
+    found, written = dict(vars(value)), dict[str, ast.expr]()
+    if isinstance(tree, ast.ClassDef):
+        for node in tree.body:
+            for target in node.targets if isinstance(node, ast.Assign) else (getattr(node, "target", None),):
+                if isinstance(target, ast.Name) and isinstance(expression := getattr(node, "value", None), ast.expr):
+                    written[target.id] = expression
+    elif isinstance(value, types.FunctionType) and isinstance(
+        tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    ):
+        found.update({f"default {place}": each for place, each in enumerate(value.__defaults__ or ())})
+        found.update({f"default of {name}": each for name, each in (value.__kwdefaults__ or {}).items()})
+        written = {f"default {place}": each for place, each in enumerate(tree.args.defaults)}
+        pairs = zip(tree.args.kwonlyargs, tree.args.kw_defaults, strict=True)
+        written |= {f"default of {each.arg}": default for each, default in pairs if default is not None}
+    for name, each in found.items():
+        if not name.startswith("__") and not hasattr(type(each), "__get__"):
+            yield name, each, written.get(name)
+
+
 def without_docstrings(tree: ast.AST) -> ast.AST:
     """*tree* without the docstrings of its modules, functions and classes."""
     for node in ast.walk(tree):

@@ -26,10 +26,24 @@ def token(value: object, name: str) -> str:
     from dask.tokenize import TokenizationError, tokenize
 
     try:
-        return str(tokenize(value, ensure_deterministic=True))
+        return str(tokenize(_in_order(value), ensure_deterministic=True))
     except (TokenizationError, TypeError, AttributeError, ValueError, RecursionError) as error:
         remedy = "cannot be hashed, so that a change of it would not be noticed: use numbers, text, arrays or functions"
         raise input_error(name, value, remedy) from error
+
+
+def _in_order(value: Any) -> Any:
+    """*value* with pairs in place of its dictionaries: by their order a function may, for one, order columns."""
+    if type(value) is dict:
+        return "dict", [(each, _in_order(value[each])) for each in value]
+    return type(value)(map(_in_order, value)) if type(value) in (list, tuple) else value
+
+
+def is_data(value: Any) -> bool:
+    """Whether a value is a number, text or bytes, or a collection of such."""
+    if isinstance(value, dict):
+        return all(is_data(each) for pair in value.items() for each in pair)
+    return isinstance(value, PLAIN) or (isinstance(value, (list, tuple, set, frozenset)) and all(map(is_data, value)))
 
 
 class CodePickler(pickle.Pickler):

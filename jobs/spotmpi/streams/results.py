@@ -90,11 +90,28 @@ def table_of(results: Any) -> Any:
     except ModuleNotFoundError:
         remedy = 'install spotmpi[streams], add pyarrow to the image, or use write = "jsonl"'
         raise StreamError(f"results cannot be written as Parquet without pyarrow: {remedy}") from None
-    if isinstance(results, (dict, pyarrow.RecordBatch)) or hasattr(results, "__arrow_c_stream__"):
+    if isinstance(results, dict):
+        return pyarrow.table({name: _column(values) for name, values in results.items()})
+    if isinstance(results, pyarrow.RecordBatch) or hasattr(results, "__arrow_c_stream__"):
         return pyarrow.table(results)
     rows = list(results)
     names = dict.fromkeys(name for row in rows for name in row)  # `Table.from_pylist` has those of the first row
     return pyarrow.table({name: [row.get(name) for row in rows] for name in names})
+
+
+def _column(values: Any) -> Any:
+    """A column as pyarrow takes it: a tensor as an array, and one of more than one dimension as lists."""
+    import numpy
+    import pyarrow
+
+    array = numpy.asarray(values) if type(values).__module__ == "torch" else values
+    if not isinstance(array, numpy.ndarray) or array.ndim < 2:
+        return array
+    column = pyarrow.array(array.reshape(-1))
+    for dimension in range(array.ndim - 1, 0, -1):
+        places = numpy.arange(int(numpy.prod(array.shape[:dimension])) + 1) * array.shape[dimension]
+        column = pyarrow.ListArray.from_arrays(pyarrow.array(places, pyarrow.int32()), column)
+    return column
 
 
 def _message(row: Any) -> Message:

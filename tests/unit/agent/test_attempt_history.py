@@ -166,7 +166,8 @@ def test_the_start_is_recorded_with_the_counts_the_machines_and_an_image_that_a_
         (None, None, None, None),
         (50, 40, 41, 10),
         (50, 0, 10, 50),
-        (50, None, None, 50),
+        (50, None, None, None),
+        (50, 40, None, None),
         (50, None, 48, 3),
         (50, None, 51, 0),
         (30, 40, 41, 0),
@@ -179,6 +180,18 @@ def test_the_iterations_between_the_checkpoint_and_the_interruption_are_repeated
     run.attempt(history, INTERRUPTED, iteration=last)
     run.attempt(history, INTERRUPTED, resumed=resumed, first_iteration=first)
     assert [attempt["lost_iterations"] for attempt in history.attempts] == [None, repeated]
+
+
+def test_attempts_without_an_iteration_have_repeated_none_and_the_next_one_repeats_those_before(
+    run: RecordedRun,
+) -> None:
+    """Of a run that was killed while it started again, the report said that it had repeated all of its iterations."""
+    history = run.history()
+    run.attempt(history, INTERRUPTED, iteration=50)
+    for _ in range(2):
+        run.attempt(history, INTERRUPTED)
+    run.attempt(history, INTERRUPTED, resumed=48, first_iteration=49, iteration=60)
+    assert [attempt["lost_iterations"] for attempt in history.attempts] == [None, None, None, 2]
 
 
 def test_failures_and_interruptions_are_repeated_up_to_a_limit_of_their_own(run: RecordedRun) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -58,6 +59,19 @@ def test_cost_range_chance_and_other_policies_are_printed(spec: str) -> None:
     assert lines[-1] == "means of 40 windows in 15 days"
 
 
+@pytest.mark.parametrize("start", ["5m", "100s"])
+def test_what_the_message_says_to_set_is_accepted(spec: str, start: str) -> None:
+    """It said `set at least 8 h 5 min`, which no spec can have, and a cost that was rounded down."""
+    limits = ["--set", f"capacity.overhead={start}", "--price", "0.37", "--on-demand-price", "1.111113"]
+    needed = re.findall(r'set at least "(\S+)"', simulate(spec, "--set", "capacity.deadline=8h", *limits).stderr)
+    dollars = re.findall(r"cost \$(\S+), so", simulate(spec, "--set", "capacity.budget=9", *limits).stderr)
+    code, _, errors = simulate(
+        spec, "--set", f"capacity.deadline={needed[0]}", "--set", f"capacity.budget={dollars[0]}", *limits
+    )
+
+    assert (code, errors) == (0, "")
+
+
 def test_json_has_the_same_figures_and_a_seed_gives_the_same_windows(spec: str) -> None:
     first, again, other = (json.loads(simulate(spec, "--json", "--seed", seed).stdout) for seed in ("1", "1", "2"))
     assert first == again != other
@@ -83,7 +97,7 @@ def test_all_that_is_missing_or_impossible_is_said_at_once(spec: str) -> None:
     assert "capacity.zones = 'moon-1a': no trace of it; the traces are of asia-south2-b" in errors
     assert "capacity.deadline = '7 h': on-demand nodes need 8 h 5 min" in errors
     errors = simulate(spec, "--set", "capacity.budget=9").stderr
-    assert "capacity.budget = 9.0: on-demand nodes for all of the work cost $1334.16" in errors
+    assert "capacity.budget = 9.0: on-demand nodes for all of the work cost $1334.17" in errors
     nothing = Path(spec).with_name("empty.toml")
     nothing.write_text('command = ["true"]\nnodes = 99\n')
     errors = simulate(str(nothing), "--windows", "0").stderr

@@ -81,7 +81,8 @@ def test_a_job_for_spot_nodes_alone_ends_when_its_budget_is_spent() -> None:
 
 def _exhaustive(job: Job, market: Market, ticks: int) -> float:
     """The least dollars of all sequences of modes."""
-    sequences = np.array(list(itertools.product(range(2 + len(market.pools)), repeat=ticks)))  # a window each
+    kinds = 1 + len(market.pools) * len(job.sizes)  # on-demand nodes in one size
+    sequences = np.array(list(itertools.product(range(1 + kinds), repeat=ticks)))  # a window each
     windows, modes = np.arange(len(sequences)), iter(sequences.T)
 
     def follow(moment: Moment) -> Indices:
@@ -99,6 +100,20 @@ def test_the_optimum_is_the_least_of_all_sequences(overhead: float) -> None:
         market = described(*random.choice([0, 1], (2, 5), p=[0.4, 0.6]), on_demand=2.5)
         market = replace(market, price=random.choice(np.array([0.5, 1.0, 2.0]), (2, 5)))
         job = Job(1500.0, 3000.0, overhead=overhead)
+        assert optimum(job, market, ZERO)[0] == pytest.approx(_exhaustive(job, market, 5), rel=1e-5)
+
+
+@pytest.mark.parametrize("overhead", [300.0, 600.0])
+@pytest.mark.parametrize("speeds", [(0.5, 1.0), (0.25, 0.75)])
+def test_the_optimum_of_several_sizes_is_the_least_of_all_sequences(
+    overhead: float, speeds: tuple[float, float]
+) -> None:
+    """It was more, up to five times, where a tick of fewer nodes is not a whole number of cells."""
+    random = np.random.default_rng(5)
+    job = Job(600.0 * speeds[-1], 3000.0, (1, 2), speeds, overhead)
+    for _ in range(4):
+        market = described([1] * 5, random.choice([0, 1, 2], 5, p=[0.2, 0.3, 0.5]).tolist(), on_demand=99.0)
+        market = replace(market, price=random.choice(np.array([0.5, 1.0, 2.0]), (2, 5)))
         assert optimum(job, market, ZERO)[0] == pytest.approx(_exhaustive(job, market, 5), rel=1e-5)
 
 

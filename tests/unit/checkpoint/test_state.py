@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -12,6 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from spotmpi.checkpoint.state import bytes_of, decode, encode
+
+
+class Moments(NamedTuple):
+    """As the states of optimizers in optax are."""
+
+    first: int
+    second: int
+
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=8)
 ARRAYS = arrays.arrays(
@@ -61,6 +70,15 @@ def test_numbers_in_the_other_order_of_bytes_are_no_numbers_for_other_readers() 
     assert b'"dtype":"U8","shape":[8]' in data and equal(decode(data), {"a": array})
 
 
+@pytest.mark.parametrize("kind", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4])
+def test_arrays_of_the_types_that_jax_adds_come_back_as_such(kind: Any) -> None:
+    array = np.arange(4).reshape(2, 2).astype(kind)
+    data = data_of({"a": array, "scalar": array[1, 1]})
+
+    assert equal(decode(data), {"a": array, "scalar": array[1, 1]})
+    assert (b'"dtype":"BF16","shape":[2,2]' in data) == (kind is ml_dtypes.bfloat16)
+
+
 @given(st.lists(ARRAYS, min_size=1, max_size=5))
 @example([np.array("", "<U3"), np.array(0)])
 def test_the_bytes_are_a_safetensors_file(values: list[Any]) -> None:
@@ -103,6 +121,9 @@ def test_an_array_is_taken_as_it_is_in_memory_whatever_its_strides() -> None:
         ({"words": np.array(["a", None])}, "words of a checkpoint's state is a ndarray"),
         ({("a", "b"): 1}, "all of a checkpoint's state is a dict: save dicts with names or numbers as keys"),
         ([{1, 2}], "0 of a checkpoint's state is a set"),
+        ({"rows": np.zeros(2, [("a", "i4")])}, r"rows of a checkpoint's state is a ndarray of \[\('a', '<i4'\)\]"),
+        ({"known": np.ma.array([1, 2], mask=[False, True])}, "known of a checkpoint's state is a MaskedArray of int64"),
+        ({"adam": Moments(1, 2)}, "adam of a checkpoint's state is a Moments: save dicts"),
     ],
 )
 def test_what_cannot_be_saved_is_named_with_its_place(state: Any, message: str) -> None:

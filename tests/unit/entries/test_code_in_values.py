@@ -202,6 +202,49 @@ COUNTS = {
         """,
         [('Table("a")', 'Table("b")')],
     ),
+    "attributes of classes and functions that are assigned or changed later, and defaults": (
+        """
+        import functools
+        class Settings:
+            rate = 1
+            steps: dict = {}
+            names = {"b", "a"}
+        Settings.rate = 2
+        Settings.more = [3]
+        Settings.steps["first"] = 4
+        def change(x):
+            return x + 5
+        Settings.steps["second"] = change
+        def scale(x, by=6, *, of=7):
+            return x * by / of / scale.unit
+        scale.unit = 8
+        def shift(x, by=9, *, of=0):
+            return x + by
+        shift.__defaults__ = (10,)
+        shift.__kwdefaults__ = {"of": 11}
+        def build(raw):
+            return Settings.rate, Settings.steps, scale(raw), shift(raw)
+        """,
+        [
+            ("rate = 2", "rate = 1"),
+            ("[3]", "[0]"),
+            ('"] = 4', '"] = 5'),
+            ("x + 5", "x + 6"),
+            ("by=6", "by=7"),
+            ("of=7", "of=8"),
+            ("unit = 8", "unit = 9"),
+            ("(10,)", "(9,)"),
+            ("11}", "0}"),
+        ],
+    ),
+    "the order of a dictionary, as of columns": (
+        """
+        columns = [{"a": 1, "b": 2}]
+        def build(raw):
+            return {**columns[0]}
+        """,
+        [('"a": 1, "b": 2', '"b": 2, "a": 1')],
+    ),
     "a mark": (
         """
         MISSING = object()
@@ -247,6 +290,26 @@ def test_the_digest_is_that_of_another_process_with_another_hash_seed(modules: M
     environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(modules.folder)}
     found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert found.stdout.strip() == digest(modules), found.stderr
+
+
+def test_what_the_source_shows_is_not_taken_again_by_its_value(modules: Modules) -> None:
+    """Or each default would be named twice in what differs, and the keys of all such code would have changed."""
+    modules.write(
+        rates="FAST = 2.0\n",
+        sets="""
+import rates
+SLOW = [1]
+class Settings:
+    rate = 1
+    steps = SLOW
+    fast: float = rates.FAST
+def scale(x, by=SLOW, fast=rates.FAST, *, of=3, more=(1, -2)):
+    return x, Settings
+def build(raw):
+    return scale(raw)
+""",
+    )
+    assert {*code_module.identify(modules.load().build).values} == {"sets.SLOW", "rates.FAST"}
 
 
 def test_an_object_that_leads_to_itself_ends(modules: Modules) -> None:

@@ -534,7 +534,7 @@ def test_all_problems_of_a_deadline_come_before_anything_is_started(
     assert [str(each) for each in caught.value.problems] == [
         "price = 3.0: is one price for all markets, by which none is better: give capacity.prices for each node group",
         "capacity.deadline = '20 h': on-demand nodes need 20 h 5 min (20 h of work and 5 min for a start): set at "
-        "least 20 h 5 min, or allow more nodes",
+        'least "1205m", or allow more nodes',
         "capacity.zones = 'us-east-1b': the environment has nodes in us-east-1a: use one of these, or add it to "
         "`zones` of its stack",
         "capacity.market = 'auto': the deadline needs an on-demand group that the run fits, and there is none: add one "
@@ -558,5 +558,5 @@ def test_all_problems_of_a_deadline_come_before_anything_is_started(
 def test_on_a_machine_with_all_nodes_a_deadline_is_checked_against_the_work_and_there_is_nothing_to_choose() -> None:
     spec = {"command": ["true"], "launcher": "none", "capacity": {"deadline": "30h", "work": "20h"}}
     assert any("nothing to choose" in note for note in spotmpi.plan_run(spec)["notes"])
-    with pytest.raises(InputError, match=r"capacity.deadline = '10 h': the work alone takes 20 h: set at least that"):
+    with pytest.raises(InputError, match=r"capacity.deadline = '10 h': the work alone takes 20 h: set at least"):
         spotmpi.plan_run(spec, ["capacity.deadline=10h"])

@@ -83,6 +83,25 @@ def test_columns_of_arrays_are_written_as_rows(tmp_path: Path) -> None:
     assert files.missing(range(2, 5)) == [2, 4]
 
 
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 2), (2, 0), (2, 3, 0), (0, 3)])
+def test_an_array_of_more_than_one_dimension_has_a_list_in_each_row(
+    tmp_path: Path, kind: str, shape: tuple[int, ...]
+) -> None:
+    """As the probabilities of classes are: Parquet refused them, with `only handle 1-dimensional arrays`."""
+    array = np.arange(np.prod(shape)).reshape(shape)[:, ::-1]
+    masked = np.ma.array(array, mask=array == 1)
+    write(ResultFiles(tmp_path, kind), kind, {"p": array, "masked": masked}, 0)
+    file = tmp_path / f"results-00000000.{kind}"
+    if kind == "parquet":
+        rows = pyarrow.parquet.read_table(file).to_pylist()
+    else:
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+
+    assert [row["p"] for row in rows] == array.tolist()
+    assert [row["masked"] for row in rows] == masked.tolist()
+
+
 def test_files_of_a_batch_are_a_folder_that_a_replay_replaces(tmp_path: Path) -> None:
     files = ResultFiles(tmp_path, "files")
     write(files, "files", {"a.png": b"1", "old.txt": "2"}, 3)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from . import protocol
 _MCA = ("mca", "gmca", "omca", "prtemca", "pmixmca")
 
 PORT = "{spotmpi-port}"  # replaced by a port when the attempt starts
+LOCAL_RANKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "local_ranks.py")
 POOL_SCHEDULER, POOL_WORKER = "spotmpi.programs.pool.scheduler", "spotmpi.programs.pool.worker"
 
 
@@ -188,18 +190,17 @@ def hostfile(hosts: list[str], slots: int) -> str:
 
 
 def _torchrun(start: Start) -> list[str]:
-    """The torchrun arguments of one node; rendezvous is on node 0's address."""
+    """What starts the ranks of one node in place of torchrun, which would import torch; rendezvous is on node 0."""
     return [
         start.python,
-        "-m",
-        "torch.distributed.run",
+        "-I",
+        "-S",
+        LOCAL_RANKS,
         "--nnodes=%d" % start.nodes,
         "--node-rank=%d" % start.node,
         "--nproc-per-node=%d" % start.slots,
         "--master-addr=%s" % start.address,
         "--master-port=%s" % PORT,
-        "--max-restarts=0",
-        "--no-python",
     ]
 
 

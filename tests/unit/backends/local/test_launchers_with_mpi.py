@@ -87,7 +87,7 @@ def fake(start: dict[str, Any], **more: Any) -> dict[str, Any]:
 def launcher(run: str) -> list[int]:
     """The process ids of the run's launchers."""
     modules = "|".join(each.module for each in launchers.LAUNCHERS.values() if each.module)
-    words = re.compile(rf"prterun|\bmpirun |-m ({modules})\.")
+    words = re.compile(rf"prterun|\bmpirun |/local_ranks\.py |-m ({modules})\.")
     return wait_until(
         lambda: [pid for pid, command in processes.of_run(run).items() if words.search(command.split(" -c ")[0])]
     )
@@ -352,3 +352,28 @@ def daemons_of(agent: Path) -> list[int]:
             if program.endswith("/prted") and str(agent) in arguments:
                 candidates.append(int(folder.name))
     return candidates
+
+
+OF_A_START = ("RUN_ID", "ERROR_FILE", "USE_AGENT_STORE", "SIGNALS_TO_HANDLE")
+
+
+def test_ranks_have_the_variables_that_torchrun_sets(tmp_path: Path) -> None:
+    """It (torch 2.15) also names a file for errors and its own signals, and serves the store of the ranks itself."""
+    left_out = {f"TORCHELASTIC_{name}" for name in OF_A_START}
+    (tmp_path / "train.py").write_text("import json, os; print('variables', json.dumps(dict(os.environ)), flush=True)")
+    python = str(prepare("pytorch") / "bin" / "python")
+    environment = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
+
+    def ranks(start: list[str], *options: str) -> list[dict[str, str]]:
+        command = [*start, *options, python, "train.py"]
+        output = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        shown = [json.loads(line.removeprefix("variables ")) for line in output.stdout.splitlines()]
+        own = [{key: value for key, value in each.items() if key not in left_out} for each in shown]
+        return sorted(own, key=lambda each: each["RANK"])
+
+    own = launchers.LAUNCHERS["torchrun"].arguments(launchers.Start(nodes=1, slots=2, python=python))
+    by_us = ranks([part.replace(launchers.PORT, "29511") for part in own])
+    options = ["--nnodes=1", "--node-rank=0", "--nproc-per-node=2", "--master-addr=127.0.0.1", "--master-port=29511"]
+    by_torchrun = ranks([python, "-m", "torch.distributed.run", *options], "--max-restarts=0", "--no-python")
+
+    assert len(by_us) == 2 and by_us == by_torchrun

@@ -61,6 +61,7 @@ class Launcher(NamedTuple):
     parallel: bool = True  # whether it starts more than one rank on a node
     mpi: bool = False  # needs Open MPI's mpirun; its arguments choose MPI's transport
     module: str | None = None  # the module of Python that it is part of, where it is started by python3
+    preload: Sequence[str] = ()  # what its ranks import, which `spotmpi init` names
     requirement: str | None = None  # the package that brings it, as locks of images name it
     tags: bool = True  # whether it marks the lines of ranks; else the rank wrapper does
     script: str | None = None  # a pattern of what scripts that need it contain
@@ -249,6 +250,7 @@ def _plain_environment(start: Start) -> dict[str, str]:
     }
 
 
+_OF_DDP = ("torch", "torch._dynamo")  # DistributedDataParallel imports the latter when it is made, which takes a second
 # A script is started by the last one that recognizes it, and alone without one.
 LAUNCHERS = {
     "mpirun": Launcher(
@@ -265,6 +267,7 @@ LAUNCHERS = {
         requirement="torch",
         tags=False,
         script=r"torch\.distributed|init_process_group|DistributedDataParallel",
+        preload=_OF_DDP,
     ),
     "accelerate": Launcher(
         _accelerate,
@@ -272,6 +275,7 @@ LAUNCHERS = {
         requirement="accelerate",
         tags=False,
         script=r"^\s*(import|from)\s+accelerate\b",
+        preload=(*_OF_DDP, "accelerate"),
         # Without a GPU its ranks would not find each other, and train alone (accelerate 1.15).
         without_gpu={"ACCELERATE_USE_CPU": "true"},
     ),

@@ -65,7 +65,10 @@ def limits(spec: JobSpec) -> Limits:
 
 
 # What the programs of an image import beside their own module, when they start.
-_IMPORTED_LATER = {"chainermn": ["mpi4py.MPI", "chainermn.communicators.mpi_communicator_base"]}
+_IMPORTED_LATER = {
+    "chainermn": ["mpi4py.MPI", "chainermn.communicators.mpi_communicator_base"],
+    "pytorch": ["torch._dynamo"],  # by DistributedDataParallel
+}
 
 
 def preload(spec: JobSpec) -> list[str]:

@@ -129,15 +129,20 @@ def _for_script(script: str, text: str) -> tuple[str, frozenset[str]]:
     launcher = matches[-1] if matches else "none"
     if image and launcher not in launchers_of(image):
         image = None
+    preload = list(LAUNCHERS[launcher].preload)
     settings = [
         (f'image = "{image}"', "locked requirements; leave out for this machine's own software") if image else None,
         (f"command = {_inline(['python' if image else 'python3', script])}", "with its arguments"),
         (f'launcher = "{launcher}"', f"or {', '.join(name for name in LAUNCHERS if name != launcher)}"),
         ("nodes = 1", ""),
         (f"slots = {2 if LAUNCHERS[launcher].parallel else 1}", "processes per node"),
+        (f"preload = {_inline(preload)}", "imported once per node: attempts start within a second")
+        if preload
+        else None,
     ]
     lines = [f"{line:<25} # {about}\n" if about else f"{line}\n" for line, about in filter(None, settings)]
-    return "".join(lines), _SCRIPT_KEYS | {"launcher"} | ({"image"} if image else frozenset())
+    more = {"launcher"} | ({"image"} if image else set()) | ({"preload"} if preload else set())
+    return "".join(lines), _SCRIPT_KEYS | more
 
 
 def _table(name: str, model: type[BaseModel]) -> str:

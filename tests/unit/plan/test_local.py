@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import launch
+from spotmpi.agent import launch, launchers
 from spotmpi.core import names
 from spotmpi.core.errors import InputError
 from spotmpi.plan.local import Machine, local_plan, preview
@@ -106,6 +106,7 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
 def checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent's folder, which the rank wrapper is run from."""
     monkeypatch.setattr(launch, "RANK_WRAPPER", "/checkout/jobs/spotmpi/agent/rank_wrapper.py")
+    monkeypatch.setattr(launchers, "LOCAL_RANKS", "/checkout/jobs/spotmpi/agent/local_ranks.py")
 
 
 def commands(values: dict[str, Any], machine: Machine) -> list[list[str]]:

@@ -43,6 +43,8 @@ def test_a_spec_for_a_script_fits_what_the_script_imports(
     assert "registry.example" not in written.partition("[kubernetes]")[0]
     assert spec.command == ["python" if image else "python3", str(script)] and spec.program is None
     assert (spec.image, spec.launcher, spec.slots, spec.nodes) == (image, launcher, slots, 1)
+    of_ddp = {"torchrun": ["torch", "torch._dynamo"], "accelerate": ["torch", "torch._dynamo", "accelerate"]}
+    assert spec.preload == of_ddp.get(launcher)
 
 
 def test_a_file_that_cannot_be_written_whole_does_not_exist(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ _MCA = ("mca", "gmca", "omca", "prtemca", "pmixmca")
 
 PORT = "{spotmpi-port}"  # replaced by a port when the attempt starts
 LOCAL_RANKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "local_ranks.py")
+PIPELINE_MODULES = ["spotmpi.streams.rank", "distributed"]  # that a pipeline's ranks import, by default
 POOL_SCHEDULER, POOL_WORKER = "spotmpi.programs.pool.scheduler", "spotmpi.programs.pool.worker"
 
 

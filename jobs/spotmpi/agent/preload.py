@@ -40,7 +40,8 @@ def of_workers(plan: RunPlan, folder: str, python: str) -> Dict[str, ForkServer]
     """The servers of a pool's or stream's processes by the roles of its workers; that of `WORKER` forks its scheduler.
 
     Roles with the same variables share one: libraries of mathematics read the number of threads when they are imported.
-    It is that of the ranks as well, where they are modules that the same interpreter runs.
+    It is that of a pipeline's ranks as well, where the same interpreter runs them: others import what workers may not
+    have, such as MPI, which is initialized in each fork.
     """
     servers: List[ForkServer] = []
     found: Dict[str, ForkServer] = {}
@@ -50,7 +51,8 @@ def of_workers(plan: RunPlan, folder: str, python: str) -> Dict[str, ForkServer]
         same = next((each for each in servers if each.environment == own), None)
         if same is None:
             modules = [launchers.POOL_WORKER, *([] if servers else [launchers.POOL_SCHEDULER])]
-            if ranks is not None and not own and ranks.command[:2] == [python, "-m"]:
+            of_pipeline = ranks is not None and ranks.modules == launchers.PIPELINE_MODULES
+            if ranks is not None and of_pipeline and not own and ranks.command[:2] == [python, "-m"]:
                 same = ranks._replace(modules=[*ranks.modules, *modules])
             else:
                 path = os.path.join(folder, "fork-%d.sock" % len(servers))

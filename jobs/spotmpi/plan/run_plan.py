@@ -79,7 +79,7 @@ def preload(spec: JobSpec) -> list[str]:
         from spotmpi.streams.order import CONSUMER  # few runs have one
 
         if tuple(spec.command or ())[1:3] == CONSUMER:
-            return [CONSUMER[1], "distributed"]
+            return list(launchers.PIPELINE_MODULES)
     if spec.program is None or spec.image is None:
         return []
     return [names.program_module(spec.image, spec.program), *_IMPORTED_LATER.get(spec.image, [])]

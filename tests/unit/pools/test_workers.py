@@ -303,28 +303,29 @@ def test_workers_of_roles_with_the_same_variables_share_a_fork_server_and_the_fi
 
 
 @pytest.mark.parametrize(
-    ("command", "threads", "shares"),
+    ("command", "threads", "modules", "shares"),
     [
-        (["/usr/bin/python3", "-m", "spotmpi.streams.rank"], "1", True),
-        (["/usr/bin/python3", "-m", "spotmpi.streams.rank"], "4", False),
-        (["python3", "-m", "spotmpi.streams.rank"], "1", False),
-        (["/usr/bin/python3", "train.py"], "1", False),
+        (["/usr/bin/python3", "-m", "spotmpi.streams.rank"], "1", launchers.PIPELINE_MODULES, True),
+        (["/usr/bin/python3", "-m", "spotmpi.streams.rank"], "4", launchers.PIPELINE_MODULES, False),
+        (["/usr/bin/python3", "-m", "spotmpi.streams.rank"], "1", ["mpi4py.MPI"], False),
+        (["python3", "-m", "spotmpi.streams.rank"], "1", launchers.PIPELINE_MODULES, False),
+        (["/usr/bin/python3", "train.py"], "1", launchers.PIPELINE_MODULES, False),
     ],
 )
-def test_workers_share_the_fork_server_of_ranks_that_have_their_interpreter_and_variables(
-    command: list[str], threads: str, shares: bool
+def test_workers_share_the_fork_server_of_the_ranks_of_a_pipeline_with_their_interpreter_and_variables(
+    command: list[str], threads: str, modules: list[str], shares: bool
 ) -> None:
     gang = {"name": NODE, "restart": "gang", "command": command, "environment": {}}
     role = {"name": WORKER, "restart": "each", "environment": {"OMP_NUM_THREADS": "1"}}
     environment = {"OMP_NUM_THREADS": threads}
-    plan: Any = {"roles": [gang, role], "environment": environment, "preload": ["numpy"]}
+    plan: Any = {"roles": [gang, role], "environment": environment, "preload": modules}
 
     server = preload.of_workers(plan, "/work", "/usr/bin/python3")[WORKER]
 
     ranks = preload.of_ranks(plan, "/work")
     own = [launchers.POOL_WORKER, launchers.POOL_SCHEDULER]
     assert ranks is not None and (server.path == ranks.path) == shares
-    assert server.modules == (["numpy", *own] if shares else own)
+    assert server.modules == ([*modules, *own] if shares else own)
 
 
 def test_what_calls_wrote_stays_when_the_process_of_their_worker_is_started_again(

@@ -202,9 +202,8 @@ def _worker_forks(context: AgentContext, location: Location, environment: Dict[s
     from . import preload  # other runs do without
 
     found: Dict[str, str] = {}
-    for role, server in preload.of_workers(
-        context.plan, context.mounts.work, location.pool_python(context.plan)
-    ).items():
+    servers = preload.of_workers(context.plan, context.mounts.work, location.pool_python(context.plan))
+    for role, server in servers.items():
         with contextlib.suppress(OSError):
             preload.serve(server, context.plan["folder"], location.rank_wrapper, environment)
             found[role] = server.path

@@ -214,7 +214,7 @@ def _flags(runs: Sequence[TrialResult], spread: float | None, efficiency: float 
         result.append("without allreduce: this is not training")
     if sizes := sorted({size for run in runs if len(run.sizes) > 1 for size in run.sizes}):
         result.append(
-            f"worked on {' and '.join(map(str, sizes))} nodes in turn: its rate is that of no number of nodes"
+            f"worked on {' and '.join(map(str, sizes))} nodes in turn: its rate is not that of one number of nodes"
         )
     if any(run.synthetic for run in runs):
         result.append("synthetic data: only times are meaningful")

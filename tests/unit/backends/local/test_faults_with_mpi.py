@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
 from spotmpi.runs import reader
@@ -146,6 +147,7 @@ def test_a_users_own_ddp_script_goes_on_from_memory_after_a_killed_rank(local: B
     script.write_text(DDP)
     job = {"command": ["python", "train.py"], "files": [str(script)], "image": "pytorch", "slots": 2}
     job |= {"launcher": "torchrun", "checkpoint": {"memory": "1"}}
+    job["preload"] = list(LAUNCHERS["torchrun"].preload)  # which `spotmpi init` writes
     run, other = local.submit(job), local.submit(job)
     local.wait_for_iteration(run, 30)
 
@@ -156,6 +158,7 @@ def test_a_users_own_ddp_script_goes_on_from_memory_after_a_killed_rank(local: B
     first, second = both_attempts(local, run)
     # An iteration may have ended without its report, so the checkpoint may be newer than the last report.
     assert second["resumed_iteration"] >= first["last_iteration"] - 1
+    assert not [text for text in texts(local.events(run)) if "without preload" in text]
     assert _result(paths_of(local, run)) == _result(paths_of(local, other))
 
 

@@ -25,6 +25,7 @@ from tests.contract.event_values import texts
 from tests.contract.fake_program import SOURCE, fake_job
 from tests.contract.processes import wait_until
 from tests.testbed.environments import python_with
+from tests.testbed.web import free_ports
 from tests.unit.backends.local_runs import SLOW, attempts_of, both_attempts, paths_of, rank
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
@@ -114,8 +115,10 @@ def test_ranks_of_accelerate_on_all_nodes_find_each_other(
     (tmp_path / "train.py").write_text(ACCELERATED)
     work = {"command": ["python", "train.py"], "files": [str(tmp_path / "train.py")]}
 
-    output = texts(local.all_events({**ACCELERATE, **work, "nodes": nodes, "slots": slots}))
+    preload = list(launchers.LAUNCHERS["accelerate"].preload)  # which `spotmpi init` writes
+    output = texts(local.all_events({**ACCELERATE, **work, "preload": preload, "nodes": nodes, "slots": slots}))
 
+    assert not [text for text in output if "without preload" in text]
     ranks = nodes * slots
     expected = [f"rank {rank} of {ranks} has {ranks * (ranks + 1) / 2}" for rank in range(ranks)]
     assert sorted(text for text in output if text.startswith("rank")) == expected
@@ -371,9 +374,10 @@ def test_ranks_have_the_variables_that_torchrun_sets(tmp_path: Path) -> None:
         own = [{key: value for key, value in each.items() if key not in left_out} for each in shown]
         return sorted(own, key=lambda each: each["RANK"])
 
+    (port,) = map(str, free_ports(1))
     own = launchers.LAUNCHERS["torchrun"].arguments(launchers.Start(nodes=1, slots=2, python=python))
-    by_us = ranks([part.replace(launchers.PORT, "29511") for part in own])
-    options = ["--nnodes=1", "--node-rank=0", "--nproc-per-node=2", "--master-addr=127.0.0.1", "--master-port=29511"]
+    by_us = ranks([part.replace(launchers.PORT, port) for part in own])
+    options = ["--nnodes=1", "--node-rank=0", "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={port}"]
     by_torchrun = ranks([python, "-m", "torch.distributed.run", *options], "--max-restarts=0", "--no-python")
 
     assert len(by_us) == 2 and by_us == by_torchrun

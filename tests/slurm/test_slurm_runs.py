@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from spotmpi.backends.slurm.backend import SlurmBackend
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event
 from tests.command_line import spotmpi_process
+from tests.contract import processes
 from tests.contract.conftest import BackendHarness
 from tests.contract.event_values import command, iterations, kinds, texts
 from tests.contract.fake_program import fake_job
@@ -87,6 +90,23 @@ def test_a_requeued_run_continues_from_its_checkpoint_to_the_same_parameters(
     state = harness.backend.state(run)
     assert (state.failures, state.interruptions) == (0, 1)
     assert "BeginTime" in " ".join(reasons(events, "waiting"))
+
+
+def test_a_run_whose_mpirun_exits_with_0_after_slurm_ended_its_daemons_has_not_succeeded(
+    harness: BackendHarness, finished: list[Event]
+) -> None:
+    """As for one of five jobs that are put back into the queue: the srun of mpirun's daemons ends before the agent."""
+    run = harness.submit(DIGITS)
+    harness.wait_for_iteration(run, 10)
+    sruns = [pid for pid, text in processes.of_run(run).items() if text.startswith("srun") and "prted" in text]
+    for pid in sruns:
+        os.kill(pid, signal.SIGKILL)
+    events = harness.events(run)
+
+    assert sruns
+    assert without_waits(events) == ["submitted", "started", "interrupted", "restarted", "started", "succeeded"]
+    assert "the srun of mpirun's daemons was killed by SIGKILL" in reasons(events, "interrupted")[0]
+    assert parameters(events) == parameters(finished)
 
 
 def test_a_job_that_is_preempted_writes_a_checkpoint_first(harness: BackendHarness, slurm: Slurm) -> None:

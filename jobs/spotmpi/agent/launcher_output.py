@@ -16,6 +16,8 @@ _SIGNALED = r"rank (\d{1,9}) with PID \d+ on node \S+ exited on\s+signal (\d{1,9
 _EXITED = r"(?:@\d+|\[\d+,\d+\]),(\d{1,9})\]\s+Exit code:\s+(\d{1,9})"  # Open MPI 5, 4
 _TORCHRUN = r"rank\s+: (\d{1,9}) \(local_rank: \d+\)\s+exitcode\s+: (-?\d{1,9}) \(pid"
 _LOST_DAEMON = r"lost communication with a remote daemon\..*?Remote daemon: \S+ on node (\S+)"
+# Open MPI 5's mpirun on Slurm, with the wait status of the srun that runs its daemons.
+_SRUN = r"srun returned non-zero exit status \((\d{1,9})\) from launching the per-node daemon"
 _CALLED = r'process rank (\d{1,9}) with PID \d+ on node \S+ calling "abort"'  # Open MPI 5
 _ABORTED = _CALLED + r"|MPI_ABORT was invoked on rank (\d{1,9}) in communicator MPI_COMM_WORLD"  # 4
 _NO_FINALIZE = r"process rank (\d{1,9}) with PID \d+ on node \S+ exiting improperly"
@@ -183,14 +185,20 @@ def process_end(code: int) -> str:
 def effective_exit_code(code: int, lines: Iterable[Line]) -> int:
     """The exit code that counts: launchers print more than their own *code* says.
 
-    torchrun prints that of the first worker. mpirun of Open MPI 5 exits with 0 after it has lost a host.
+    torchrun prints that of the first worker. mpirun of Open MPI 5 exits with 0 after it has lost a host, and after
+    Slurm has cancelled its daemons, as for a job that is put back into the queue.
     """
     output = _launcher_output(lines)
     worker = re.findall(_TORCHRUN, output) if code else []
     if worker:
         return int(worker[-1][1])
-    rank_failed = re.search(_SIGNALED, output) or re.search(_EXITED, output)
-    return protocol.INTERRUPTED if re.search(_LOST_DAEMON, output) and not rank_failed else code
+    if re.search(_SIGNALED, output) or re.search(_EXITED, output):
+        return code
+    srun = _srun_exit_code(output)
+    was_cancelled = srun is not None and (srun < 0 or srun - 128 in (signal.SIGTERM, signal.SIGKILL))
+    if re.search(_LOST_DAEMON, output) or was_cancelled:
+        return protocol.INTERRUPTED
+    return code or srun or 0
 
 
 def _limit(line: bytes | bytearray) -> int:
@@ -235,6 +243,9 @@ def _diagnose(node: int, code: int, lines: list[Line]) -> str:
     lost = re.search(_LOST_DAEMON, output)
     if lost:
         return "lost %s: mpirun's daemon on it no longer answers" % lost.group(1)
+    srun = _srun_exit_code(output)
+    if srun is not None:
+        return "the srun of mpirun's daemons " + _reason(srun, [])
     aborted = re.search(_ABORTED, output)
     if aborted:
         rank = int(aborted.group(1) or aborted.group(2))
@@ -243,6 +254,13 @@ def _diagnose(node: int, code: int, lines: list[Line]) -> str:
     if no_finalize:
         return "rank %s ended without MPI_Finalize" % no_finalize.group(1)
     return "the launcher on node %d %s" % (node, _reason(code, lines))
+
+
+def _srun_exit_code(output: str) -> int | None:
+    """How the srun of mpirun's daemons ended (negative: killed by that signal), where mpirun has printed that."""
+    found = re.search(_SRUN, output)
+    status = int(found.group(1)) if found else 0
+    return (-(status & 0x7F) or status >> 8) if found else None
 
 
 def _reason(code: int, lines: list[Line]) -> str:

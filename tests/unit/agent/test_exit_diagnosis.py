@@ -114,6 +114,18 @@ therefore will terminate the job.
 """)
 DAEMON = "lost digits-1-node-0-1: mpirun's daemon on it no longer answers"
 
+# Open MPI 5.0.11 on Slurm 24.11, whose mpirun exited with 0 after `scontrol requeue`, with the text of srun's status.
+SRUN = banner("""\
+srun returned non-zero exit status ({status}) from launching
+the per-node daemon. You may debug this problem further
+by augmenting the cmd line with:
+
+* "--debug-daemons"
+* "--leave-session-attached"
+* "--prtemca plm_base_verbose N" where N > 0
+""")
+SRUN_END = "the srun of mpirun's daemons "
+
 
 # Open MPI 5 on the test cluster.
 FASTER_CHILD = "[r-node-0-0:00013] plm:ssh: Warning: setpgid(16,16) failed in parent with errno=Permission denied(13)"
@@ -154,6 +166,11 @@ SCHEDULER = "node 0: the scheduler was killed by SIGKILL"
         (0, err(LOST.format(family="PRTE")), DAEMON, 75),
         (205, err(LOST.format(family="ORTE")), DAEMON, 75),
         (137, err(f"{KILLED}\n{LOST}"), "rank 1 was killed by SIGKILL", 137),
+        (0, err(SRUN.format(status=143 << 8)), f"{SRUN_END}ended with exit code 143 (SIGTERM)", 75),
+        (0, err(SRUN.format(status=9)), f"{SRUN_END}was killed by SIGKILL", 75),
+        (0, err(SRUN.format(status=1 << 8)), f"{SRUN_END}ended with exit code 1", 1),
+        (213, err(SRUN.format(status=1 << 8)), f"{SRUN_END}ended with exit code 1", 213),
+        (137, err(f"{KILLED}\n{SRUN.format(status=137 << 8)}"), "rank 1 was killed by SIGKILL", 137),
         (-9, [], f"{LAUNCHER} was killed by SIGKILL", -9),
         (137, [], f"{LAUNCHER} ended with exit code 137 (SIGKILL)", 137),
         (129, [], f"{LAUNCHER} ended with exit code 129 (SIGHUP)", 129),

@@ -49,7 +49,7 @@ for lost in (torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr(), torch.empty
     try:
         encode({"model": {"weight": lost}})
     except TypeError as error:
-        expected = f"model/weight of a checkpoint's state is a sparse, quantized, nested or meta tensor of {lost.dtype}"
+        expected = f"a sparse, quantized, nested or meta tensor of {lost.dtype} at model/weight,"
         assert expected in str(error), error
     else:
         raise AssertionError(lost)

@@ -12,6 +12,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Union
 from spotmpi.agent import protocol
 from spotmpi.agent.files import write_atomically
 from spotmpi.checkpoint import memory
+from spotmpi.checkpoint.state import encode
 from spotmpi.checkpoint.store import Store, Values, Written, WrongIdentity
 
 State = Union[Mapping[str, Any], Callable[[], Mapping[str, Any]]]
@@ -35,6 +36,7 @@ class Session:
         self._every = float(environ.get(protocol.ENV_CHECKPOINT_EVERY) or 600)
         self._due = now() + self._every
         self._noticed = False
+        self._is_checked = False  # whether a state of this program can be saved
         folder = environ.get(protocol.ENV_CHECKPOINT_PATH)
         if not folder:
             _print("no checkpoints: %s is not set, as it is under `spotmpi run`" % protocol.ENV_CHECKPOINT_PATH)
@@ -54,7 +56,10 @@ class Session:
         return Loaded(found.manifest["iteration"], found.state)
 
     def save(self, iteration: int, state: State, now: bool) -> None:
-        """Write what is due after *iteration*."""
+        """Write what is due after *iteration*; the first state is checked at once, not when the first one is due."""
+        if not self._is_checked:
+            encode(state() if callable(state) else state)
+            self._is_checked = True
         store = self._store
         if store is None:
             return
@@ -94,7 +99,7 @@ def save(iteration: int, state: State, identity: str = "", now: bool = False) ->
 
     Rank 0 writes: to memory every ``checkpoint.memory``, to the run volume every ``checkpoint.every``, before the run
     is interrupted, and with *now*, as after the last iteration. *state* has dicts, lists, numbers, text, bytes, arrays
-    of numpy and tensors, or is a function that returns such a dict and is called if it is needed.
+    of numpy and tensors, or is a function that returns such a dict and is called the first time and if it is needed.
 
     Raises:
         TypeError: the state has a value of another type; the text names its place.

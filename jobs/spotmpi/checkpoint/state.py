@@ -94,7 +94,7 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
             return {kind: _add(entry, path, entries), "type": type_, "shape": list(array.shape)}
     elif torch is not None and isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_quantized or value.is_nested or value.is_meta:
-            raise _unsupported(value, "sparse, quantized, nested or meta tensor", path)
+            raise _unsupported(value, "a sparse, quantized, nested or meta tensor", path)
         value = value.detach().resolve_conj().resolve_neg()
         kind = str(value.dtype).partition(".")[2]
         entry = _entry(kind, tuple(value.shape), copy_on_device(value) or _host_bytes(value), value.element_size())
@@ -109,7 +109,7 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
     elif isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):  # of named ones, as in optax
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_flatten(item, (*path, str(place)), entries) for place, item in enumerate(value)]}
-    raise _unsupported(value, type(value).__name__, path)
+    raise _unsupported(value, "a value of type " + type(value).__name__, path)
 
 
 def _unsupported(value: Any, kind: str, path: Tuple[str, ...]) -> TypeError:
@@ -117,7 +117,10 @@ def _unsupported(value: Any, kind: str, path: Tuple[str, ...]) -> TypeError:
     remedy = "save dicts with names or numbers as keys, lists, numbers, text, bytes, arrays of numbers, dense tensors"
     if hasattr(value, "dtype"):
         kind = "%s of %s" % (kind, value.dtype)
-    return TypeError("%s of a checkpoint's state is a %s: %s" % ("/".join(path) or "all", kind, remedy))
+    return TypeError(
+        "the state has %s%s, which a checkpoint cannot hold: %s"
+        % (kind, " at " + "/".join(path) if path else "", remedy)
+    )
 
 
 def _is_masked(array: Any) -> bool:

@@ -59,7 +59,7 @@ def test_what_was_saved_last_is_loaded_after_a_restart(
     assert lines(capsys) == [("checkpoint", 2), ("checkpoint", 3), ("resumed", 3)]
 
 
-def test_a_state_is_asked_for_only_when_a_checkpoint_is_due(tmp_path: Path) -> None:
+def test_a_state_is_asked_for_at_first_and_when_a_checkpoint_is_due(tmp_path: Path) -> None:
     clock = SetClock()
     asked: list[float] = []
     own = Session(environment(tmp_path), "", clock.uptime)
@@ -72,7 +72,14 @@ def test_a_state_is_asked_for_only_when_a_checkpoint_is_due(tmp_path: Path) -> N
         clock.sleep(1)
         own.save(iteration, state, now=False)
 
-    assert len(asked) == 2 and asked[1] - asked[0] == 60
+    assert len(asked) == 3 and asked[2] - asked[1] == 60
+
+
+@pytest.mark.parametrize("variables", [{}, {protocol.ENV_CHECKPOINT_PATH: ""}], ids=["run", "by hand"])
+def test_a_state_that_cannot_be_saved_is_an_error_of_the_first_call(tmp_path: Path, variables: dict[str, str]) -> None:
+    own = Session(environment(tmp_path, **variables), "", SetClock().uptime)
+    with pytest.raises(TypeError, match="the state has a value of type object at optimizer/rng"):
+        own.save(1, {"optimizer": {"rng": object()}}, now=False)
 
 
 def test_a_checkpoint_of_another_identity_is_refused_and_stays(rank: Path, monkeypatch: pytest.MonkeyPatch) -> None:

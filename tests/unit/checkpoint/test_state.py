@@ -117,13 +117,19 @@ def test_an_array_is_taken_as_it_is_in_memory_whatever_its_strides() -> None:
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({"model": {"rate": object()}}, "model/rate of a checkpoint's state is a object: save dicts"),
-        ({"words": np.array(["a", None])}, "words of a checkpoint's state is a ndarray"),
-        ({("a", "b"): 1}, "all of a checkpoint's state is a dict: save dicts with names or numbers as keys"),
-        ([{1, 2}], "0 of a checkpoint's state is a set"),
-        ({"rows": np.zeros(2, [("a", "i4")])}, r"rows of a checkpoint's state is a ndarray of \[\('a', '<i4'\)\]"),
-        ({"known": np.ma.array([1, 2], mask=[False, True])}, "known of a checkpoint's state is a MaskedArray of int64"),
-        ({"adam": Moments(1, 2)}, "adam of a checkpoint's state is a Moments: save dicts"),
+        (
+            {"model": {"rate": object()}},
+            "the state has a value of type object at model/rate, which a checkpoint cannot hold: save dicts",
+        ),
+        ({"words": np.array(["a", None])}, "a value of type ndarray of object at words"),
+        (
+            {("a", "b"): 1},
+            "a value of type dict, which a checkpoint cannot hold: save dicts with names or numbers as keys",
+        ),
+        ([{1, 2}], "a value of type set at 0,"),
+        ({"rows": np.zeros(2, [("a", "i4")])}, r"a value of type ndarray of \[\('a', '<i4'\)\] at rows"),
+        ({"known": np.ma.array([1, 2], mask=[False, True])}, "a value of type MaskedArray of int64 at known"),
+        ({"adam": Moments(1, 2)}, "a value of type Moments at adam"),
     ],
 )
 def test_what_cannot_be_saved_is_named_with_its_place(state: Any, message: str) -> None:

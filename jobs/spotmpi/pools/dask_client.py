@@ -24,7 +24,7 @@ from distributed.scheduler import KilledWorker
 from spotmpi.pools.calls import Call
 from spotmpi.pools.errors import PoolError
 from spotmpi.programs.pool.call import CallAborted, CallFailure, execute, execute_async
-from spotmpi.programs.pool.files import pack
+from spotmpi.programs.pool.files import File, pack
 from spotmpi.programs.pool.output import TOPIC
 from spotmpi.programs.pool.settings import resource, security, use_steady_time
 
@@ -125,9 +125,9 @@ class PoolClient(Client):
         up = bool(self.status == "running") and self.scheduler_comm is not None
         return up and reader is not None and not reader.done()
 
-    async def upload(self, name: str, contents: dict[str, bytes]) -> None:
+    async def upload(self, name: str, files: dict[str, File]) -> None:
         """Write files to every worker, also to those that come later; raises what a worker could not do."""
-        key, packed = pack(name, contents)
+        key, packed = pack(name, files)
         for answer in (await self.ask("upload", key=key, packed=packed)).values():
             if answer["status"] == "error":
                 _, error, traceback = clean_exception(answer["exception"], answer["traceback"])

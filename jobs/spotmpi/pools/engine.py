@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
     from spotmpi.pools.dask_client import Output, PoolClient, SentCall
+    from spotmpi.programs.pool.files import File
 
     DaskFuture = Future[Any]
 
@@ -148,11 +149,11 @@ class Engine:
             raise PoolError(f"Dask's dashboard cannot be shown: {answer['failure']}; {remedy}")
         return int(answer["port"])
 
-    def upload(self, name: str, contents: dict[str, bytes]) -> None:
+    def upload(self, name: str, files: dict[str, File]) -> None:
         """Write files to every worker's folder, also to those of workers that come later."""
         for attempt in range(_UPLOADS):
             try:
-                self._wait(self.connection.answer(lambda client: client.upload(name, contents)))
+                self._wait(self.connection.answer(lambda client: client.upload(name, files)))
                 break
             except OSError:  # a worker ended meanwhile; its replacement gets them
                 if attempt == _UPLOADS - 1:

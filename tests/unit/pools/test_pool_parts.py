@@ -44,6 +44,7 @@ from spotmpi.pools.pool import Pool, PoolSummary
 from spotmpi.pools.progress import ProgressBar, for_map
 from spotmpi.pools.results import ResultFetcher
 from spotmpi.programs.pool import call
+from spotmpi.programs.pool.files import File
 from spotmpi.programs.pool.scheduler import DriverWatch
 from spotmpi.programs.pool.settings import settings, version_difference, versions, worker_member
 
@@ -290,14 +291,14 @@ def test_an_upload_of_the_folder_above_has_the_name_of_that_folder(
     (tmp_path / "flow" / "inner").mkdir(parents=True)
     (tmp_path / "flow" / "scan.py").write_text("1")
     monkeypatch.chdir(tmp_path / "flow" / "inner")
-    uploads: list[tuple[str, dict[str, bytes]]] = []
+    uploads: list[tuple[str, dict[str, File]]] = []
     opened = Pool(None)  # type: ignore[arg-type]
     opened._engine = types.SimpleNamespace(  # type: ignore[assignment]
         is_copy=False, upload=lambda *upload: uploads.append(upload)
     )
     for path in ("..", "../inner/..", tmp_path / "flow"):
         opened.upload(path)
-    assert uploads == [("flow", {"flow/scan.py": b"1"})] * 3
+    assert uploads == [("flow", {"flow/scan.py": File(b"1")})] * 3
     with pytest.raises(ValueError, match="path = '/': a file or folder with a name"):
         opened.upload("/")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import os
 import pickle
 import sys
 import threading
@@ -174,7 +175,7 @@ def test_the_latest_upload_counts_whatever_the_clocks_of_drivers_say(
                 for clock, version in ((9e9, b"1"), (1e9, b"2"), (5e9, b"3")):
                     monkeypatch.setattr("time.time", lambda clock=clock: clock)
                     for name in ("scan.py", NOT_UTF8):
-                        await driver_of(scheduler).upload(name, {name: version})
+                        await driver_of(scheduler).upload(name, {name: files.File(version)})
             assert {path.read_bytes() for path in worker_folder.iterdir()} == {b"3"}
             monkeypatch.setattr(files, "_numbers", {})
             for path in worker_folder.iterdir():
@@ -245,15 +246,26 @@ def test_an_upload_of_data_that_is_called_as_a_module_leaves_the_module_alone(
     monkeypatch.setattr(sys, "modules", {**sys.modules, "scan": sys, "scan.inner": sys})
     before = set(sys.modules)
     name = next(iter(uploaded)).partition("/")[0]
-    files.UploadedFiles(*files.pack(name, uploaded), 1).setup(None)
+    packed = files.pack(name, {path: files.File(content) for path, content in uploaded.items()})
+    files.UploadedFiles(*packed, 1).setup(None)
     assert before - set(sys.modules) == forgotten
 
 
 def test_of_uploads_that_arrive_in_another_order_the_one_with_the_greatest_number_counts(worker_folder: Path) -> None:
     for number in (1, 3, 2):
-        key, contents = files.pack("scan.py", {"scan.py": str(number).encode()})
+        key, contents = files.pack("scan.py", {"scan.py": files.File(str(number).encode())})
         files.UploadedFiles(key, contents, number).setup(None)
     assert (worker_folder / "scan.py").read_text() == "3"
+
+
+def test_a_file_can_be_executed_on_workers_if_and_only_if_it_can_be_here(worker_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    script = tmp_path / "tools" / "run.sh"
+    script.write_text("#!/bin/sh\n")
+    for number, mode in enumerate((0o755, 0o644), 1):
+        script.chmod(mode)
+        files.UploadedFiles(*files.pack("tools", files.read(script.parent)), number).setup(None)
+        assert os.access(worker_folder / "tools" / "run.sh", os.X_OK) == bool(mode & 0o100)
 
 
 def test_an_upload_that_a_worker_cannot_write_is_an_error_of_the_driver(worker_folder: Path) -> None:
@@ -264,7 +276,7 @@ def test_an_upload_that_a_worker_cannot_write_is_an_error_of_the_driver(worker_f
             CallsPlugin(scheduler, 1, None)
             async with Worker(scheduler.address, nthreads=1, memory_limit=0, dashboard=False):
                 with pytest.raises(FileExistsError):
-                    await driver_of(scheduler).upload("scan.py", {"scan.py": b"1"})
+                    await driver_of(scheduler).upload("scan.py", {"scan.py": files.File(b"1")})
 
     asyncio.run(upload())
 

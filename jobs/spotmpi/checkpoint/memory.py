@@ -189,7 +189,8 @@ def from_environment(environ: Mapping[str, str]) -> Optional[Memory]:
 
 def _require_room(folder: str, size: int, count: int) -> None:
     """Raise OSError unless *count* files of *size* bytes fit into *folder* and into the memory of this pod."""
-    free = hardware.free_bytes(folder, hardware.own_cgroup())
-    if size * count > free:
-        needed = "%d checkpoints of %.1f MB do not fit into %.1f MB" % (count, size / 1e6, free / 1e6)
-        raise OSError("%s: raise resources.memory" % needed)
+    free, limited = hardware.free_bytes(folder, None), hardware.free_bytes(folder, hardware.own_cgroup())
+    if size * count > limited:
+        needed = "%d checkpoints of %.1f MB do not fit into %.1f MB" % (count, size / 1e6, limited / 1e6)
+        remedy = "raise resources.memory" if limited < free else "free memory there, or omit checkpoint.memory"
+        raise OSError("%s: %s" % (needed, remedy))

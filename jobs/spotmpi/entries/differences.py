@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from spotmpi.agent import checkpoint_files
 from spotmpi.entries.manifest import MODEL, SHORT, Code, Input, Manifest
 
 _MAX_FILES = 10  # that are named of each input
@@ -53,9 +54,19 @@ def _model(one: Manifest, other: Manifest) -> Iterator[str]:
             [{f"{each.kind}:{each.name}": each.key[:SHORT] for each in model.parents} for model in (one, other)],
         ),
         ("metric", [each.details.get("metrics", {}) for each in (one, other)]),
-        ("file", [{file.path: file.sha256[:SHORT] for file in each.files} for each in (one, other)]),
+        ("file", [_file_digests(each) for each in (one, other)]),
     ):
         yield from _values(what, *values)
+
+
+def _file_digests(model: Manifest) -> dict[str, str]:
+    """Those of a model's files; without the manifest of a checkpoint, which has the run and times."""
+    is_state = "checkpoint" in model.details
+    return {
+        file.path: file.sha256[:SHORT]
+        for file in model.files
+        if not (is_state and file.path == checkpoint_files.MANIFEST)
+    }
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -169,9 +169,18 @@ def test_one_of_another_identity_is_refused(shm: Path, tmp_path: Path) -> None:
         store(shm, tmp_path, identity={**OURS, "seed": 1}).newest()
 
 
-@pytest.mark.parametrize("lack", ["folder", "pod"])
+@pytest.mark.parametrize(
+    ("lack", "remedy"),
+    [("folder", "free memory there, or omit checkpoint.memory"), ("pod", "raise resources.memory")],
+    ids=["folder", "pod"],
+)
 def test_what_does_not_fit_twice_costs_a_line_and_goes_to_the_volume_alone(
-    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lack: str
+    shm: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    lack: str,
+    remedy: str,
 ) -> None:
     if lack == "folder":
         usage = shutil.disk_usage("/")._replace(free=1_000_000)
@@ -183,7 +192,7 @@ def test_what_does_not_fit_twice_costs_a_line_and_goes_to_the_volume_alone(
 
     assert capsys.readouterr().err == (
         f"no more checkpoints are written to memory ({shm}): 2 checkpoints of 0.8 MB do not fit into 1.0 MB: "
-        "raise resources.memory; they go to the volume alone\n"
+        f"{remedy}; they go to the volume alone\n"
     )
     assert not memory.due(3) and not list(shm.glob("iteration-*"))
 

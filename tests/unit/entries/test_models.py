@@ -319,9 +319,12 @@ def test_list_and_diff_compare_versions(store: Store) -> None:
     ]
     compared = invoke("models", "diff", "digits:1", "digits:prod").stdout.splitlines()
     assert compared[:2] == ["spec args: ['--epochs', '5'], ['--epochs', '10']", "metric loss: 0.5, 0.25"]
-    assert [line.split(":")[0] for line in compared[2:]] == ["file manifest.json", "file state.safetensors"]
+    assert [line.split(":")[0] for line in compared[2:]] == ["file state.safetensors"]
     assert json.loads(invoke("models", "diff", "digits:1", "digits:2", "--json").stdout) == compared
     assert invoke("models", "diff", "digits:1", "digits:1").stdout == "nothing that counts differs\n"
+    run("digits-3", loss=0.25, args="10")
+    api.keep("digits-3", "digits")
+    assert invoke("models", "diff", "digits:2", "digits:3").stdout == "nothing that counts differs\n"
 
 
 def test_show_and_why_lead_from_a_model_to_its_run_code_and_image(store: Store) -> None:

@@ -80,7 +80,7 @@ def reproduce(
             _with_code(target.spec, modules, targets.target_of(on).is_local), opened
         )
         _require_same_code(target, spec)
-        for manifest, where in _data_of(target, opened, echo):
+        for manifest, where in list(_data_of(target, opened, echo)):  # all are found before the first is built
             maker.make(manifest, where)
         spec = run_entries.with_places(spec, _places_again(spec, maker.known, on))
         again, files, different = _run_again(target, spec, on, echo)

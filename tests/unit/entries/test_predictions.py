@@ -162,6 +162,19 @@ def test_a_prediction_is_made_again_from_the_raw_files_and_compared(
     assert said == [f"{model} is taken as it was kept: `spotmpi reproduce {model}` makes it again"]
 
 
+def test_a_missing_model_is_said_before_a_data_set_is_built_again(
+    numbers: DataSet, modules: Modules, pool: InProcess
+) -> None:
+    found = spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
+    run = RunPaths(names.default_runs_folder() / str(found.manifest.run))
+    Store().remove(found.manifest)
+    Store().remove(spotmpi.models.find("double").manifest)
+    before = list(pool.calls)
+    with pytest.raises(InputError, match="double"):
+        spotmpi.reproduce(str(run.folder), modules.folder, pool=pool)
+    assert pool.calls == before
+
+
 def test_a_reproduction_makes_no_version(numbers: DataSet, modules: Modules, pool: InProcess) -> None:
     found = spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
     Store().remove(found.manifest)

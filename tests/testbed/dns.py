@@ -1,4 +1,8 @@
-"""CoreDNS on the bridge's address: names of services and pods, and a clear no for every other name."""
+"""CoreDNS on the bridge's address: names of services and pods, and a clear no for every other name.
+
+It keeps answers, also that there is none, for the 5 s that names of pods are valid for, as in clusters of EKS and kops,
+whose Corefile has ``cache 30`` and no ``ttl`` (coredns.io/plugins/kubernetes, coredns.io/plugins/cache).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ _COREFILE = """\
     kubeconfig {kubeconfig} testbed
     pods insecure
   }}
+  cache 30
 }}
 
 .:53 {{

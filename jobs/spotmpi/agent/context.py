@@ -45,6 +45,7 @@ class AgentContext(NamedTuple):
     rendezvous: int = 23456  # the port of the ranks at node 0; torch's users know it
     slurm: bool = False  # in a job of Slurm's: nodes keep their names, and mpirun reaches them by srun, not ssh
     decisions: Tuple[Decision, ...] = ()  # on where the gang is placed
+    node_0: Optional[str] = None  # its address, once this agent is connected with others (`node.connected`)
 
     @property
     def folder(self) -> str:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from . import protocol
 
+_REACH = {"plm_ssh_agent", "plm_rsh_agent"}
 _MCA = ("mca", "gmca", "omca", "prtemca", "pmixmca")
 
 PORT = "{spotmpi-port}"  # replaced by a port when the attempt starts
@@ -121,12 +122,15 @@ def _mpirun(start: Start) -> list[str]:
 
 
 def by_agent(command: Sequence[str]) -> Callable[[int], list[str]]:
-    """As `Remote.reach`: from node 0 to each host by a *command* that takes the arguments of ssh, without a space."""
+    """As `Remote.reach`: from node 0 to each host by a *command* that takes the arguments of ssh, without a space.
+
+    Names are not resolved, as by default in Open MPI 5: they may lead to a pod of before, and its address to node 0.
+    """
 
     def arguments(family: int) -> list[str]:
         if family >= 5:
             return ["--prtemca", "plm_ssh_agent", " ".join(command)]
-        return ["--mca", "plm_rsh_agent", " ".join(command)]
+        return ["--mca", "orte_do_not_resolve", "1", "--mca", "plm_rsh_agent", " ".join(command)]
 
     return arguments
 
@@ -184,6 +188,16 @@ def _settings(arguments: Sequence[str]) -> Iterator[str]:
             yield "".join(arguments[number + 1 : number + 2]).replace("_if_exclude", "_if_include")
         elif option:
             yield option
+
+
+def needs_names(launcher: str, nodes: int, mpi_arguments: Sequence[str]) -> bool:
+    """Whether programs of a run reach other nodes by their names, which DNS has a while after the pods.
+
+    A plain command may. mpirun does where its arguments name a program such as ssh; others get the address of node 0.
+    """
+    if launcher == "none":
+        return nodes > 1
+    return is_mpi(launcher) and not _REACH.isdisjoint(_settings(mpi_arguments))
 
 
 def hostfile(hosts: list[str], slots: int) -> str:

@@ -46,6 +46,11 @@ def address_towards(host: str, port: int = 9) -> str:
         return str(probe.getsockname()[0])
 
 
+def own_address() -> str | None:
+    """The address to which the own host name leads, in pods that of the pod by /etc/hosts; None if it leads to none."""
+    return next(iter(addresses(socket.gethostname())), None)
+
+
 def addresses(host: str) -> set[str]:
     """The addresses to which the host's name resolves; empty if it does not."""
     try:

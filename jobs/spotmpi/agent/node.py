@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tarfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, List
 
 from . import boot, hardware, launchers, network, processes, protocol, remote_processes, ssh, store, unpack
@@ -94,10 +94,28 @@ def check_hardware(context: AgentContext) -> hardware.Facts:
     return facts
 
 
+def connected(context: AgentContext, peer: str | None) -> AgentContext:
+    """The context of an agent that is connected with the one at the address *peer*, of which one is node 0's.
+
+    Its processes find node 0 by the address of that connection: name servers may give that of the pod before for
+    seconds. Node 0 alone takes the one of its host name, in pods by /etc/hosts.
+    """
+    address, plan = peer, context.plan
+    if context.is_coordinator:
+        address = network.own_address() if peer is None else network.address_towards(peer)
+    scheduler = plan["environment"].get(protocol.ENV_POOL)
+    if address is not None and scheduler is not None:
+        host, port = "[%s]" % address if ":" in address else address, scheduler.rpartition(":")[2]
+        plan = {**plan, "environment": {**plan["environment"], protocol.ENV_POOL: "tls://%s:%s" % (host, port)}}
+    return context._replace(node_0=address, plan=plan)
+
+
 def write_environment(context: AgentContext, attempt: int) -> dict[str, str]:
     """Write the environment of this pod's ranks (image, pod, spec, attempt) to the wrapper's file; returns it."""
     own = {protocol.ENV_ATTEMPT: str(attempt), protocol.ENV_PID_FILE: context.pid_file}
-    environment = {**own, **_environment(context)}
+    interface = _interface(context)
+    interfaces = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
+    environment = {**own, **_environment(context, interfaces)}
     descriptor = os.open(context.environment_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w") as file:
         json.dump(environment, file)
@@ -112,7 +130,8 @@ def serve_forks(context: AgentContext) -> None:
 
         rank_wrapper = [sys.executable, "-I", "-S", RANK_WRAPPER]
         with contextlib.suppress(OSError):
-            preload.serve(server, context.plan["folder"], rank_wrapper, _environment(context))
+            # Without those of an interface, which nothing reads before a rank starts: no other node may be known yet.
+            preload.serve(server, context.plan["folder"], rank_wrapper, _environment(context, {}))
 
 
 def wait_for_imports(context: AgentContext, wait: Callable[[], bool]) -> None:
@@ -133,10 +152,10 @@ def location(context: AgentContext, environment: dict[str, str]) -> Location:
     return Location(
         sys.executable,
         str(context.rendezvous),
-        context.hosts[0],
+        context.node_0 or context.hosts[0],
         context.environment_file,
         _open_mpi(context, environment) if starts_mpi else None,
-        worker_host=network.address_towards(context.hosts[0]) if context.is_worker else "",
+        worker_host=network.address_towards(context.node_0 or context.hosts[0]) if context.is_worker else "",
         wait_for=context.launchers_ended_file if context.launcher_count > 1 else None,
         fork_socket=None if forks is None else forks.path,
     )
@@ -221,10 +240,8 @@ def _fork_server(context: AgentContext) -> ForkServer | None:
     return preload.of_ranks(context.plan, context.mounts.work)
 
 
-def _environment(context: AgentContext) -> dict[str, str]:
-    """The environment of this pod's ranks, in every attempt."""
-    interface = _interface(context)
-    own = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
+def _environment(context: AgentContext, own: Mapping[str, str]) -> dict[str, str]:
+    """The environment of this pod's ranks, in every attempt; *own* variables win over those of the pod."""
     environment = {**os.environ, **own, **context.plan["environment"], **context.role["environment"]}
     if not launchers.is_mpi(context.plan["launcher"]):  # which chooses it by its arguments
         environment.update(launchers.transport_environment(environment))
@@ -256,7 +273,7 @@ def _version(mpirun: str) -> str:
 
 def _interface(context: AgentContext) -> str:
     """The network interface that leads to the other nodes, for MPI, NCCL and Gloo alike."""
-    return network.interface_towards(context.hosts[1 if context.is_coordinator and len(context.hosts) > 1 else 0])
+    return network.interface_towards(context.node_0 or context.hosts[0])
 
 
 def _write(folder: str, name: str) -> None:

@@ -16,7 +16,7 @@ from .context import AgentContext
 from .files import exists
 from .launch import worker_command
 from .launcher_output import Line
-from .node import check_hardware, location, unpack_code, write_environment
+from .node import check_hardware, connected, location, unpack_code, write_environment
 from .outcomes import NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error
 from .plan import Command, Member
 from .pod_record import PodRecord
@@ -123,6 +123,7 @@ class PoolWorker:
 
     def _work(self, coordinator: PoolCoordinatorClient) -> Outcome | None:
         """Keep a worker process running while *coordinator* is alive; the outcome where no other attempt can help."""
+        self._context = connected(self._context, coordinator.connection.address)
         try:
             if self._hardware is None:
                 facts = check_hardware(self._context)

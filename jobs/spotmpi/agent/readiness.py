@@ -82,10 +82,10 @@ class Staging:
 class Readiness:
     """Knows what is still missing.
 
-    The pods of before a restart had the same names, and DNS may lead to them for seconds: a host counts when its name
-    resolves to the address from which its worker connected, unless names are fixed, as those of machines are. *hosts*
-    gives the name of each node, which may have another one once a pod that stood by does its work. *missing_here* says
-    what else node 0 waits for on itself, if anything.
+    Where programs need the *names* of hosts, one counts when its name resolves to the address from which its worker
+    connected: the pods of before a restart had the same names, and DNS may lead to them for seconds. *hosts* gives the
+    name of each node, which may have another one once a pod that stood by does its work. *missing_here* says what else
+    node 0 waits for on itself, if anything.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class Readiness:
         coordinator: Coordinator,
         staging: Staging,
         clock: Clock = CLOCK,
-        fixed_names: bool = False,
+        names: bool = False,
         missing_here: Callable[[], str | None] | None = None,
     ) -> None:
         self._hosts = hosts
         self.addresses: dict[str, str] = {}  # of hosts whose name resolves to their worker's address
-        self._fixed_names = fixed_names
+        self._names = names
         self._coordinator = coordinator
         self._staging = staging
         self._missing_here = missing_here or (lambda: None)
@@ -117,7 +117,7 @@ class Readiness:
         unready = [hosts[node] for node in self._coordinator.missing()]
         if unready:
             return self._describe(unready, "are not ready yet")
-        unresolved = [] if self._fixed_names else self._unresolved()
+        unresolved = self._unresolved() if self._names else []
         if unresolved:
             return self._describe(unresolved, "are not in DNS with their address yet")
         here = str(self._staging) if self._staging.busy or self._staging.error else self._missing_here()

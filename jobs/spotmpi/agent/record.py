@@ -63,8 +63,10 @@ PLACEMENT = "placement.json"  # where the gang is placed, by the controller of a
 LOCK = ".lock"  # of the run folder; whoever writes the record holds it
 
 _SUBMISSIONS = ".submissions"  # the number of the first attempt of each
+_ADDRESS = ".node-0"  # the address of node 0's agent, which its name in DNS leads to only seconds later
 _RESERVE = ".reserve"
 _RESERVE_BYTES = 256 * 1024
+_MAX_ADDRESS = 64  # characters, of IPv6 with its zone
 
 
 class Record:
@@ -269,6 +271,21 @@ def _submissions(folder: str) -> dict[str, Any]:
             return read_object(file.read())
     except FileNotFoundError:
         return {}
+
+
+def note_address(folder: str, address: str) -> None:
+    """Note the address of node 0's agent in the run folder, where it can be written."""
+    with contextlib.suppress(OSError):
+        write_atomically(os.path.join(folder, _ADDRESS), address + "\n")
+
+
+def noted_address(folder: str) -> str | None:
+    """What `note_address` has noted last; None where nothing can be read."""
+    try:
+        with open(os.path.join(folder, _ADDRESS), errors="replace") as file:
+            return file.read(_MAX_ADDRESS).strip() or None
+    except OSError:
+        return None
 
 
 def log_member(name: str) -> Member | None:

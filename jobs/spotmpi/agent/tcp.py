@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from . import hardware, launchers, node, peers, protocol, ssh
+from . import hardware, launchers, network, node, peers, protocol, ssh
 from .assignment import ExpectedPods
 from .attempt import Launch
 from .attempt_history import pods_at_work, was_moved
@@ -20,7 +20,7 @@ from .plan import COORDINATOR, nodes_in, workers
 from .pod_record import PodRecord
 from .pool_coordinator import PoolCoordinator, tables
 from .readiness import Readiness, Staging
-from .record import Record, recorded_first_attempt
+from .record import Record, note_address, noted_address, recorded_first_attempt
 from .remote_processes import StartServer
 from .schema import Greeting
 from .standby_coordinator import StandbyCoordinator
@@ -57,6 +57,9 @@ class Tcp:
         if self._members is not None and not self._members.closed:
             self._members.begin(number)
             return self._members
+        own = None if context.slurm else network.own_address()
+        if own is not None:
+            note_address(context.folder, own)
         restart_count = None if context.replaces_nodes else context.restart_count
         expected = ExpectedPods(len(context.hosts), restart_count)
         try:
@@ -76,9 +79,18 @@ class Tcp:
         return self._members
 
     def join(self, context: AgentContext, greeting: Greeting) -> peers.Admission | str:
-        """A worker's connection to node 0, or the reason why not yet."""
+        """A worker's connection to node 0, or the reason why not yet.
+
+        It is found by its name, or by the address that it has noted in the run folder: name servers keep an old answer,
+        or that there is none, for 5 s or more (CoreDNS, plugins kubernetes and cache).
+        """
         nodes = sum(role["count"] for role in context.plan["roles"]) + len(context.standby)
-        return peers.join(context.hosts[0], self._channel(context), greeting, nodes)
+        answer = peers.join(context.hosts[0], self._channel(context), greeting, nodes)
+        address = noted_address(context.folder) if isinstance(answer, str) else None
+        if address is None:
+            return answer
+        found = peers.join(address, self._channel(context), greeting, nodes)
+        return answer if isinstance(found, str) else found
 
     def _channel(self, context: AgentContext) -> peers.Channel:
         return peers.Channel(_identity(context), self._port, context.clock, context.plan["limits"]["silence"])
@@ -108,7 +120,8 @@ class Tcp:
             return Outcome(INTERRUPTION, "node 0: %s" % error, protocol.INTERRUPTED)
         except (ssh.InvalidKeys, hardware.Incompatible) as error:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
-        context = context.with_pods(members.pods)
+        peer = next((worker.address for worker in nodes_in(members.workers).values()), None)
+        context = node.connected(context.with_pods(members.pods), peer)
         if self._starts is not None:
             self._starts.begin(context.hosts)
         elif launchers.is_mpi(context.plan["launcher"]) and not context.slurm:
@@ -137,13 +150,13 @@ class Tcp:
     def _expect(self, context: AgentContext, members: peers.Coordinator) -> Readiness:
         """What this attempt has to wait for; data is staged once, and again where that has failed."""
         if self._readiness is None or self._readiness.failure:
-            staging = Staging(context.plan.get("staging"), context.mounts.cgroup)
+            staging, launcher = Staging(context.plan.get("staging"), context.mounts.cgroup), context.plan["launcher"]
             self._readiness = Readiness(
                 lambda: context.with_pods(members.pods).hosts,
                 members,
                 staging,
                 context.clock,
-                context.slurm,
+                not context.slurm and launchers.needs_names(launcher, len(context.hosts), context.plan["mpi"]["args"]),
                 None if self.exchange is None else self.exchange.missing,
             )
         return self._readiness

@@ -22,6 +22,7 @@ from .node import (
     check,
     check_hardware,
     clear_shared_memory,
+    connected,
     location,
     serve_forks,
     start_sshd,
@@ -241,7 +242,8 @@ class Worker:
 
     def _take_part(self) -> None:
         """Prepare this node for the attempt, report that it is ready or why it cannot be, and carry out its part."""
-        context, coordinator = self._context, self._coordinator
+        coordinator = self._coordinator
+        context = self._context = connected(self._context, coordinator.connection.address)
         try:
             facts = self._prepare()
             environment = write_environment(context, coordinator.attempt)

@@ -501,7 +501,10 @@ class SimulatedTransport:
         self, context: AgentContext, number: int, stop_signal: StopSignal, run_record: Record, since: float
     ) -> Launch | Outcome:
         members: Any = self._agent.members
-        readiness = Readiness(lambda: context.with_pods(members.pods).hosts, members, Staging(None, ""), context.clock)
+        staging = Staging(None, "")
+        readiness = Readiness(
+            lambda: context.with_pods(members.pods).hosts, members, staging, context.clock, names=True
+        )
         readiness.addresses[host(COORDINATOR)] = "10.0.0.0"
         failure = readiness.wait(context.plan["limits"]["start"], run_record, stop_signal)
         if failure is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.agent import protocol
+from spotmpi.agent import protocol, record
 from spotmpi.runs import reader
 from tests.unit.agent.gang import LIMIT, Gang, kinds
 
@@ -35,6 +35,19 @@ def test_all_end_well_when_every_launcher_has(gang: Callable[..., Gang]) -> None
     assert summary["work"]["machine"]["cpu"] == alike["cpu"]
     assert run.paths.spec.read_text().startswith("command = ")
     assert reader.state(run.paths).container == "registry/image@sha256:1"
+
+
+def test_agents_and_ranks_find_node_0_where_its_name_leads_nowhere(gang: Callable[..., Gang]) -> None:
+    """As name servers with a cache say for seconds after a pod of that name has been replaced, or is new."""
+    run = gang("sh", "-c", "echo $MASTER_ADDR", launcher="torchrun", started=0)
+    run.plan["hosts"] = ["no-such-node-0.invalid", "no-such-node-1.invalid"]
+    run.paths.folder.mkdir(parents=True)
+    record.note_address(str(run.paths.folder), "127.0.0.1")  # where this machine's name leads nowhere either
+    for node in range(2):
+        run.start(node)
+    assert run.codes() == [0, 0]
+    assert run.texts(1) == [record.noted_address(str(run.paths.folder))]
+    assert kinds(run.events()) == ["started", "succeeded"]
 
 
 def test_a_run_whose_secret_has_no_tls_files_ends_with_what_is_missing(gang: Callable[..., Gang]) -> None:

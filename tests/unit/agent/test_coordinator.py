@@ -43,7 +43,7 @@ def dns(monkeypatch: pytest.MonkeyPatch) -> Dns:
 def expecting(dns: Dns) -> Readiness:
     """The readiness of three nodes, all of which have connected."""
     coordinator: Any = SimpleNamespace(workers=WORKERS, missing=lambda: [], hint="")
-    return Readiness(lambda: HOSTS, coordinator, Staging(None, ""), dns.clock)
+    return Readiness(lambda: HOSTS, coordinator, Staging(None, ""), dns.clock, names=True)
 
 
 def test_nothing_is_missing_when_every_name_resolves_to_its_pod(dns: Dns) -> None:
@@ -115,7 +115,8 @@ class Waiting:
             event=lambda kind, reason: self.events.append((self.dns.clock.seconds, kind, reason))
         )
         source: Any = SimpleNamespace(pending=lambda: self.stop_request)
-        return Readiness(lambda: HOSTS, coordinator, self.staging, self.dns.clock).wait(limit, events, source)
+        readiness = Readiness(lambda: HOSTS, coordinator, self.staging, self.dns.clock, names=True)
+        return readiness.wait(limit, events, source)
 
     def _serve(self, seconds: float) -> None:
         assert seconds < 1, "stop requests are answered in time"

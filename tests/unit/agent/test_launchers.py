@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -11,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import launch, launchers, node
+from spotmpi.agent import launch, launchers, node, preload, protocol
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.launchers import LAUNCHERS, OpenMpi, Remote, Start
-from spotmpi.agent.plan import COORDINATOR, NODE, Command, Member
+from spotmpi.agent.plan import COORDINATOR, NODE, WORKER, Command, Member
 from spotmpi.images import environment as image_environment
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.spec.source import from_values
@@ -41,13 +42,30 @@ def test_the_defaults_are_the_published_ones_in_each_familys_spelling() -> None:
     assert arguments(4) == (
         f"mpirun --hostfile /work/hosts -np 4 {shared} --mca plm_rsh_no_tree_spawn 1 "
         "--mca btl_vader_single_copy_mechanism none --mca oob_tcp_if_include eth0 "
-        "--mca plm_rsh_agent python3 start.py /work/start.sock --tag-output"
+        "--mca orte_do_not_resolve 1 --mca plm_rsh_agent python3 start.py /work/start.sock --tag-output"
     )
 
 
 def test_a_user_who_wants_ssh_gets_it() -> None:
     assert "start.py" not in arguments(5, "--prtemca", "plm_ssh_agent", "ssh")
     assert "start.py" not in arguments(4, "--mca", "plm_rsh_agent", "ssh")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "nodes", "own", "expected"),
+    [
+        ("mpirun", 2, [], False),
+        ("mpirun", 2, ["--prtemca", "plm_ssh_agent", "ssh"], True),
+        ("mpirun", 2, ["--mca", "plm_rsh_agent", "ssh"], True),
+        ("torchrun", 2, [], False),
+        ("none", 2, [], True),
+        ("none", 1, [], False),
+    ],
+)
+def test_names_are_needed_by_commands_and_by_ssh_alone(
+    launcher: str, nodes: int, own: list[str], expected: bool
+) -> None:
+    assert launchers.needs_names(launcher, nodes, own) is expected
 
 
 @pytest.mark.parametrize("family", [4, 5])
@@ -183,6 +201,52 @@ def test_ranks_of_every_launcher_get_the_interface_that_leads_to_their_peers(wor
         assert (variables["NCCL_SOCKET_IFNAME"], variables["GLOO_SOCKET_IFNAME"]) == ("lo", "lo")
     assert str(work / "work" / "environment.json") in command["arguments"]
     assert ("--tag" in command["arguments"]) is (launcher == "torchrun")
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate", "deepspeed", "none"])
+def test_ranks_meet_at_the_address_by_which_agents_are_connected(work: Path, launcher: str) -> None:
+    """Name servers with a cache lead to the pod that node 0 had before for seconds; no name need resolve."""
+    context = context_of(work, launcher=launcher)
+    context.plan["hosts"] = ["run-1-node-0-0.run-1", "run-1-node-1-0.run-1"]
+    for number, peer in ((1, "127.0.0.1"), (0, "127.0.0.2")):
+        own = node.connected(context._replace(member=Member(NODE, number)), peer)
+        environment = node.write_environment(own, 1)
+        (command,) = launch.gang_commands(own.plan, [number], node.location(own, environment))
+        assert environment["GLOO_SOCKET_IFNAME"] == "lo"
+        text = " ".join([*command["arguments"], *command["environment"].values()])
+        assert re.search(r"\b127\.0\.0\.1\b", text) and "run-1-node" not in text
+
+
+@pytest.mark.parametrize(("peer", "host"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_workers_and_ranks_find_the_scheduler_of_a_stream_by_that_address(work: Path, peer: str, host: str) -> None:
+    stream = {"source": "flow:rows", "length": 3, "workers": {"count": 2}}
+    context = context_of(work, launcher="none", stream=stream)
+    context.plan["environment"][protocol.ENV_POOL] = "tls://run-1-node-0-0.run-1:8786"
+    for member in (Member(NODE, 1), Member(WORKER, 0)):
+        own = node.connected(context._replace(member=member), peer)
+        environment = node.write_environment(own, 1)
+        assert environment[protocol.ENV_POOL] == f"tls://{host}:8786"
+    worker = launch.worker_command(own.plan, Member(WORKER, 0), node.location(own, environment), "/")
+    assert f"--address=tls://{host}:8786" in worker["arguments"]
+
+
+def test_node_0_alone_needs_no_name_server(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "127.0.0.1")
+    context = context_of(work, launcher="none", nodes=1)._replace(member=COORDINATOR)
+    context.plan["hosts"] = ["run-1-node-0-0.invalid"]
+    own = node.connected(context, None)
+    assert node.write_environment(own, 1)["GLOO_SOCKET_IFNAME"] == "lo"
+    assert node.location(own, {}).address == "127.0.0.1"
+
+
+def test_a_fork_server_starts_before_another_node_has_a_name(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the ranks of node 0's first attempt were new interpreters, where DNS had no other pod yet."""
+    started: list[Any] = []
+    monkeypatch.setattr(preload, "serve", lambda *arguments: started.append(arguments))
+    context = context_of(work, command=["python3", "train.py"], preload=["numpy"], launcher="mpirun")
+    context.plan["hosts"] = ["no-such-host.invalid"] * 2
+    node.serve_forks(context._replace(member=COORDINATOR))
+    assert len(started) == 1
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,13 @@ from tests.unit.agent.agent_process import mounts_below
 from tests.unit.agent.peer_ends import identity
 
 
+def test_the_own_address_is_that_of_the_host_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "127.0.0.3")
+    assert network.own_address() == "127.0.0.3"
+    monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
+    assert network.own_address() is None
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_the_interface_of_an_address_is_found_without_sending_anything(address: str) -> None:
     assert network.interface_towards(address) == "lo"

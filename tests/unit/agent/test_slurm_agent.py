@@ -84,11 +84,13 @@ def test_mpirun_tells_srun_the_other_hosts(family: int) -> None:
     assert "ssh_args" not in command and "rsh_args" not in command
 
 
-def test_names_of_machines_need_not_lead_to_the_address_of_their_agent() -> None:
+def test_names_that_no_program_needs_are_not_waited_for() -> None:
     coordinator: Any = type("Double", (), {"missing": lambda self: [], "workers": {}, "hint": ""})()
     hosts = ["no-such-host.invalid"]
-    assert Readiness(lambda: hosts, coordinator, Staging(None, ""), SetClock(), fixed_names=True).missing() is None
-    assert "not in DNS" in str(Readiness(lambda: hosts, coordinator, Staging(None, ""), SetClock()).missing())
+    missing = [
+        Readiness(lambda: hosts, coordinator, Staging(None, ""), SetClock(), names).missing() for names in (False, True)
+    ]
+    assert missing[0] is None and "not in DNS" in str(missing[1])
 
 
 class Node:

@@ -224,7 +224,7 @@ NIGHTLY = [
     at_night("reclaims", "the whole reclaim matrix", 10, "cluster", RECLAIMS),
     at_night(
         "endurance",
-        "1,500 random faults, in runs alone, with a stream and with a standby pod",
+        "2,000 random faults, in runs alone, with a stream, with a standby pod, by torchrun",
         270,
         "cluster",
         ENDURANCE,

@@ -22,7 +22,7 @@ from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE
 from spotmpi.agent.plan import NODE
 from spotmpi.core import names
 from tests.cluster import endurance_program
-from tests.cluster.faults import COMMANDS, NODES, PARTS, STANDS_BY, STREAM, WITH_STANDBY, Injector
+from tests.cluster.faults import COMMANDS, NODES, PARTS, STANDS_BY, STREAM, TORCHRUN, WITH_STANDBY, Injector
 from tests.cluster.pools import small_pods
 from tests.cluster.runs import FollowedRun, Runs, local_events
 from tests.testbed.faults import Fault, ShiftedClocks
@@ -105,7 +105,7 @@ class Endurance:
             "mounts": [{"claim": _CLAIM, "path": _INSIDE}],
         }
         return {
-            **_training(_INSIDE, PACE),
+            **_training(_INSIDE, PACE, part),
             "nodes": NODES,
             "checkpoint": {"every": "3s", "memory": "1"},
             "limits": {"failures": MANY, "interruptions": MANY},
@@ -240,23 +240,23 @@ class Endurance:
         return f"{self.run.recent_events()}\n{pods}" if hasattr(self, "run") else pods
 
 
-def undisturbed(iteration: int, folder: Path) -> dict[int, Record]:
+def undisturbed(iteration: int, folder: Path, part: str) -> dict[int, Record]:
     """The records of the same training up to an iteration, by one rank on this machine, without a fault or a stream."""
     (folder / "records").mkdir(parents=True)
     (folder / "stop").write_text(str(iteration))
-    local_events({**_training(str(folder), 0.0), "nodes": 1}, folder / "runs")
+    local_events({**_training(str(folder), 0.0, part), "nodes": 1}, folder / "runs")
     watch = Watch(folder / "records", str)
     watch.update()
     return effective(watch.records)
 
 
-def _training(folder: str, pace: float) -> dict[str, Any]:
+def _training(folder: str, pace: float, part: str) -> dict[str, Any]:
+    by_torchrun = {"image": "pytorch", "launcher": "torchrun", "preload": ["numpy", "torch.distributed"]}
     return {
         "name": "endurance",
-        "image": "chainermn",
         "command": ["python3", _PROGRAM.name, folder, str(pace)],
         "files": [str(_PROGRAM)],
-        "preload": ["numpy", "mpi4py.MPI"],
+        **(by_torchrun if part == TORCHRUN else {"image": "chainermn", "preload": ["numpy", "mpi4py.MPI"]}),
     }
 
 

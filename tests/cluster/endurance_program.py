@@ -76,6 +76,32 @@ class Training:
         return hashlib.sha256(content).hexdigest()
 
 
+class TorchRanks:
+    """All ranks of torchrun, as far as `train` needs what mpi4py has of its own."""
+
+    def __init__(self) -> None:
+        from torch import distributed
+
+        distributed.init_process_group("gloo")
+        self._distributed = distributed
+        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+
+    def allgather(self, value: Any) -> list[Any]:
+        """The values of all ranks, on each."""
+        found: list[Any] = [None] * self.size
+        self._distributed.all_gather_object(found, value)
+        return found
+
+
+def all_ranks() -> Any:
+    """Those of mpirun, or of torchrun."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return TorchRanks()
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD
+
+
 def batches(parts: list[int], start: int) -> Iterator[list[Any]]:
     """The samples of these parts of each iteration from *start* on, without end."""
     if "SPOTMPI_STREAM" in os.environ:
@@ -87,11 +113,9 @@ def batches(parts: list[int], start: int) -> Iterator[list[Any]]:
 
 def train(folder: Path, pace: float) -> None:
     """Train in step with all ranks."""
-    from mpi4py import MPI
-
     import spotmpi
 
-    ranks, training = MPI.COMM_WORLD, Training()
+    ranks, training = all_ranks(), Training()
     own_parts = [part for part in range(PARTS) if part % ranks.size == ranks.rank]
     if (found := spotmpi.checkpoint.load()) is not None:
         training.restore(found.iteration, found.state)

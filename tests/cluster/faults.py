@@ -79,8 +79,13 @@ OF_STANDBY = {
     "two nodes": Kind(INTERRUPTION, (1,), most=2),
     "node and standby": Kind(INTERRUPTION, (1, 2), most=2),
 }
-ALONE, STREAM, WITH_STANDBY = "alone", "stream", "standby"
-PARTS = {ALONE: KINDS, STREAM: {**KINDS, **OF_STREAMS}, WITH_STANDBY: {**KINDS, **OF_STANDBY}}
+ALONE, STREAM, WITH_STANDBY, TORCHRUN = "alone", "stream", "standby", "torchrun"
+PARTS = {
+    ALONE: KINDS,
+    STREAM: {**KINDS, **OF_STREAMS},
+    WITH_STANDBY: {**KINDS, **OF_STANDBY},
+    TORCHRUN: {**KINDS, "launcher": Kind(FAILURE, _ANY)},  # which each node has
+}
 
 
 def schedule(seed: int, count: int, part: str) -> list[Fault]:
@@ -187,8 +192,8 @@ class Injector:
 
 
 def is_launcher(command: str) -> bool:
-    """Whether a command line is mpirun's, which Open MPI 5 turns into prterun."""
-    return any(part.endswith(("/mpirun", "/prterun")) for part in command.split()[:2])
+    """Whether a command line is mpirun's, which Open MPI 5 turns into prterun, or starts ranks of torchrun."""
+    return any(part.endswith(("/mpirun", "/prterun", "/local_ranks.py")) for part in command.split()[:4])
 
 
 COMMANDS: dict[str, Callable[[str], bool]] = {

@@ -1,4 +1,4 @@
-"""A run survives many random faults: by day some, at night 1,500, alone, with a stream and with a pod that stands by.
+"""A run survives many random faults: by day some, at night 2,000: alone, with a stream, with a standby, under torchrun.
 
 Afterwards its parameters are those of an undisturbed run, with each sample once, and its record has one attempt for
 each fault that costs one, with the right cause. In a long run nothing may have grown: memory and open files of agents,
@@ -39,6 +39,7 @@ def test_a_run_survives_some_faults_of_all_sorts(
 
 
 @pytest.mark.nightly("hours; by day some of the faults")
+@pytest.mark.pod_images("pytorch")
 @pytest.mark.timeout(HOURS * 3600)
 @pytest.mark.parametrize("part", PARTS)
 def test_a_run_survives_500_faults(
@@ -60,5 +61,5 @@ def survive(runs: Runs, folder: Path, config: pytest.Config, count: int, part: s
         cost = "no attempt" if passed.seconds is None else f"{passed.seconds:.1f} s"
         print(f"{number}: {fault.kind} {fault.node} cost {cost}", flush=True)
     result = endurance.finish()
-    endurance.check(result, undisturbed(result["iteration"], folder / "undisturbed"))
+    endurance.check(result, undisturbed(result["iteration"], folder / "undisturbed", part))
     print(report(endurance, result), flush=True)

@@ -16,8 +16,7 @@ import pytest
 
 from spotmpi.agent import pod_context, protocol, record
 from spotmpi.agent.plan import NODE, POSTPROCESS, WORKER, Member
-from spotmpi.api.drill import drill
-from spotmpi.api.pool_drill import Fault
+from spotmpi.api.drill import Fault, drill
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
 from spotmpi.core.events import Event

@@ -1,23 +1,40 @@
-"""Fault injection: cause a fault in a running run and measure its recovery."""
+"""Fault injection: cause a fault in a running run and measure its recovery, or how long a node of a pool is missing."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import dropwhile
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from spotmpi.agent import protocol, record
-from spotmpi.agent.plan import Member
-from spotmpi.api.pool_drill import Fault, PoolRecovery, drill_pool, is_of_pool
+from spotmpi.agent.files import is_file
+from spotmpi.agent.plan import WORKERS, Member
 from spotmpi.backends.base import Backend
 from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
+from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Echo
+from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
+from spotmpi.spec.job import POOL
+from spotmpi.spec.source import load_spec
 
 FAULTS = ("evict", "delete", "kill")
+_MEMBERSHIP = (record.JOINED, record.LEFT, record.STARTED, record.RESTARTED)
+
+
+class Fault(NamedTuple):
+    """A fault of a member: ``evict``, ``delete`` or ``kill``."""
+
+    member: Member
+    how: str
+
+    def __str__(self) -> str:
+        return f"{self.how} of {self.member}"
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,26 @@ class Recovery:
             f"{self.rescheduled:.1f} s, first iteration after {self.resumed:.1f} s, {self.lost_iterations} iterations "
             f"repeated ({self.cause})"
         )
+
+
+@dataclass(frozen=True)
+class PoolRecovery:
+    """What a fault cost a pool or stream.
+
+    Seconds count from the injection, and are None where only a worker's process was killed.
+    """
+
+    run: str
+    member: Member
+    how: str  # one of FAULTS
+    cause: str | None  # why the node was lost, as the pool reports it
+    lost: float | None  # until node 0 had lost the worker, or the attempt of node 0 had ended
+    back: float | None  # until the worker had joined again, or node 0's next attempt started
+
+    def __str__(self) -> str:
+        if self.lost is None or self.back is None:
+            return f"{self.how} of {self.member}: its process was killed, and is started again in the same place"
+        return f"{self.how} of {self.member}: lost after {self.lost:.1f} s, back after {self.back:.1f} s ({self.cause})"
 
 
 class _RecoveryTimer:
@@ -108,22 +145,22 @@ def drill(
     run = before.id
     if fault.how not in FAULTS:
         raise input_error(hints.option("fault"), fault.how, f"use one of: {', '.join(FAULTS)}")
-    if is_of_pool(before, fault.member):
-        return drill_pool(backend, before, fault, on_event, clock)
+    if _is_of_pool(before, fault.member):
+        return _drill_pool(backend, before, fault, on_event, clock)
     if before.over:
-        raise _ended(run)
+        raise _ended(run, "trains")
     echo(f"{fault}: at the next iteration that the run reports")
     timer = _RecoveryTimer(lambda: backend.inject_fault(run, *fault), clock)
     times = _follow(_new_events(backend.events(run, True), before), timer, on_event)
     if times is None and not timer.injected:
-        raise _ended(run)
+        raise _ended(run, "trains")
     if times is None:
         raise SpotmpiError(f"run {run} ended before it had recovered; `spotmpi status {run}` shows why")
     return Recovery(run, *fault, times["cause"], times["lost"], times["ended"], times["started"], times["first"])
 
 
-def _ended(run: str) -> SpotmpiError:
-    return SpotmpiError(f"run {run} has ended, no fault was injected: a drill needs a run that trains")
+def _ended(run: str, does: str) -> SpotmpiError:
+    return SpotmpiError(f"run {run} has ended, no fault was injected: a drill needs a run that {does}")
 
 
 def _new_events(events: Iterable[Event], before: RunState) -> Iterator[Event]:
@@ -143,3 +180,53 @@ def _follow(events: Iterable[Event], timer: _RecoveryTimer, on_event: Callable[[
         if times is not None:
             return times
     return None
+
+
+def _is_of_pool(state: RunState, member: Member) -> bool:
+    """Whether *member* is one of a pool, or a worker of a stream, by the run's recorded spec."""
+    path = RunPaths(Path(state.folder)).spec
+    return member.role in WORKERS or (is_file(path) and load_spec(path).launcher == POOL)
+
+
+def _drill_pool(
+    backend: Backend,
+    state: RunState,
+    fault: Fault,
+    on_event: Callable[[Event], None],
+    clock: Callable[[], float],
+) -> PoolRecovery:
+    """Inject *fault* into a member of a pool, or a worker of a stream, and follow the run until that is back.
+
+    Raises:
+        SpotmpiError: the pool is not up, or ended before.
+    """
+    if state.over:
+        raise _ended(state.id, "is up")
+    member = fault.member
+    is_worker = member.role in WORKERS
+    past = sum(event.get("event") in _MEMBERSHIP for event in reader.lines(RunPaths(Path(state.folder)).events))
+    backend.inject_fault(state.id, *fault)
+    injected = clock()
+    if fault.how == "kill" and is_worker:
+        return PoolRecovery(state.id, *fault, None, None, None)
+    lost: tuple[float, str | None] | None = None
+    for event in _after(past, backend.events(state.id, True)):
+        on_event(event)
+        if event.values.get("member") != (member.text if is_worker else None):
+            continue
+        if event.kind == (record.LEFT if is_worker else record.RESTARTED):
+            lost = clock() - injected, event.reason
+        elif lost and event.kind == (record.JOINED if is_worker else record.STARTED):
+            return PoolRecovery(state.id, *fault, lost[1], lost[0], clock() - injected)
+    raise SpotmpiError(f"run {state.id} ended before {member} was back; `spotmpi status {state.id}` shows why")
+
+
+def _after(past: int, events: Iterable[Event]) -> Iterable[Event]:
+    """The *events* after so many that tell of nodes."""
+
+    def is_past(event: Event) -> bool:
+        nonlocal past
+        past -= event.kind in _MEMBERSHIP
+        return past >= 0
+
+    return dropwhile(is_past, events)

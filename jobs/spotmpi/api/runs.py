@@ -30,8 +30,7 @@ from spotmpi.runs.reader import RunState
 from spotmpi.streams.figures import Figures, advice
 
 if TYPE_CHECKING:
-    from spotmpi.api.drill import Recovery
-    from spotmpi.api.pool_drill import PoolRecovery
+    from spotmpi.api.drill import PoolRecovery, Recovery
     from spotmpi.spec.job import JobSpec
     from spotmpi.spec.source import Source, WrongKeys
 
@@ -228,8 +227,7 @@ def drill(
 
     *node* is the number of a node, or another member, such as ``worker/0``. *echo* gets what it waits for.
     """
-    from spotmpi.api.drill import drill
-    from spotmpi.api.pool_drill import Fault
+    from spotmpi.api.drill import Fault, drill
 
     backend = targets.backend_of(run, on)
     return drill(backend, backend.state(run), Fault(member(node), fault), on_event, echo)

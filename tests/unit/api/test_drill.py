@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent.plan import COORDINATOR, NODE, WORKER, Member
-from spotmpi.api.drill import drill
-from spotmpi.api.pool_drill import Fault
+from spotmpi.api.drill import Fault, drill
 from spotmpi.backends import targets
 from spotmpi.cli.drill import command
 from spotmpi.core.errors import InputError, SpotmpiError

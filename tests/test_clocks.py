@@ -74,7 +74,7 @@ READS = {
     "jobs/spotmpi/environments/cost.py": (2, OF_AWS),
     "jobs/spotmpi/environments/nodes.py": (1, SHOWN),
     "jobs/spotmpi/environments/up.py": (1, "AWS scales groups to 0 at a date of its clock"),
-    "jobs/spotmpi/environments/warm_nodes.py": (
+    "jobs/spotmpi/environments/node_group_sizes.py": (
         1,
         "AWS scales groups to 0 at a date of its clock",
     ),

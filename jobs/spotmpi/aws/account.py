@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from spotmpi.aws.concurrent_calls import MAX_CALLS
-from spotmpi.aws.errors import translate_error
+from spotmpi.aws.errors import CallError, translate_error
 from spotmpi.core.redaction import guard_logs, remember
 
 _IAM_PREFIXES = {"service-quotas": "servicequotas", "efs": "elasticfilesystem"}
@@ -56,6 +56,17 @@ class Aws:
         except Exception as error:
             raise _call_error(error, client, service, method, region) from error
         return response
+
+    def find(
+        self, service: str, region: str, method: str, absent: Collection[str], **arguments: Any
+    ) -> dict[str, Any] | None:
+        """As `call`; None where AWS answers with one of these error codes, by which something does not exist."""
+        try:
+            return self.call(service, region, method, **arguments)
+        except CallError as error:
+            if error.code not in absent:
+                raise
+            return None
 
     def pages(self, service: str, region: str, method: str, key: str, **arguments: Any) -> list[Any]:
         """The items under *key* of all pages of a call, or of one without pages; CallError or CloudError.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spotmpi.aws.account import Aws
-from spotmpi.aws.errors import CallError
 
 _CHECKS = 6
 _INTERVAL = 10.0  # seconds between checks
@@ -30,11 +29,8 @@ def exists(aws: Aws, region: str, environment: str) -> bool:
 
 def delete(aws: Aws, region: str, environment: str) -> None:
     """Delete the environment's log group; no error if it does not exist."""
-    try:
-        aws.call("logs", region, "delete_log_group", logGroupName=name_of(environment))
-    except CallError as error:
-        if error.code != "ResourceNotFoundException":
-            raise
+    absent = {"ResourceNotFoundException"}
+    aws.find("logs", region, "delete_log_group", absent, logGroupName=name_of(environment))
 
 
 def keep_deleted(aws: Aws, region: str, environment: str, sleep: Callable[[float], None]) -> int:

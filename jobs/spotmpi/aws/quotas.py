@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any
 
 from spotmpi.aws.account import Aws
-from spotmpi.aws.errors import CallError
 
 SERVICE = "ec2"
 SPOT, ON_DEMAND = "spot", "on-demand"
@@ -68,12 +67,8 @@ def quota_code(machine: str, market: str = SPOT) -> str | None:
 def limit(aws: Aws, region: str, code: str, service: str = SERVICE) -> int:
     """What a quota allows the account in *region*: vCPUs, or a number of resources."""
     arguments = {"ServiceCode": service, "QuotaCode": code}
-    try:
-        response = aws.call("service-quotas", region, "get_service_quota", **arguments)
-    except CallError as error:
-        if error.code != "NoSuchResourceException":
-            raise
-        # A quota that was never changed may have a default value only.
+    response = aws.find("service-quotas", region, "get_service_quota", {"NoSuchResourceException"}, **arguments)
+    if response is None:  # a quota that was never changed may have a default value only
         response = aws.call("service-quotas", region, "get_aws_default_service_quota", **arguments)
     return int(response["Quota"]["Value"])
 
@@ -117,17 +112,20 @@ def pending_increases(aws: Aws, region: str, code: str) -> tuple[Increase, ...]:
     return tuple(sorted(increases, key=lambda increase: increase.created))
 
 
-def request_increase(aws: Aws, region: str, code: str, vcpus: int) -> Increase:
-    """Request an increase of a quota to *vcpus*; CallError where a request is already open."""
-    response = aws.call(
-        "service-quotas",
-        region,
-        "request_service_quota_increase",
-        ServiceCode=SERVICE,
-        QuotaCode=code,
-        DesiredValue=float(vcpus),
+def request_increase(aws: Aws, region: str, code: str, vcpus: int) -> Increase | None:
+    """Request an increase of a quota to *vcpus*; None where a request is already open."""
+    request = {"ServiceCode": SERVICE, "QuotaCode": code, "DesiredValue": float(vcpus)}
+    open_already = {"ResourceAlreadyExistsException"}
+    response = aws.find("service-quotas", region, "request_service_quota_increase", open_already, **request)
+    return None if response is None else _increase(region, response["RequestedQuota"])
+
+
+def increase_command(region: str, service: str, code: str, value: int) -> str:
+    """The command of the AWS CLI that requests an increase of a quota."""
+    return (
+        f"aws service-quotas request-service-quota-increase --service-code {service} --quota-code {code} "
+        f"--desired-value {value} --region {region}"
     )
-    return _increase(region, response["RequestedQuota"])
 
 
 def _increase(region: str, request: Mapping[str, Any]) -> Increase:

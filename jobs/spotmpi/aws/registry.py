@@ -6,7 +6,6 @@ import base64
 from typing import NamedTuple
 
 from spotmpi.aws.account import Aws
-from spotmpi.aws.errors import CallError
 
 _TIMEOUT = 5.0  # seconds for the registry to answer while a run waits to start
 
@@ -26,13 +25,8 @@ def has_image(aws: Aws, region: str, repository: str, tag: str) -> bool:
     """Whether the ECR repository with that address has an image with *tag*; CallError where that is not permitted."""
     host, _, name = repository.partition("/")
     arguments = {"registryId": host[:12], "repositoryName": name, "imageIds": [{"imageTag": tag}]}
-    try:
-        aws.call("ecr", region, "describe_images", **arguments)
-    except CallError as error:
-        if error.code not in ("ImageNotFoundException", "RepositoryNotFoundException"):
-            raise
-        return False
-    return True
+    absent = {"ImageNotFoundException", "RepositoryNotFoundException"}
+    return aws.find("ecr", region, "describe_images", absent, **arguments) is not None
 
 
 def tag_digest(region: str, repository: str, tag: str) -> str:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from spotmpi.aws.account import Aws
@@ -73,6 +74,22 @@ def activities(aws: Aws, region: str, group: str) -> list[dict[str, Any]]:
     """The activities of an Auto Scaling group, newest first."""
     arguments = {"AutoScalingGroupName": group}
     return aws.pages("autoscaling", region, "describe_scaling_activities", "Activities", **arguments)
+
+
+def set_sizes(aws: Aws, region: str, group: ScalingGroup, sizes: Mapping[str, int]) -> None:
+    """Give a group other sizes: some of ``MinSize``, ``MaxSize`` and ``DesiredCapacity``."""
+    aws.call("autoscaling", region, "update_auto_scaling_group", AutoScalingGroupName=group.name, **sizes)
+
+
+def schedule_sizes(
+    aws: Aws, region: str, group: ScalingGroup, name: str, at: datetime | None, sizes: Mapping[str, int]
+) -> None:
+    """Let AWS give a group these sizes *at* a time, by a scheduled action of that *name*; with None no longer."""
+    which = {"AutoScalingGroupName": group.name, "ScheduledActionName": f"{name}-{group.name}"}
+    if at is None:
+        aws.find("autoscaling", region, "delete_scheduled_action", {"ValidationError"}, **which)  # there may be none
+    else:
+        aws.call("autoscaling", region, "put_scheduled_update_group_action", **which, **sizes, StartTime=at)
 
 
 def _group(values: Mapping[str, Any]) -> ScalingGroup:

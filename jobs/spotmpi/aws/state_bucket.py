@@ -50,20 +50,12 @@ def from_variables(variables: Mapping[str, str]) -> Bucket | None:
 def status(aws: Aws, region: str, bucket: Bucket) -> BucketStatus | None:
     """The bucket's status; None where it does not exist. CallError where its settings can't be read."""
     region = bucket.region or region
-    try:
-        versioning = aws.call("s3", region, "get_bucket_versioning", Bucket=bucket.name).get("Status")
-    except CallError as error:
-        if error.code != "NoSuchBucket":
-            raise
+    versioning = aws.find("s3", region, "get_bucket_versioning", {"NoSuchBucket"}, Bucket=bucket.name)
+    if versioning is None:
         return None
-    try:
-        response = aws.call("s3", region, "get_public_access_block", Bucket=bucket.name)
-        private = all(response["PublicAccessBlockConfiguration"].values())
-    except CallError as error:
-        if error.code != _NO_BLOCK:
-            raise
-        private = False
-    return BucketStatus(versioning == "Enabled", private)
+    block = aws.find("s3", region, "get_public_access_block", {_NO_BLOCK}, Bucket=bucket.name)
+    private = block is not None and all(block["PublicAccessBlockConfiguration"].values())
+    return BucketStatus(versioning.get("Status") == "Enabled", private)
 
 
 def region_of(aws: Aws, region: str, bucket: str) -> str:

@@ -9,7 +9,7 @@ import typer
 from spotmpi.cli.options import Json, On, target
 
 if TYPE_CHECKING:
-    from spotmpi.environments.warm_nodes import WarmNodes
+    from spotmpi.environments.node_group_sizes import WarmNodes
 
 
 def command(
@@ -24,7 +24,7 @@ def command(
 
     from spotmpi.backends import targets
     from spotmpi.core.errors import input_error
-    from spotmpi.environments.warm_nodes import keep_warm
+    from spotmpi.environments.node_group_sizes import keep_warm
     from spotmpi.spec.job import read_duration
 
     duration = timedelta(seconds=read_duration("--for", length))

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.environments.versions import next_minor
+from spotmpi.environments.stack_file import SYSTEM
+from spotmpi.environments.versions import group_of, next_minor
 
 _GONE = ("delete", "replace", "delete-replaced")
 LOCAL_QUEUE = "kubernetes:kueue.x-k8s.io/v1beta1:LocalQueue"
@@ -37,7 +38,6 @@ _IN_USE = {
 }
 _RELEASE = "kubernetes:helm.sh/v3:Release"
 _RELEASES_OF_RUNS = ("jobset", "kueue")
-_ROLE, _GROUP = "spotmpi.dev/role", "spotmpi.dev/group"
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,10 @@ def _ended_nodes(steps: Sequence[Step], running: Callable[[], Mapping[str, int]]
     sizes, nodes, system = running() if ended else {}, dict[str, int](), 0
     for step in ended:
         number = sum(sizes.get(name, 0) for name in _scaling_groups(step))
-        labels = step.old.get("labels") or {}
-        if labels.get(_ROLE) == "system":
+        group = group_of(step.old.get("labels") or {}) or step.id
+        if group == SYSTEM:
             system += number
         elif number:
-            group = str(labels.get(_GROUP) or step.id)
             nodes[group] = nodes.get(group, 0) + number
     return nodes, system
 

@@ -17,6 +17,7 @@ from spotmpi.data import datasets
 from spotmpi.environments.checks.check import Finding
 from spotmpi.environments.doctor import doctor
 from spotmpi.environments.pulumi_cli import Pulumi
+from spotmpi.environments.stack_file import StackFile
 from spotmpi.runs.reader import RunState
 
 Confirm = Callable[[str], bool]
@@ -50,3 +51,13 @@ class Dependencies:
     list_runs: Callable[[Target], list[RunState]] = runs.list_runs
     stop_run: Callable[..., RunState] = runs.stop
     sleep: Callable[[float], None] = field(default=time.sleep)
+
+    def region_of(self, stack: StackFile) -> str:
+        """The region of a stack: that of its file, else that of the AWS login."""
+        return stack.region or self.aws.region or ""
+
+    def carry_out(self, steps: Sequence[tuple[str, Callable[[], None]]]) -> None:
+        """Execute *steps*, a title and a function each, in order."""
+        for number, (title, step) in enumerate(steps, 1):
+            self.echo(f"{number}/{len(steps)} {title}")
+            step()

@@ -48,10 +48,7 @@ def down(stack: str, dependencies: Dependencies, delete_data: str | None = None)
     """
     task = _Down(read_stack(stack), dependencies, delete_data)
     task.require_allowed()
-    steps = task.steps()
-    for number, (title, step) in enumerate(steps, 1):
-        dependencies.echo(f"{number}/{len(steps)} {title}")
-        step()
+    dependencies.carry_out(task.steps())
     return task.leftovers
 
 
@@ -59,7 +56,7 @@ class _Down:
     def __init__(self, stack: StackFile, dependencies: Dependencies, delete_data: str | None) -> None:
         self._stack, self._dependencies, self._delete_data = stack, dependencies, delete_data
         self._environment: Environment | None = None
-        self._inventory = ResourceInventory(stack.environment, stack.region or dependencies.aws.region or "", "")
+        self._inventory = ResourceInventory(stack.environment, dependencies.region_of(stack), "")
         self._data_inventory = replace(self._inventory, name=f"{stack.environment}-data")
         self._destroyed = False
         self.leftovers: tuple[LeftoverResource, ...] = ()

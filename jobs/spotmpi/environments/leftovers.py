@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from spotmpi.aws.account import Aws
-from spotmpi.aws.errors import CallError
 from spotmpi.aws.scaling import CLUSTER_TAG
 from spotmpi.environments.resource_inventory import INTERFACES, ResourceInventory
 from spotmpi.environments.resource_kinds import CNI_INSTANCE, RESOURCE_KINDS, networks_of
@@ -13,7 +15,7 @@ from spotmpi.environments.tagged_resources import existing_tagged_resources
 
 # Attached, or gone, since it was listed.
 _INTERFACE_IN_USE = ("InvalidNetworkInterfaceID.NotFound", "InvalidParameterValue", "InvalidNetworkInterface.InUse")
-_GROUP_IN_USE, _NO_SUCH_GROUP = "DependencyViolation", "InvalidGroup.NotFound"
+_GROUP_IN_USE = ("DependencyViolation", "InvalidGroup.NotFound")
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,7 @@ def find_leftovers(aws: Aws, inventory: ResourceInventory) -> tuple[LeftoverReso
     leftovers = []
     for kind in RESOURCE_KINDS:
         for id in kind.find(aws, inventory):
-            command = kind.command.format(id=id) + f" --region {inventory.region}"
-            leftovers.append(LeftoverResource(kind.name, id, command))
+            leftovers.append(LeftoverResource(kind.name, id, kind.deletion(id, inventory.region)))
     known = {each.id for each in leftovers}
     for arn in existing_tagged_resources(aws, inventory):
         if arn.id not in known:
@@ -47,25 +48,11 @@ def existing_interfaces(aws: Aws, inventory: ResourceInventory) -> list[tuple[st
 
 def delete_unused_interfaces(aws: Aws, inventory: ResourceInventory) -> list[str]:
     """Delete the unattached interfaces that the CNI left in the environment's network; returns their ids."""
-    networks = networks_of(aws, inventory)
-    if not networks:
-        return []
-    unused = [
-        {"Name": "vpc-id", "Values": networks},
-        {"Name": "status", "Values": ["available"]},
-        {"Name": "tag-key", "Values": [CNI_INSTANCE]},
-    ]
-    deleted = []
-    for each in aws.pages("ec2", inventory.region, "describe_network_interfaces", "NetworkInterfaces", Filters=unused):
-        id = each["NetworkInterfaceId"]
-        try:
-            aws.call("ec2", inventory.region, "delete_network_interface", NetworkInterfaceId=id)
-        except CallError as error:
-            if error.code not in _INTERFACE_IN_USE:
-                raise
-        else:
-            deleted.append(id)
-    return deleted
+    unused = [{"Name": "status", "Values": ["available"]}, {"Name": "tag-key", "Values": [CNI_INSTANCE]}]
+    found = _in_network(aws, inventory, "describe_network_interfaces", "NetworkInterfaces", unused)
+    region, ids = inventory.region, [str(each["NetworkInterfaceId"]) for each in found]
+    delete = partial(aws.find, "ec2", region, "delete_network_interface", _INTERFACE_IN_USE)
+    return [id for id in ids if delete(NetworkInterfaceId=id) is not None]
 
 
 def delete_unused_security_groups(aws: Aws, inventory: ResourceInventory) -> list[str]:
@@ -74,20 +61,19 @@ def delete_unused_security_groups(aws: Aws, inventory: ResourceInventory) -> lis
     EKS creates the cluster's security group, so it is in no Pulumi state, and deleting the cluster leaves it behind
     while a leaked interface uses it (aws-k8s-tester#416).
     """
+    of_cluster = [{"Name": f"tag:aws:{CLUSTER_TAG}", "Values": [inventory.name]}]
+    found = _in_network(aws, inventory, "describe_security_groups", "SecurityGroups", of_cluster)
+    region, ids = inventory.region, [str(each["GroupId"]) for each in found]
+    delete = partial(aws.find, "ec2", region, "delete_security_group", _GROUP_IN_USE)
+    return [id for id in ids if delete(GroupId=id) is not None]
+
+
+def _in_network(
+    aws: Aws, inventory: ResourceInventory, method: str, key: str, filters: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """What EC2 lists under *key* in the environment's network, by *filters*; nothing without a network."""
     networks = networks_of(aws, inventory)
     if not networks:
         return []
-    filters = [
-        {"Name": "vpc-id", "Values": networks},
-        {"Name": f"tag:aws:{CLUSTER_TAG}", "Values": [inventory.name]},
-    ]
-    deleted = []
-    for each in aws.pages("ec2", inventory.region, "describe_security_groups", "SecurityGroups", Filters=filters):
-        try:
-            aws.call("ec2", inventory.region, "delete_security_group", GroupId=each["GroupId"])
-        except CallError as error:
-            if error.code not in (_GROUP_IN_USE, _NO_SUCH_GROUP):
-                raise
-        else:
-            deleted.append(each["GroupId"])
-    return deleted
+    in_network = [{"Name": "vpc-id", "Values": networks}, *filters]
+    return aws.pages("ec2", inventory.region, method, key, Filters=in_network)

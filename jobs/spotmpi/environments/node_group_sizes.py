@@ -1,17 +1,24 @@
-"""The sizes of an environment's node groups: open, closed (0 nodes), and closed by AWS at a scheduled time."""
+"""The sizes of an environment's node groups: open, closed (0 nodes), closed by AWS at a scheduled time, or kept warm.
+
+AWS itself ends what is scheduled, whether or not anybody is online.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
-from spotmpi.aws.account import Aws
-from spotmpi.aws.errors import CallError
-from spotmpi.aws.scaling import SIZES_TAG, ScalingGroup, scaling_groups
+from spotmpi.aws.account import Aws, open_account
+from spotmpi.aws.eks import require_account
+from spotmpi.aws.scaling import SIZES_TAG, ScalingGroup, scaling_groups, schedule_sizes, set_sizes
 from spotmpi.core.environment import Environment
-from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.environments.stack_file import stack_of
 
 _CLOSED = {"MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}
+_EXPIRE, _GIVE_BACK = "spotmpi-expire", "spotmpi-give-back"  # what is scheduled with AWS, by name
+_SHORTEST = timedelta(minutes=1)
 _INTERVAL = 10.0  # seconds between checks
 TIMEOUT = 900.0  # seconds for machines to terminate
 
@@ -27,9 +34,9 @@ def open_groups(aws: Aws, environment: Environment, until: datetime | None) -> N
         raise SpotmpiError(f"{what}: repeat the command; if it stays so, `pulumi up` sets the tags of the groups")
     for group in groups:
         # The schedule first: an interruption must not leave a group open without one.
-        _schedule_close(aws, environment, group, until)
+        schedule_sizes(aws, environment.region, group, _EXPIRE, until, _CLOSED)
         if group.max == 0:
-            _resize(aws, environment, group, _sizes(group))
+            set_sizes(aws, environment.region, group, _sizes(group))
 
 
 def _sizes(group: ScalingGroup) -> dict[str, int]:
@@ -41,23 +48,10 @@ def _sizes(group: ScalingGroup) -> dict[str, int]:
     return {"MinSize": int(low), "MaxSize": int(high)}
 
 
-def _schedule_close(aws: Aws, environment: Environment, group: ScalingGroup, until: datetime | None) -> None:
-    arguments = {"AutoScalingGroupName": group.name, "ScheduledActionName": f"spotmpi-expire-{group.name}"}
-    if until is not None:
-        action = {**arguments, **_CLOSED, "StartTime": until}
-        aws.call("autoscaling", environment.region, "put_scheduled_update_group_action", **action)
-        return
-    try:
-        aws.call("autoscaling", environment.region, "delete_scheduled_action", **arguments)
-    except CallError as error:
-        if error.code != "ValidationError":  # no scheduled action exists
-            raise
-
-
 def close_groups(aws: Aws, environment: Environment, sleep: Callable[[float], None]) -> int:
     """Scale all groups to 0 and wait; returns the number of machines that remain after the timeout."""
     for group in _groups(aws, environment):
-        _resize(aws, environment, group, _CLOSED)
+        set_sizes(aws, environment.region, group, _CLOSED)
     waited = 0.0
     while True:
         remaining = sum(len(group.instances) for group in _groups(aws, environment))
@@ -71,6 +65,59 @@ def _groups(aws: Aws, environment: Environment) -> list[ScalingGroup]:
     return [group for group in scaling_groups(aws, environment) if group.group]
 
 
-def _resize(aws: Aws, environment: Environment, group: ScalingGroup, size: dict[str, int]) -> None:
-    arguments = {"AutoScalingGroupName": group.name}
-    aws.call("autoscaling", environment.region, "update_auto_scaling_group", **arguments, **size)
+@dataclass(frozen=True)
+class WarmNodes:
+    """The least number of nodes that a group keeps, and until when (None: no longer than the settings say)."""
+
+    group: str
+    nodes: int
+    until: datetime | None
+    running: int
+
+
+def keep_warm(
+    environment: Environment,
+    group: str,
+    nodes: int,
+    duration: timedelta,
+    aws: Aws | None = None,
+    now: datetime | None = None,
+) -> WarmNodes:
+    """Keep at least *nodes* nodes of *group* for *duration*, or with 0 release them now.
+
+    The end is scheduled with AWS before the first node is requested. InputError for an unknown group or number,
+    SpotmpiError where AWS's own sizes do not allow it, as after the end of `up --expires`.
+    """
+    chosen = environment.group(group)
+    if not 0 <= nodes <= chosen.max:
+        raise input_error("N", nodes, f"give 0 to {chosen.max}, the max of group {group} in the stack's file")
+    if duration < _SHORTEST:
+        raise input_error("--for", f"{duration.total_seconds():g}s", "give at least 1m: AWS schedules by the minute")
+    aws, until = aws or open_account(environment.region), (now or datetime.now(UTC)) + duration
+    require_account(aws, environment.cluster_arn)
+    groups = [each for each in scaling_groups(aws, environment) if each.group == group]
+    # The first part of a group has its name alone, and the others a number behind it.
+    groups.sort(key=lambda each: len(each.name))
+    if not groups:
+        raise SpotmpiError(f"AWS has no Auto Scaling group of {group} in {environment.cluster}: run `pulumi up` again")
+    if (most := sum(each.max for each in groups)) < nodes:
+        remedy = f"`spotmpi up {stack_of(environment.name)}` opens groups that `up --expires` has closed"
+        raise SpotmpiError(f"the Auto Scaling group of {group} has max {most} now: {remedy}")
+    warm_sizes = _distribute(max(nodes, chosen.min), groups)
+    usual_sizes = _distribute(chosen.min, groups)
+    for each in groups:
+        warm, usual = warm_sizes[each.name], usual_sizes[each.name]
+        schedule_sizes(aws, environment.region, each, _GIVE_BACK, until if warm > usual else None, {"MinSize": usual})
+        more = {"DesiredCapacity": warm} if each.desired < warm else {}
+        set_sizes(aws, environment.region, each, {"MinSize": warm, **more})
+    running = sum(len(each.instances) for each in groups)
+    return WarmNodes(group, sum(warm_sizes.values()), until if nodes > chosen.min else None, running)
+
+
+def _distribute(nodes: int, groups: Sequence[ScalingGroup]) -> dict[str, int]:
+    """The number of nodes that each Auto Scaling group of a node group keeps; the first is filled first."""
+    sizes = {}
+    for each in groups:
+        sizes[each.name] = min(nodes, each.max)
+        nodes -= sizes[each.name]
+    return sizes

@@ -38,6 +38,10 @@ class ResourceKind:
     remedy: str
     command: str
 
+    def deletion(self, id: str, region: str) -> str:
+        """The command that deletes one of them."""
+        return f"{self.command.format(id=id)} --region {region}"
+
 
 def _file_systems(aws: Aws, inventory: ResourceInventory) -> Ids:
     items = aws.pages("efs", inventory.region, "describe_file_systems", "FileSystems")
@@ -123,24 +127,13 @@ def _keys(aws: Aws, inventory: ResourceInventory) -> Ids:
 
 def key_exists(aws: Aws, region: str, key: str) -> bool:
     """Whether a key exists and is not scheduled for deletion, which costs nothing."""
-    try:
-        metadata = aws.call("kms", region, "describe_key", KeyId=key)["KeyMetadata"]
-    except CallError as error:
-        if error.code != "NotFoundException":
-            raise
-        return False
-    return metadata["KeyState"] not in ("PendingDeletion", "PendingReplicaDeletion")
+    found = aws.find("kms", region, "describe_key", {"NotFoundException"}, KeyId=key)
+    return found is not None and found["KeyMetadata"]["KeyState"] not in ("PendingDeletion", "PendingReplicaDeletion")
 
 
 def cluster_exists(aws: Aws, region: str, name: str) -> bool:
     """Whether EKS has a cluster of that name, including one that is being deleted."""
-    try:
-        aws.call("eks", region, "describe_cluster", name=name)
-    except CallError as error:
-        if error.code != "ResourceNotFoundException":
-            raise
-        return False
-    return True
+    return aws.find("eks", region, "describe_cluster", {"ResourceNotFoundException"}, name=name) is not None
 
 
 def _repositories(aws: Aws, inventory: ResourceInventory) -> Ids:

@@ -90,16 +90,9 @@ def _in_ec2(aws: Aws, inventory: ResourceInventory, listing: _Listing) -> set[st
     return {each[key] for each in items for key in listing.ids}
 
 
-def _file_systems(aws: Aws, region: str, ids: Ids) -> set[str]:
-    return {each["FileSystemId"] for each in aws.pages("efs", region, "describe_file_systems", "FileSystems")}
-
-
-def _access_points(aws: Aws, region: str, ids: Ids) -> set[str]:
-    return {each["AccessPointId"] for each in aws.pages("efs", region, "describe_access_points", "AccessPoints")}
-
-
-def _repositories(aws: Aws, region: str, ids: Ids) -> set[str]:
-    return {each["repositoryName"] for each in aws.pages("ecr", region, "describe_repositories", "repositories")}
+def _listed(service: str, method: str, key: str, id: str) -> Callable[[Aws, str, Ids], set[str]]:
+    """What finds the resources of a kind by a call that lists all of them."""
+    return lambda aws, region, ids: {each[id] for each in aws.pages(service, region, method, key)}
 
 
 def _log_groups(aws: Aws, region: str, ids: Ids) -> set[str]:
@@ -115,9 +108,9 @@ def _keys(aws: Aws, region: str, ids: Ids) -> set[str]:
 
 
 _CHECKS: Mapping[tuple[str, str], Callable[[Aws, str, Ids], set[str]]] = {
-    ("ecr", "repository"): _repositories,
-    ("elasticfilesystem", "access-point"): _access_points,
-    ("elasticfilesystem", "file-system"): _file_systems,
+    ("ecr", "repository"): _listed("ecr", "describe_repositories", "repositories", "repositoryName"),
+    ("elasticfilesystem", "access-point"): _listed("efs", "describe_access_points", "AccessPoints", "AccessPointId"),
+    ("elasticfilesystem", "file-system"): _listed("efs", "describe_file_systems", "FileSystems", "FileSystemId"),
     ("kms", "key"): _keys,
     ("logs", "log-group"): _log_groups,
 }

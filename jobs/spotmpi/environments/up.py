@@ -65,16 +65,14 @@ def up(stack: str, dependencies: Dependencies, options: UpOptions | None = None)
         SpotmpiError: a step failed; the message ends with the remedy.
     """
     task = _Up(read_stack(stack), dependencies, options or UpOptions())
-    steps = task.steps()
-    for number, (title, step) in enumerate(steps, 1):
-        dependencies.echo(f"{number}/{len(steps)} {title}")
-        step()
+    dependencies.carry_out(task.steps())
     return task.environment
 
 
 class _Up:
     def __init__(self, stack: StackFile, dependencies: Dependencies, options: UpOptions) -> None:
         self._stack, self._dependencies, self._options = stack, dependencies, options
+        self._region = dependencies.region_of(stack)
         self._environment: Environment | None = None
 
     @property
@@ -168,7 +166,7 @@ class _Up:
     def _clear_log_group(self) -> None:
         """Delete the log group that EKS recreated after a former environment, so that a new one can be created."""
         aws, name = self._dependencies.aws, self._stack.environment
-        region, group = self._stack.region or aws.region or "", log_group.name_of(name)
+        region, group = self._region, log_group.name_of(name)
         if not log_group.exists(aws, region, name) or self._state_has(LOG_GROUPS, group):
             return
         if cluster_exists(aws, region, name):
@@ -201,8 +199,7 @@ class _Up:
     def _require_place(self) -> None:
         """Raise where the stack is built elsewhere: Pulumi would miss everything, and build it again."""
         aws, pulumi, stack = self._dependencies.aws, self._dependencies.pulumi, self._stack.stack
-        region = self._stack.region or aws.region or ""
-        state = pulumi.state(stack)
+        region, state = self._region, pulumi.state(stack)
         if state is not None and (outputs := pulumi.outputs(stack)).get("contract"):
             location.require_location(aws, region, environment.parse(outputs))
         location.require_account_of_state(aws, region, stack, state)
@@ -233,9 +230,8 @@ class _Up:
 
     def _require_offered(self, stack: str, steps: Sequence[Step]) -> None:
         """Raise where EKS would refuse a version in the middle of the update."""
-        aws = self._dependencies.aws
         try:
-            refused = not_offered(steps, aws, self._stack.region or aws.region or "", self._stack.environment)
+            refused = not_offered(steps, self._dependencies.aws, self._region, self._stack.environment)
         except CallError as error:  # building does not need the permission to read what EKS offers
             self._dependencies.echo(f"the versions that EKS offers can't be read: {error}")
             return
@@ -244,8 +240,7 @@ class _Up:
             raise SpotmpiError(f"{stack} was not changed: EKS would refuse {'; '.join(refused)}: {remedy}")
 
     def _running_nodes(self) -> dict[str, int]:
-        aws = self._dependencies.aws
-        return running_nodes(aws, self._stack.region or aws.region or "", self._stack.environment)
+        return running_nodes(self._dependencies.aws, self._region, self._stack.environment)
 
     def _require_allowed(self, stack: str, losses: Losses) -> None:
         """Raise where the update would lose data, or nodes and storage of live runs, and no option allows that."""

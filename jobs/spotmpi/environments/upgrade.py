@@ -100,7 +100,7 @@ class _Upgrade:
         """The versions that run and those after the upgrade; changes nothing."""
         current = self._environment()
         aws = self._dependencies.aws
-        require_location(aws, self._stack.region or aws.region or "", current)
+        require_location(aws, self._dependencies.region_of(self._stack), current)
         running = versions.running(aws, current.region, current.cluster)
         busy = [each.name for each in running.node_groups if each.status in ("CREATING", "UPDATING", "DELETING")]
         busy += [current.cluster] if running.status != "ACTIVE" else []
@@ -237,9 +237,8 @@ class _Upgrade:
     def _require_only_upgrade(self, preview: Preview, replaced: Sequence[str]) -> None:
         """Raise where other changes of the stack's file would lose something: `spotmpi up` asks for these."""
         aws, stack = self._dependencies.aws, self._stack
-        losses = find_losses(
-            preview.steps, lambda: running_nodes(aws, stack.region or aws.region or "", stack.environment)
-        )
+        region = self._dependencies.region_of(stack)
+        losses = find_losses(preview.steps, lambda: running_nodes(aws, region, stack.environment))
         others = {group: nodes for group, nodes in losses.nodes.items() if group not in replaced}
         lost = "; ".join(losses.impossible) or str(dataclasses.replace(losses, nodes=others, system=0))
         if lost:

@@ -200,7 +200,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_and_not_the_ranks() -> None:
 SCALE = """
 import sys
 from spotmpi.cli.main import main
-from spotmpi.environments import warm_nodes as warm
+from spotmpi.environments import node_group_sizes as warm
 from tests.cloud.account.remote import RemoteAccount
 address = sys.argv.pop()
 warm.open_account = lambda region: RemoteAccount(address)

@@ -16,9 +16,8 @@ from spotmpi.aws.scaling import scaling_groups
 from spotmpi.backends.kubernetes.client.view import ClusterView
 from spotmpi.core import environment
 from spotmpi.core.errors import InputError, SpotmpiError
-from spotmpi.environments.node_group_sizes import open_groups
+from spotmpi.environments.node_group_sizes import WarmNodes, keep_warm, open_groups
 from spotmpi.environments.nodes import list_nodes, parse_quantity, with_placement
-from spotmpi.environments.warm_nodes import WarmNodes, keep_warm
 from tests.cloud.account.ec2 import machine
 from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.cluster.fake_cluster import FakeCluster
@@ -265,7 +264,7 @@ def test_the_commands_print_nodes_and_warm_nodes(
     nodes: FakeCluster, account: FakeAccount, lab_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_lab = ("--on", str(lab_file))
-    monkeypatch.setattr("spotmpi.environments.warm_nodes.open_account", lambda region: account)
+    monkeypatch.setattr("spotmpi.environments.node_group_sizes.open_account", lambda region: account)
     monkeypatch.setattr("spotmpi.backends.kubernetes.client.view.ClusterView", lambda context: nodes.view())
     account.refuse("DescribeInstances", "UnauthorizedOperation")
     monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account)

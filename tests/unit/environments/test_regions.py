@@ -9,7 +9,7 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.environments.cost import environment_cost
 from spotmpi.environments.doctor import doctor
-from spotmpi.environments.warm_nodes import keep_warm
+from spotmpi.environments.node_group_sizes import keep_warm
 from tests.cloud.account.ec2 import machine
 from tests.cloud.fake_environment import SETTINGS, FakeEnvironment
 from tests.unit.core.test_environment import OUTPUTS

@@ -128,10 +128,7 @@ def network(subject: Subject) -> Iterator[Finding]:
         if used < allowed:
             yield Finding(f"quota of {quota.name}", "ok", message)
             continue
-        command = (
-            f"aws service-quotas request-service-quota-increase --service-code {quota.service} "
-            f"--quota-code {quota.code} --desired-value {used + 1} --region {subject.region}"
-        )
+        command = quotas.increase_command(subject.region, quota.service, quota.code, used + 1)
         remedy = "request an increase, or delete one that nobody needs: the environment has its own"
         yield Finding(f"quota of {quota.name}", "error", message, remedy, command)
 
@@ -170,10 +167,7 @@ def _quota(subject: Subject, group: StackGroup, vcpus: int, code: str, limit: in
         return Finding(f"quota of {group.name}", "ok", message)
     command = f"spotmpi zones --types {group.type} --nodes {group.max} --region {subject.region} --request-quota"
     if group.market == quotas.ON_DEMAND:
-        command = (
-            f"aws service-quotas request-service-quota-increase --service-code {quotas.SERVICE} --quota-code {code} "
-            f"--desired-value {used + group.max * vcpus} --region {subject.region}"
-        )
+        command = quotas.increase_command(subject.region, quotas.SERVICE, code, used + group.max * vcpus)
     level: Level = "warning" if allowed else "error"
     fewer = "have fewer system nodes" if group.name == SYSTEM else "lower the group's max"
     return Finding(f"quota of {group.name}", level, message, f"request an increase, or {fewer}", command)

@@ -28,8 +28,8 @@ def _check(kind: ResourceKind, subject: Subject) -> Iterator[Finding]:
         yield Finding(title, "ok", "none")
         return
     shown = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
-    command = kind.command.format(id=ids[0]) + f" --region {subject.region}"
     remedy = f"{kind.remedy}: delete them, or run `spotmpi down {stack.stack}` if nothing is needed"
+    command = kind.deletion(ids[0], subject.region)
     yield Finding(title, "warning", f"{len(ids)} of a former {stack.environment}: {shown}", remedy, command)
 
 

@@ -97,14 +97,12 @@ def request_quota(row: Row, aws: Aws | None = None) -> Increase | None:
         return None
     assert row.quota_code is not None
     aws = aws or open_account()
-    try:
-        return quotas.request_increase(aws, row.region, row.quota_code, vcpus)
-    except CallError as error:
-        if error.code != "ResourceAlreadyExistsException":
-            raise
+    requested = quotas.request_increase(aws, row.region, row.quota_code, vcpus)
+    if requested is None:
         raise CloudError(
             f"a request for quota {row.quota_code} in {row.region} is already open; AWS accepts one at a time"
-        ) from error
+        )
+    return requested
 
 
 def _require_well_formed(types: Sequence[str], nodes: int, regions: Sequence[str]) -> None:

@@ -122,7 +122,7 @@ COMPARISONS = {
     "jobs/spotmpi/backends/kubernetes/client/api.py": (3, MONOTONIC),
     "jobs/spotmpi/backends/kubernetes/client/kubeconfig.py": (2, MONOTONIC),
     "jobs/spotmpi/backends/kubernetes/follow/jobset.py": (
-        4,
+        5,
         f"chooses which of two reasons is shown; the end comes last, whatever clocks say; {DEADLINE}",
     ),
     "jobs/spotmpi/backends/kubernetes/follow/pod_log.py": (
@@ -130,7 +130,7 @@ COMPARISONS = {
         f"{ONE_CLOCK}, or a span of an agent's own times; numbers, or `pull`, show what is missing",
     ),
     "jobs/spotmpi/backends/kubernetes/follow/run.py": (3, ONE_CLOCK),
-    "jobs/spotmpi/backends/kubernetes/follow/waiting.py": (3, ONE_CLOCK),
+    "jobs/spotmpi/backends/kubernetes/follow/waiting.py": (2, ONE_CLOCK),
     "jobs/spotmpi/backends/kubernetes/pool_access.py": (2, f"{NO_TIME}; {ONE_CLOCK}"),
     "jobs/spotmpi/backends/kubernetes/stop.py": (2, ONE_CLOCK),
     "jobs/spotmpi/backends/slurm/backend.py": (1, OF_SLURM),

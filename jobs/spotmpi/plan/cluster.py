@@ -1,19 +1,14 @@
-"""The target of a run on a cluster, and the plan of such a run. Pure."""
+"""The target of a run on a cluster: where its objects go, and on which nodes. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
-
-from spotmpi.agent.plan import VERSION
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # a local run starts faster without them
     from spotmpi.core.environment import NodeGroup
     from spotmpi.plan.templates import Template
-    from spotmpi.spec.job import JobSpec
-
-BACKEND: Literal["kubernetes"] = "kubernetes"
 
 
 @dataclass(frozen=True)
@@ -80,55 +75,3 @@ def beginning_on(target: ClusterTarget, group: str) -> ClusterTarget:
 def _distinct(values: Iterable[str]) -> str:
     """The distinct values of several groups."""
     return " or ".join(dict.fromkeys(values))
-
-
-class _RunReference(TypedDict):
-    version: int
-    run: str
-    name: str
-    backend: Literal["kubernetes"]
-    context: str | None
-    namespace: str
-
-
-class CachedPlan(_RunReference, total=False):
-    """The plan in a local copy of a cluster's run: where the run really is."""
-
-    owner: str
-
-
-class PlannedCode(TypedDict):
-    """The digest of the user's code, and whether it goes through the run volume."""
-
-    digest: str
-    from_volume: bool
-
-
-class ClusterPlan(_RunReference):
-    """The plan of a run on a cluster: the objects in the order of creation, without its keys."""
-
-    notes: list[str]  # for people
-    code: PlannedCode | None
-    owner: str
-    ssh_secret: str | None  # whose keys the run may share where its user may not create Secrets
-    unchecked: str | None  # why the cluster could not be asked what it permits; such a plan is not submitted
-    environment: str | None
-    outputs: dict[str, Any] | None  # of the environment's stack
-    objects: list[dict[str, Any]]
-
-
-def cached_plan(spec: JobSpec, run: str, context: str | None, namespace: str) -> CachedPlan:
-    """The plan for a local copy of a run."""
-    return plan_of_copy(spec.title, run, context, namespace)
-
-
-def plan_of_copy(name: str, run: str, context: str | None, namespace: str) -> CachedPlan:
-    """The plan for a local copy of a run of which its name is known."""
-    return {
-        "version": VERSION,
-        "run": run,
-        "name": name,
-        "backend": BACKEND,
-        "context": context,
-        "namespace": namespace,
-    }

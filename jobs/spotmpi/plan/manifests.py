@@ -1,4 +1,4 @@
-"""The Kubernetes objects of a run. Pure and deterministic: keys, times and code are arguments."""
+"""The plan of a run on a cluster: its Kubernetes objects. Pure; keys, times and code are arguments."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from pydantic import ValidationError
 
 from spotmpi.agent import protocol, ssh
 from spotmpi.agent.placement import initial, to_text
-from spotmpi.agent.plan import NODE, STANDBY, WORKER, WORKERS, RunPlan, UserCode
+from spotmpi.agent.plan import NODE, STANDBY, VERSION, WORKER, WORKERS, RunPlan, UserCode
 from spotmpi.agent.pod_context import PLACEMENT_ANNOTATION
 from spotmpi.core import names
 from spotmpi.core.archives import digest
 from spotmpi.core.errors import UnreadableRun
 from spotmpi.plan import placement, pods, pool
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan, pod_layout
-from spotmpi.plan.cluster import ClusterTarget, cached_plan
+from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.placement import Beginning
 from spotmpi.plan.volume_pod import Volume
 from spotmpi.spec.job import JobSpec
@@ -29,6 +29,7 @@ from spotmpi.spec.workers import Workers
 
 Object = dict[str, Any]
 
+BACKEND: Literal["kubernetes"] = "kubernetes"
 OWNER_UID = "<uid of the JobSet>"  # filled in once the JobSet exists
 TTL_SECONDS = 24 * 3600
 ANNOTATION_SPEC = "spotmpi.dev/spec"
@@ -43,6 +44,53 @@ LABEL_JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 RESTART_JOB = "RestartJob"  # action of a failure policy: one Job alone
 MAX_JOBS = 1024  # of a JobSet with that action
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
+
+
+class _RunReference(TypedDict):
+    version: int
+    run: str
+    name: str
+    backend: Literal["kubernetes"]
+    context: str | None
+    namespace: str
+
+
+class CachedPlan(_RunReference, total=False):
+    """The plan in a local copy of a cluster's run: where the run really is."""
+
+    owner: str
+
+
+class PlannedCode(TypedDict):
+    """The digest of the user's code, and whether it goes through the run volume."""
+
+    digest: str
+    from_volume: bool
+
+
+class ClusterPlan(_RunReference):
+    """The plan of a run on a cluster: the objects in the order of creation, without its keys."""
+
+    notes: list[str]  # for people
+    code: PlannedCode | None
+    owner: str
+    ssh_secret: str | None  # whose keys the run may share where its user may not create Secrets
+    unchecked: str | None  # why the cluster could not be asked what it permits; such a plan is not submitted
+    environment: str | None
+    outputs: dict[str, Any] | None  # of the environment's stack
+    objects: list[dict[str, Any]]
+
+
+def cached_plan(name: str, run: str, context: str | None, namespace: str) -> CachedPlan:
+    """The plan for a local copy of a run that is called *name*."""
+    return {
+        "version": VERSION,
+        "run": run,
+        "name": name,
+        "backend": BACKEND,
+        "context": context,
+        "namespace": namespace,
+    }
 
 
 @dataclass(frozen=True)
@@ -68,7 +116,7 @@ def kubernetes_plan(
 
     *worker_targets* are those of each role of workers, by default *target*.
     """
-    cached = json.dumps(cached_plan(spec, submission.run, None, target.namespace), indent=1) + "\n"
+    cached = json.dumps(cached_plan(spec.title, submission.run, None, target.namespace), indent=1) + "\n"
     files = {"spec.toml": spec.to_toml(), "plan.yaml": cached}
     job = _job(spec, target, submission)
     work = {**submission.work, "container": pods.image(job["spec"]["template"])}

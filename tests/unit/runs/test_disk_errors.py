@@ -11,7 +11,7 @@ from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR
 from spotmpi.agent.record import Record
 from spotmpi.core.names import RunPaths
-from spotmpi.plan.cluster import plan_of_copy
+from spotmpi.plan.manifests import cached_plan
 from spotmpi.runs import cache as run_cache
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.cache import RunCache
@@ -27,7 +27,7 @@ LINE = parse('{"n":1,"l":[1,"node/0",1,5.0,0,"o","hello"]}')
 def paths(tmp_path: Path) -> RunPaths:
     """A terminal's copy of a run, with a line of output."""
     paths = RunPaths(tmp_path / "runs" / "digits-1")
-    run_cache.create(paths, 'command = ["x"]\n', plan_of_copy("digits", paths.id, "this", "here"), 1.0)
+    run_cache.create(paths, 'command = ["x"]\n', cached_plan("digits", paths.id, "this", "here"), 1.0)
     assert LINE
     with RunCache(paths) as cache:
         cache.take([LINE])

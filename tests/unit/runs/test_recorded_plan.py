@@ -10,8 +10,8 @@ import pytest
 
 from spotmpi.core.errors import InputError
 from spotmpi.core.names import RunPaths
-from spotmpi.plan.cluster import cached_plan
 from spotmpi.plan.local import Machine, local_plan
+from spotmpi.plan.manifests import cached_plan
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.spec.source import from_values
 
@@ -37,7 +37,7 @@ def test_a_copy_names_its_cluster_however_deep_its_volumes_are_nested_and_a_loca
     volume: dict[str, Any] = {"name": "wheels"}
     for _ in range(30):
         volume = {"sources": [volume]}
-    plan = {**cached_plan(SPEC, "run-1", "lab", "team"), "objects": [volume]}
+    plan = {**cached_plan(SPEC.title, "run-1", "lab", "team"), "objects": [volume]}
     assert recorded_plan.cluster_of(write(tmp_path, plan)) == ("lab", "team")
     assert recorded_plan.read(write(tmp_path, plan)).backend == "kubernetes"
     assert recorded_plan.cluster_of(write(tmp_path, {"backend": "kubernetes", "namespace": "here"})) == (None, "here")
@@ -53,9 +53,9 @@ def test_a_plan_that_is_no_object_is_an_input_error(tmp_path: Path, values: Any)
 def test_the_work_of_a_run_is_in_the_plan_of_its_agents_until_its_summary_has_it(tmp_path: Path) -> None:
     work = {"program": "train"}
     config = {"kind": "ConfigMap", "data": {"plan.json": json.dumps({"work": work})}}
-    of_cluster = {**cached_plan(SPEC, "run-1", "lab", "team"), "objects": [{"kind": "JobSet"}, config]}
+    of_cluster = {**cached_plan(SPEC.title, "run-1", "lab", "team"), "objects": [{"kind": "JobSet"}, config]}
     for plan in ({"backend": "local", "work": work}, {"backend": "slurm", "agents": {"work": work}}, of_cluster):
         assert reader.work(write(tmp_path, plan)) == work
-    assert reader.work(write(tmp_path, cached_plan(SPEC, "run-1", "lab", "team"))) == {}
+    assert reader.work(write(tmp_path, cached_plan(SPEC.title, "run-1", "lab", "team"))) == {}
     RunPaths(tmp_path / "run-1").summary.write_text(json.dumps({"work": {"program": "digits"}}))
     assert reader.work(write(tmp_path, of_cluster)) == {"program": "digits"}

@@ -21,7 +21,7 @@ from spotmpi.backends.kubernetes import stop as stopping
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client import kubeconfig_entries
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
-from spotmpi.backends.kubernetes.client.errors import translate_errors
+from spotmpi.backends.kubernetes.client.errors import no_such_run, translate_errors
 from spotmpi.backends.kubernetes.client.kubeconfig import access_of
 from spotmpi.backends.kubernetes.client.portal import call, iterate
 from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts, submission_time
@@ -40,13 +40,13 @@ from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.local import machine
 from spotmpi.core import archives, hints, names
 from spotmpi.core.environment import Environment
-from spotmpi.core.errors import InputError, NotPermitted, Problem, SpotmpiError, UnknownRun, UnreadableRun, input_error
+from spotmpi.core.errors import InputError, NotPermitted, SpotmpiError, UnreadableRun, input_error
 from spotmpi.core.events import Event, Lines, Stream
 from spotmpi.core.progress import Echo
 from spotmpi.images.build import build_for
 from spotmpi.images.environment import launchers_of
 from spotmpi.plan import manifests, pods
-from spotmpi.plan.cluster import BACKEND, ClusterPlan, ClusterTarget, cached_plan
+from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.placement import Beginning
 from spotmpi.plan.run_plan import elastic_notes, memory_notes, standby_notes
 from spotmpi.plan.volume_pod import Volume
@@ -107,7 +107,7 @@ class KubernetesBackend:
             ),
         )
 
-    def plan(self, spec: JobSpec, run: str, echo: Echo) -> ClusterPlan:
+    def plan(self, spec: JobSpec, run: str, echo: Echo) -> manifests.ClusterPlan:
         """The run's objects in the order of creation, without its keys, as the cluster permits them.
 
         Where the cluster does not answer, the plan names that as the reason for which it cannot be submitted.
@@ -137,7 +137,7 @@ class KubernetesBackend:
         except SpotmpiError:
             return ""  # whatever asks the cluster next says why it does not answer
 
-    def _draft(self, spec: JobSpec, run: str, obstacle: str | None) -> ClusterPlan:
+    def _draft(self, spec: JobSpec, run: str, obstacle: str | None) -> manifests.ClusterPlan:
         """The plan of a valid spec; its nodes have a Job each where there is no *obstacle* to restarting one alone."""
         if obstacle and len(spec.sizes) > 1:
             raise input_error("nodes", list(spec.sizes), f"give one number of nodes: {obstacle}")
@@ -163,7 +163,7 @@ class KubernetesBackend:
                 pod_templates.validate(pod, resolved.target.templates)
         environment = self._environment
         return {
-            **cached_plan(spec, run, self._api().context, resolved.target.namespace),
+            **manifests.cached_plan(spec.title, run, self._api().context, resolved.target.namespace),
             "notes": [
                 *placed.notes,
                 *resolved.notes,
@@ -192,7 +192,7 @@ class KubernetesBackend:
 
     def submit(self, spec: JobSpec, plan: Plan, echo: Echo) -> None:
         """Create the JobSet suspended, then the parts it owns, then unsuspend it."""
-        assert plan["backend"] == BACKEND
+        assert plan["backend"] == manifests.BACKEND
         if plan["unchecked"]:
             raise SpotmpiError(plan["unchecked"])
         paths = names.RunPaths(self.runs_folder / plan["run"])
@@ -222,7 +222,7 @@ class KubernetesBackend:
             return cached
         jobset = call(self._find(run))
         if jobset is None and cached is None:
-            raise UnknownRun([Problem("run", run, "no such run in the namespace; `spotmpi list` lists the runs")])
+            raise no_such_run(run)
         return self._state_of(jobset) if jobset else self._without_jobset(run)
 
     def _state_of(self, jobset: Object) -> reader.RunState:
@@ -389,7 +389,7 @@ class KubernetesBackend:
         paths = names.RunPaths(self.runs_folder / jobset["metadata"]["name"])
         if not exists(paths.folder):
             spec = manifests.spec_of(jobset)
-            plan = cached_plan(spec, paths.id, self._api().context, jobset["metadata"]["namespace"])
+            plan = manifests.cached_plan(spec.title, paths.id, self._api().context, jobset["metadata"]["namespace"])
             if owner := manifests.annotations_of(jobset).get(manifests.ANNOTATION_OWNER):
                 plan["owner"] = owner
             run_cache.create(paths, spec.to_toml(), plan, submission_time(jobset))

@@ -19,13 +19,13 @@ from spotmpi.backends.base import PoolAddress, require_role
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
-from spotmpi.backends.kubernetes.client.errors import translate_errors
+from spotmpi.backends.kubernetes.client.errors import no_such_run, translate_errors
 from spotmpi.backends.kubernetes.client.port_forward import forward_port
 from spotmpi.backends.kubernetes.client.portal import call, serve
 from spotmpi.backends.kubernetes.fault_injection import pod_of
 from spotmpi.backends.kubernetes.follow.jobset import has_started, member_of, pod_phase, terminal_condition
 from spotmpi.core import certificates, names
-from spotmpi.core.errors import NotPermitted, Problem, SpotmpiError, UnknownRun, input_error
+from spotmpi.core.errors import NotPermitted, SpotmpiError, input_error
 from spotmpi.plan import manifests, pods, pool
 from spotmpi.runs.reader import RunState
 
@@ -146,7 +146,7 @@ async def _find_pool(api: ClusterApi, run: str) -> Object:
     with translate_errors(f"look up run {run}"):
         jobset = await api.find(cluster_api.JOBSET, run)
     if jobset is None:
-        raise UnknownRun([Problem("run", run, "no such run in the namespace; `spotmpi list` lists the runs")])
+        raise no_such_run(run)
     if manifests.worker_count(jobset) is None:
         raise input_error("run", run, "has no workers; only a pool and a run with a stream have them")
     return jobset

@@ -23,7 +23,7 @@ from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_erro
 from spotmpi.core.names import RunPaths
 from spotmpi.core.printable import printable
 from spotmpi.core.progress import Echo
-from spotmpi.plan.cluster import plan_of_copy
+from spotmpi.plan.manifests import cached_plan
 from spotmpi.plan.pods import python
 from spotmpi.plan.volume_pod import Volume
 from spotmpi.runs import recorded_plan
@@ -172,7 +172,7 @@ def _trusted(new: RunPaths, run: str, api: ClusterApi, part: str | None) -> list
         if os.path.lexists(new.plan):
             _remove(new.plan)
         name = plan.get("name")
-        own = plan_of_copy(name if isinstance(name, str) else run, run, api.context, api.namespace)
+        own = cached_plan(name if isinstance(name, str) else run, run, api.context, api.namespace)
         new.plan.write_text(json.dumps(own, indent=1) + "\n")
     ours = (new.own.name, new.keep.name, record.LOCK)  # what is kept, and in which store, is decided here too
     entries = [entry for entry in new.folder.iterdir() if entry.name not in ours]

@@ -16,6 +16,7 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import (
     member_of,
+    pod_phase,
     submission_time,
     terminal_condition,
     unix_time,
@@ -39,7 +40,7 @@ async def request_stop(api: ClusterApi, run: str, reason: str) -> None:
     """Ask node 0's agent to stop, and wait until its pod has ended or its grace period is over."""
     with translate_errors(f"stop run {run}"):
         for pod in await api.list(cluster_api.POD, {names.LABEL_RUN: run, names.LABEL_ROLE: COORDINATOR.role}):
-            if pod["status"]["phase"] == "Running" and member_of(pod) == COORDINATOR:
+            if pod_phase(pod) == "Running" and member_of(pod) == COORDINATOR:
                 await _stop_agent(api, pod, reason)
 
 
@@ -122,10 +123,5 @@ async def _stop_agent(api: ClusterApi, pod: Object, reason: str) -> None:
         if not is_missing(error):  # else a reclaim or another terminal was faster
             raise
     limit = time.monotonic() + pod["spec"].get("terminationGracePeriodSeconds", 30) + 10
-    while time.monotonic() < limit and await _is_running(api, name):
+    while time.monotonic() < limit and pod_phase(await api.find(cluster_api.POD, name) or {}) == "Running":
         await asyncio.sleep(0.2)
-
-
-async def _is_running(api: ClusterApi, pod: str) -> bool:
-    values = await api.find(cluster_api.POD, pod)
-    return values is not None and values["status"]["phase"] == "Running"

@@ -9,8 +9,7 @@ import math
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, BinaryIO
 
@@ -28,7 +27,7 @@ from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
 
 from spotmpi.agent import protocol
 from spotmpi.backends.kubernetes.client.answers import Answer, ErrorOutput
-from spotmpi.backends.kubernetes.client.errors import is_missing, status_code
+from spotmpi.backends.kubernetes.client.errors import is_missing, status_code, websocket_errors
 from spotmpi.backends.kubernetes.client.kubeconfig import (
     EksAccess,
     ExecLogin,
@@ -374,7 +373,7 @@ class ClusterApi:
         streams = {"stdout": stdout or False, "stderr": errors}
         streams |= {} if stdin is None else {"stdin": stdin}  # else it stays open
         parameters = {"container": CONTAINER, "command": list(command), **streams}
-        with _websocket_errors():
+        with websocket_errors():
             response = await self._client.ws_request(
                 "exec", name=pod, namespace=None, params=parameters, raise_on_error=False
             )
@@ -437,20 +436,6 @@ def _trim(kind: str, item: Any) -> Object:
     if kind == POD and "spec" in values:
         values["spec"] = {key: value for key, value in values["spec"].items() if key in _POD_SPEC_KEYS}
     return values
-
-
-@contextmanager
-def _websocket_errors() -> Iterator[None]:
-    """Raise the errors of a websocket as the other requests do."""
-    from httpx2.websockets import HTTPXWSException, WebSocketUpgradeError  # 50 ms that few commands need
-
-    try:
-        yield
-    except WebSocketUpgradeError as error:
-        request, response = httpx2.Request("GET", "https://cluster/exec"), error.response
-        raise httpx2.HTTPStatusError("no connection into the pod", request=request, response=response) from error
-    except HTTPXWSException as error:
-        raise httpx2.ReadError(f"the connection into the pod broke off: {error!r}") from error
 
 
 def _retry(error: Exception, count: int) -> OnErrorResult:

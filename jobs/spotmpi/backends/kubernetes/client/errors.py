@@ -10,7 +10,7 @@ from lightkube import ApiError
 from lightkube.core.exceptions import ConfigError
 
 from spotmpi.backends.kubernetes.client.kubeconfig import ACCESS
-from spotmpi.core.errors import NotPermitted, SpotmpiError
+from spotmpi.core.errors import NotPermitted, Problem, SpotmpiError, UnknownRun
 
 _INSTALL = (
     "JobSet, which runs need, is not installed on the cluster; install its chart with "
@@ -55,6 +55,20 @@ def translate_errors(action: str) -> Iterator[None]:
         raise SpotmpiError(f"could not {action}: cannot reach the cluster ({reason}); try `kubectl version`") from error
 
 
+@contextmanager
+def websocket_errors() -> Iterator[None]:
+    """Raise the errors of a websocket as the other requests do."""
+    from httpx2.websockets import HTTPXWSException, WebSocketUpgradeError  # 50 ms that few commands need
+
+    try:
+        yield
+    except WebSocketUpgradeError as error:
+        request, response = httpx2.Request("GET", "https://cluster/exec"), error.response
+        raise httpx2.HTTPStatusError("no connection into the pod", request=request, response=response) from error
+    except HTTPXWSException as error:
+        raise httpx2.ReadError(f"the connection into the pod broke off: {error!r}") from error
+
+
 def _explain(error: ApiError) -> str:
     """Why the API refused a request, with the remedy where there is one."""
     status = error.status
@@ -77,6 +91,11 @@ def is_missing(error: ApiError) -> bool:
     """Whether the API knows the kind of object, but has none of that name."""
     is_unknown_kind = "could not find the requested resource" in str(error.status.message)
     return error.status.code == 404 and not is_unknown_kind
+
+
+def no_such_run(run: str) -> UnknownRun:
+    """The error of a run that the namespace does not have."""
+    return UnknownRun([Problem("run", run, "no such run in the namespace; `spotmpi list` lists the runs")])
 
 
 def already_exists(error: ApiError) -> bool:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from spotmpi.agent import placement, pod_context, protocol, record
 from spotmpi.agent.launchers import start_count
 from spotmpi.agent.outcomes import run_outcome
-from spotmpi.agent.plan import NODE, WORKERS, Member
+from spotmpi.agent.plan import COORDINATOR, NODE, WORKERS, Member
 from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests
@@ -159,6 +159,17 @@ def pod_phase(pod: Object) -> str:
     return str(pod.get("status", {}).get("phase"))
 
 
+def has_condition(item: Object, kind: str, *statuses: str) -> bool:
+    """Whether a pod or JobSet has a condition of that kind with one of these statuses: True, False or Unknown."""
+    conditions = (item.get("status") or {}).get("conditions") or []
+    return any(each.get("type") == kind and each.get("status") in statuses for each in conditions)
+
+
+def is_not_ready(pod: Object) -> bool:
+    """Whether the pod is not ready; agents have no probe, so that is due to its node."""
+    return has_condition(pod, "Ready", "False", "Unknown")
+
+
 def has_started(pod: Object) -> bool:
     """Whether the pod's agent has run, which its container shows up to a second before its phase does."""
     return pod_phase(pod) in ("Running", "Succeeded", "Failed") or agent_has_run(pod)
@@ -178,6 +189,47 @@ def _container_state(pod: Object) -> set[str]:
     """The one key of the state of the agent's container: waiting, running or terminated; empty where it has none."""
     statuses = pod.get("status", {}).get("containerStatuses") or []
     return next((set(each.get("state") or {}) for each in statuses if each["name"] == CONTAINER), set())
+
+
+class StartWait(NamedTuple):
+    """Since when a run waits for its nodes, in Unix seconds, and whether node 0's agent runs and enforces the limit."""
+
+    since: float
+    agent_runs: bool
+
+
+def start_wait(
+    jobset: Object, submitted: float, pods: Iterable[Object], first_look: float, released: float | None = None
+) -> StartWait | None:
+    """How a run waits for ``limits.start``; None while it is suspended, by a queue or until its submission is complete.
+
+    *first_look* is when this follower began: where node 0 was restarted and has no pod yet, nobody knows since when.
+    *released* is when a part of the nodes was released first, since when the run waits, with nodes and without.
+    """
+    leaders = [pod for pod in pods if member_of(pod) == COORDINATOR]
+    running = [pod for pod in leaders if pod_phase(pod) == "Running"]
+    if released is not None and not running:
+        return StartWait(released, False)
+    has_queue = manifests.LABEL_QUEUE in jobset["metadata"].get("labels", {})
+    # A queue may have admitted the run, and the JobSet does not show yet since when.
+    if jobset["spec"].get("suspend") or (has_queue and has_condition(jobset, "Suspended", "True")):
+        return None
+    if running:
+        return StartWait(max(unix_time(pod["metadata"]["creationTimestamp"]) for pod in running), True)
+    times = [submitted, *(unix_time(pod["metadata"]["creationTimestamp"]) for pod in leaders)]
+    times += [time for pod in leaders for time in _end_times(pod)]
+    for condition in jobset.get("status", {}).get("conditions") or []:
+        if condition["type"] == "Suspended" and condition["status"] == "False":
+            times.append(unix_time(condition["lastTransitionTime"]))
+    if restart_count(jobset) and not leaders:
+        times.append(first_look)
+    return StartWait(max(times), False)
+
+
+def _end_times(pod: Object) -> list[float]:
+    states = [container.get("state") or {} for container in pod.get("status", {}).get("containerStatuses") or []]
+    ends = [state.get("terminated") or {} for state in states]
+    return [unix_time(end["finishedAt"]) for end in ends if end.get("finishedAt")]
 
 
 _AGENT_EXIT_CODES = (0, protocol.FAILED, protocol.INTERRUPTED, protocol.NOT_RETRYABLE)

@@ -33,6 +33,7 @@ from spotmpi.backends.kubernetes.follow.jobset import (
     pod_phase,
     resized,
     run_info,
+    start_wait,
     terminal_condition,
     unix_time,
 )
@@ -45,7 +46,6 @@ from spotmpi.backends.kubernetes.follow.waiting import (
     lost_node_reason,
     reason_key,
     standby_waiting_reason,
-    start_wait,
     waiting_reason,
     with_countdown,
     without_nodes,

@@ -1,7 +1,4 @@
-"""Why a run waits, in one line, and for how long it may: ``limits.start``.
-
-Nobody in the cluster can enforce that limit before the first node runs, so followers do.
-"""
+"""Why a run waits, in one line, and the requests by which that is found out."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio.to_thread
 import httpx2
@@ -22,15 +19,16 @@ from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, WORKER, WORKERS
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.follow.jobset import (
+    has_condition,
+    is_not_ready,
     member_of,
     of_role,
     pod_name,
-    restart_count,
+    pod_phase,
     unix_time,
 )
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import controller_name, workers_name
-from spotmpi.plan.manifests import LABEL_QUEUE
 
 Object = Mapping[str, Any]
 
@@ -165,7 +163,7 @@ def _gang_reason(gang: Mapping[str, Object], seen: Observations, run: str, nodes
 def has_nodes(seen: Observations, least: int) -> bool:
     """Whether the gang of a run that may have fewer nodes than pods has node 0 and *least* in all."""
     gang = of_role(seen.pods.values(), NODE)
-    running = [pod for pod in gang if (pod.get("status") or {}).get("phase") == "Running"]
+    running = [pod for pod in gang if pod_phase(pod) == "Running"]
     return len(running) >= least and any(member_of(pod) == COORDINATOR for pod in running)
 
 
@@ -255,7 +253,7 @@ def lost_node_reason(seen: Observations, nodes: int) -> str | None:
 
 def _unreachable_nodes(pods: Mapping[str, Object], seen: Observations, nodes: int) -> str | None:
     unreachable = _unreachable(pods, seen)
-    are_all = len(unreachable) == sum(pod["status"].get("phase") == "Running" for pod in pods.values())
+    are_all = len(unreachable) == sum(pod_phase(pod) == "Running" for pod in pods.values())
     return _with_remedies(unreachable, seen, nodes, "the run") if unreachable and are_all else None
 
 
@@ -264,9 +262,7 @@ def _unreachable(pods: Mapping[str, Object], seen: Observations) -> list[Object]
     return [
         pod
         for name, pod in pods.items()
-        if pod["status"].get("phase") == "Running"
-        and seen.messages.get(name, "").startswith("NodeNotReady")
-        and _is_not_ready(pod)
+        if pod_phase(pod) == "Running" and seen.messages.get(name, "").startswith("NodeNotReady") and is_not_ready(pod)
     ]
 
 
@@ -279,55 +275,9 @@ def _with_remedies(unreachable: Sequence[Object], seen: Observations, nodes: int
     return "; ".join([reason, *_node_problems(unreachable, seen)])
 
 
-def _is_not_ready(pod: Object) -> bool:
-    """Whether the pod is not ready; agents have no probe, so that is due to its node."""
-    conditions = pod["status"].get("conditions") or []
-    return any(each.get("type") == "Ready" and each.get("status") != "True" for each in conditions)
-
-
 def _shorten(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
-
-
-class StartWait(NamedTuple):
-    """Since when a run waits for its nodes, in Unix seconds, and whether node 0's agent runs and enforces the limit."""
-
-    since: float
-    agent_runs: bool
-
-
-def start_wait(
-    jobset: Object, submitted: float, pods: Iterable[Object], first_look: float, released: float | None = None
-) -> StartWait | None:
-    """How a run waits; None while it is suspended, by a queue or because its submission is not complete.
-
-    *first_look* is when this follower began: where node 0 was restarted and has no pod yet, nobody knows since when.
-    *released* is when a part of the nodes was released first, since when the run waits, with nodes and without.
-    """
-    leaders = [pod for pod in pods if member_of(pod) == COORDINATOR]
-    running = [pod for pod in leaders if pod.get("status", {}).get("phase") == "Running"]
-    if released is not None and not running:
-        return StartWait(released, False)
-    if jobset["spec"].get("suspend") or _is_being_admitted(jobset):
-        return None
-    if running:
-        return StartWait(max(unix_time(pod["metadata"]["creationTimestamp"]) for pod in running), True)
-    times = [submitted, *(unix_time(pod["metadata"]["creationTimestamp"]) for pod in leaders)]
-    times += [time for pod in leaders for time in _end_times(pod)]
-    for condition in jobset.get("status", {}).get("conditions") or []:
-        if condition["type"] == "Suspended" and condition["status"] == "False":
-            times.append(unix_time(condition["lastTransitionTime"]))
-    if restart_count(jobset) and not leaders:
-        times.append(first_look)
-    return StartWait(max(times), False)
-
-
-def _is_being_admitted(jobset: Object) -> bool:
-    """Whether a queue has admitted the run, and the JobSet does not show yet since when."""
-    conditions = jobset.get("status", {}).get("conditions") or []
-    suspended = any(each["type"] == "Suspended" and each["status"] == "True" for each in conditions)
-    return suspended and LABEL_QUEUE in jobset["metadata"].get("labels", {})
 
 
 def with_countdown(reason: str, left: float) -> str:
@@ -355,12 +305,6 @@ def _time_left(left: float) -> str:
     return f"{max(math.ceil(left / step), 0) * step} s"
 
 
-def _end_times(pod: Object) -> list[float]:
-    states = [container.get("state") or {} for container in pod.get("status", {}).get("containerStatuses") or []]
-    ends = [state.get("terminated") or {} for state in states]
-    return [unix_time(end["finishedAt"]) for end in ends if end.get("finishedAt")]
-
-
 CloudDiagnosis = Callable[[], str | None]  # why there is no machine; blocks; may raise SpotmpiError
 INTERVAL = 30.0  # seconds between requests
 AUTOSCALER_NAMESPACE, AUTOSCALER_STATUS = "kube-system", "cluster-autoscaler-status"
@@ -381,7 +325,7 @@ class PendingDiagnostics:
     async def update(self, seen: Observations, since: float) -> None:
         """Add what is known to *seen*; of nodes only what happened after *since*, Unix seconds."""
         pods = list(seen.pods.values())
-        if not any(map(_lacks_node, pods)):
+        if not any(has_condition(pod, "PodScheduled", "False") for pod in pods):
             seen.machine_problem = None
         elif self._is_due("machines"):
             seen.machine_problem = await self._ask_cloud() or await self._ask_autoscaler()
@@ -416,18 +360,11 @@ class PendingDiagnostics:
             return []
 
 
-def _lacks_node(pod: Object) -> bool:
-    conditions = pod.get("status", {}).get("conditions") or []
-    return any(each["type"] == "PodScheduled" and each["status"] == "False" for each in conditions)
-
-
 def _waits_on_node(pod: Object) -> bool:
     """Whether the pod has a node and has not started there, or the node does not respond."""
-    status = pod.get("status", {})
     if not pod.get("spec", {}).get("nodeName"):
         return False
-    unready = any(each["type"] == "Ready" and each["status"] != "True" for each in status.get("conditions") or [])
-    return status.get("phase") == "Pending" or (status.get("phase") == "Running" and unready)
+    return pod_phase(pod) == "Pending" or (pod_phase(pod) == "Running" and is_not_ready(pod))
 
 
 def autoscaler_problem(config_map: Object, now: float) -> str | None:

@@ -14,7 +14,7 @@ from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.core.errors import NotPermitted, input_error
 from spotmpi.core.progress import Echo
 from spotmpi.plan import manifests
-from spotmpi.plan.cluster import ClusterPlan
+from spotmpi.plan.manifests import ClusterPlan
 
 _REFUSED = (400, 403, 422)  # by a webhook, or by the schema of an older version
 _REASON_LENGTH = 240

@@ -9,7 +9,7 @@ from typing import Any
 
 from scripts.faults.records import Summary
 from scripts.faults.schedule import KINDS, TURN
-from spotmpi.report.chart import Bar, BarChart
+from spotmpi.report.figures import Bar, BarChart
 
 _LETTERS = 300  # of the reason of a failure; JSON has it whole
 _BEGIN, _END = "<!-- faults -->", "<!-- end of faults -->"

@@ -18,9 +18,8 @@ from spotmpi.entries.store import Store
 from spotmpi.entries.versions import current
 from spotmpi.metrics import rates
 from spotmpi.metrics.rates import Point
-from spotmpi.report.chart import Item, Tree
 from spotmpi.report.charts import time_chart
-from spotmpi.report.figures import number
+from spotmpi.report.figures import Item, Tree, number
 from spotmpi.report.report import Report, Section
 from spotmpi.runs import reader
 

@@ -1,4 +1,4 @@
-"""Charts as data, and how Vega-Lite draws them: for the page as SVG in the colours of its style, and as one picture."""
+"""How Vega-Lite draws charts: for the page as SVG in the colours of its style, and as one picture."""
 
 from __future__ import annotations
 
@@ -6,123 +6,27 @@ import json
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 from unicodedata import east_asian_width
 from xml.etree import ElementTree
 
 from spotmpi.core.printable import printable
-from spotmpi.report.figures import number, share, tick
-
-MEASURED = "measured"
-IDEAL = "ideal"
-TRACE = "trace"
-
-XY = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One line: ``points`` in order of x, ``error_bars`` (x, low, high), and single ``trials`` if there are several.
-
-    ``colour`` is the number of the colour; an ideal line has that of its variant. ``offset`` shifts the curve along x,
-    so that the error bars of several lines do not overlap.
-    """
-
-    label: str
-    kind: str
-    colour: int
-    points: tuple[XY, ...]
-    error_bars: tuple[tuple[float, float, float], ...] = ()
-    trials: tuple[XY, ...] = ()
-    offset: float = 0.0
-
-    @property
-    def shifted(self) -> Curve:
-        """The curve shifted by its offset."""
-        by = self.offset
-        return replace(
-            self,
-            points=tuple((x + by, y) for x, y in self.points),
-            error_bars=tuple((x + by, low, high) for x, low, high in self.error_bars),
-            trials=tuple((x + by, y) for x, y in self.trials),
-            offset=0.0,
-        )
-
-
-@dataclass(frozen=True)
-class Chart:
-    """One chart; ``ticks`` are those of x in a chart over nodes, and with ``percent`` y is a share."""
-
-    title: str
-    subtitle: str
-    x_label: str
-    y_label: str
-    curves: tuple[Curve, ...]
-    ticks: tuple[float, ...] = ()
-    percent: bool = False
-    log: bool = False
-
-    @property
-    def is_trace(self) -> bool:
-        """Whether x is time rather than nodes."""
-        return not self.ticks
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A name, and below it either ``parts`` (colour, size) end to end, or a value with ``bounds``.
-
-    A ``muted`` bar is not significant.
-    """
-
-    name: str
-    parts: tuple[tuple[int, float], ...] = ()
-    value: float | None = None
-    bounds: tuple[float, float] | None = None
-    colour: int = 0
-    muted: bool = False
-
-
-@dataclass(frozen=True)
-class BarChart:
-    """Bars below each other over one axis.
-
-    ``legend`` is (colour, label), ``mark`` a reference value.
-    """
-
-    title: str
-    subtitle: str
-    x_label: str
-    bars: tuple[Bar, ...]
-    legend: tuple[tuple[int, str], ...] = ()
-    mark: float | None = None
-    percent: bool = False
-
-
-@dataclass(frozen=True)
-class Item:
-    """A line of a tree, *depth* levels below its root, with a *note* under its name."""
-
-    name: str
-    note: str
-    depth: int
-    colour: int = 0
-
-
-@dataclass(frozen=True)
-class Tree:
-    """Items below each other, each followed by those one level deeper; ``legend`` is (colour, label)."""
-
-    title: str
-    subtitle: str
-    items: tuple[Item, ...]
-    legend: tuple[tuple[int, str], ...] = ()
-
-
-Drawing = Chart | BarChart | Tree
-
+from spotmpi.report.figures import (
+    IDEAL,
+    MEASURED,
+    TRACE,
+    Bar,
+    BarChart,
+    Chart,
+    Curve,
+    Drawing,
+    Tree,
+    number,
+    share,
+    tick,
+)
 
 Object = dict[str, Any]  # of a Vega-Lite specification
 

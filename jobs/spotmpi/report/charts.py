@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 from spotmpi.metrics.rates import Point
-from spotmpi.report.chart import IDEAL, MEASURED, TRACE, XY, BarChart, Chart, Curve, Drawing
-from spotmpi.report.figures import counted
+from spotmpi.report.figures import IDEAL, MEASURED, TRACE, XY, BarChart, Chart, Curve, Drawing, counted
 from spotmpi.report.report import Report, batch, label
 from spotmpi.report.rows import Line, Row
 from spotmpi.report.trial_results import STRONG, WEAK

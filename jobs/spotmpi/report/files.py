@@ -19,9 +19,9 @@ from spotmpi.agent.files import write_atomically
 from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.printable import WHOLE, printable, printable_lines
-from spotmpi.report.chart import Drawing, picture, svg
+from spotmpi.report.chart import picture, svg
 from spotmpi.report.charts import charts, picture_charts
-from spotmpi.report.figures import MISSING, number, share
+from spotmpi.report.figures import MISSING, Drawing, number, share
 from spotmpi.report.report import Report, batch, label
 from spotmpi.report.rows import Row, layout
 from spotmpi.report.trial_results import TrialResult

@@ -13,8 +13,7 @@ from spotmpi.forecast.series import EFFICIENCY_LIMIT
 from spotmpi.metrics import intervals
 from spotmpi.metrics import rates as metrics
 from spotmpi.plan.run_plan import threads
-from spotmpi.report.chart import Drawing
-from spotmpi.report.figures import share
+from spotmpi.report.figures import Drawing, share
 from spotmpi.report.rows import EDGE_LIMIT, SPREAD_LIMIT, Line, Row, iteration_seconds, slowest
 from spotmpi.report.trial_results import AWS, NO_GROUP, Machine, NodePlacement, TrialResult
 from spotmpi.spec.job import JobSpec

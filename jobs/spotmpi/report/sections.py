@@ -13,9 +13,20 @@ from spotmpi.core.names import RunPaths
 from spotmpi.forecast.series import published_tables
 from spotmpi.metrics import intervals
 from spotmpi.metrics.intervals import Bounds
-from spotmpi.report import comparison, scaling
-from spotmpi.report.chart import MEASURED, TRACE, Bar, BarChart, Chart, Curve
-from spotmpi.report.figures import MISSING, counted, interval, number, share
+from spotmpi.report import scaling
+from spotmpi.report.figures import (
+    MEASURED,
+    MISSING,
+    TRACE,
+    Bar,
+    BarChart,
+    Chart,
+    Curve,
+    counted,
+    interval,
+    number,
+    share,
+)
 from spotmpi.report.report import Report, Section, label
 from spotmpi.report.rows import Line, Row, iteration_seconds, slowest
 from spotmpi.report.trial_results import NodePlacement, TrialResult
@@ -39,7 +50,7 @@ def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Sect
         cost_section(report.rows, lines, study.budget),
         breakdown_section(report.rows, report.without_allreduce),
         stream_section(report.rows, partial(_worker_price, study.budget)),
-        comparison.effect_section(report.rows, study.variants),
+        scaling.effect_section(report.rows, study.variants),
         scaling.model_section(series),
         compared,
         micro_benchmark_section([*report.micro_benchmarks, *report.runs]),

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from spotmpi.core.errors import InputError, UnknownRun
-from spotmpi.report import chart as chart_data
-from spotmpi.report import charts
+from spotmpi.report import charts, figures
 from spotmpi.report import gather as gathering
 from spotmpi.report.files import markdown, table
 from spotmpi.report.gather import gather
@@ -69,10 +68,10 @@ def test_strong_and_weak_scaling_never_share_a_line_a_colour_a_chart_or_an_ideal
     assert titles[::2] == [("Iterations per second", f"{kind} scaling") for kind in ("strong", "weak")]
     colours: dict[str, set[int]] = {}
     for chart in drawn:
-        (measured,) = (curve for curve in chart.curves if curve.kind == chart_data.MEASURED)
+        (measured,) = (curve for curve in chart.curves if curve.kind == figures.MEASURED)
         colours.setdefault(measured.label, set()).add(measured.colour)
     assert sorted(colours.values(), key=str) == [{0}, {1}]
-    ideals = [curve.points for chart in drawn[::2] for curve in chart.curves if curve.kind == chart_data.IDEAL]
+    ideals = [curve.points for chart in drawn[::2] for curve in chart.curves if curve.kind == figures.IDEAL]
     assert [[round(y, 1) for _, y in points] for points in ideals] == [[10.0, 40.0], [10.0, 10.0]]
 
 
@@ -96,7 +95,7 @@ def test_without_samples_per_iteration_there_is_no_efficiency_but_a_remedy(runs:
     report = over_nodes(runs, (1, Recorded(samples=None)), (2, Recorded(samples=None)))
     assert "Efficiency" not in table(report).header
     assert any("metrics.samples_per_iteration" in warning for warning in report.warnings)
-    assert not any(curve.kind == chart_data.IDEAL for chart in charts.charts(report) for curve in chart.curves)
+    assert not any(curve.kind == figures.IDEAL for chart in charts.charts(report) for curve in chart.curves)
 
 
 def test_the_specs_samples_per_iteration_serve_a_program_that_does_not_tell_them(runs: Path) -> None:

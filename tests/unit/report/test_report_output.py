@@ -13,9 +13,8 @@ from spotmpi.cli.report import print_report
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.metrics.rates import Point
 from spotmpi.report import chart as drawing
-from spotmpi.report import charts, files
-from spotmpi.report.chart import Bar, BarChart, Chart
-from spotmpi.report.figures import number, share
+from spotmpi.report import charts, figures, files
+from spotmpi.report.figures import Bar, BarChart, Chart, number, share
 from spotmpi.report.files import markdown, page, table
 from spotmpi.report.gather import gather
 from spotmpi.report.rows import Row
@@ -91,7 +90,7 @@ def test_every_mark_of_a_chart_names_its_value_and_takes_its_colour_from_the_pag
         assert text == drawing.svg(chart)
         assert str(root.get("aria-label")).startswith(chart.title)
         if isinstance(chart, Chart):
-            measured = [curve for curve in chart.curves if curve.kind == drawing.MEASURED]
+            measured = [curve for curve in chart.curves if curve.kind == figures.MEASURED]
             assert len(_titles(root)) == sum(len(curve.points) for curve in measured)
         colours = {str(element.get(key)) for element in root.iter() for key in ("fill", "stroke")}
         assert {colour for colour in colours if not colour.startswith("var(--")} <= {"None", "none", "transparent"}
@@ -160,8 +159,8 @@ def test_lines_have_a_name_and_a_marker_each_and_losses_are_one_for_each_variant
     ids=["clock too coarse", "clock set back", "all 0", "negative", "tiny", "nine decades", "one decade", "small"],
 )
 def test_axes_take_in_all_values_and_name_some(points: tuple[tuple[float, float], ...], log: bool) -> None:
-    curve = drawing.Curve("loss", drawing.TRACE, 0, points)
-    root = ElementTree.fromstring(drawing.svg(drawing.Chart("Loss", "", "seconds", "loss", (curve,), log=log)))
+    curve = figures.Curve("loss", figures.TRACE, 0, points)
+    root = ElementTree.fromstring(drawing.svg(figures.Chart("Loss", "", "seconds", "loss", (curve,), log=log)))
     assert "NaN" not in ElementTree.tostring(root, encoding="unicode")
     labels = [str(text.text) for text in root.iterfind(".//*[@class='mark-text role-axis-label']//text")]
     assert 4 <= len(labels) <= 17
@@ -169,22 +168,22 @@ def test_axes_take_in_all_values_and_name_some(points: tuple[tuple[float, float]
 
 
 def test_an_efficiency_and_its_bounds_are_within_the_axes() -> None:
-    curve = drawing.Curve("base", drawing.MEASURED, 0, ((1, 1.0), (2, 0.9)), error_bars=((2, 0.4, 1.7),))
-    chart = drawing.Chart("Efficiency", "", "nodes", "efficiency", (curve,), (1, 2), percent=True)
+    curve = figures.Curve("base", figures.MEASURED, 0, ((1, 1.0), (2, 0.9)), error_bars=((2, 0.4, 1.7),))
+    chart = figures.Chart("Efficiency", "", "nodes", "efficiency", (curve,), (1, 2), percent=True)
     assert drawing.specification(chart, drawing.PAGE)["encoding"]["y"]["scale"]["domainMax"] >= 1.7
 
 
 def test_attempts_that_ended_before_they_began_by_a_clock_that_was_set_are_drawn() -> None:
     """With a point to the left of its axis, Vega gave the whole chart a width of 0."""
-    curve = drawing.Curve("failed", drawing.TRACE, 0, ((10.0, 1.0), (-500.0, 1.0)))
-    root = ElementTree.fromstring(drawing.svg(drawing.Chart("Attempts", "", "seconds", "trial", (curve,))))
+    curve = figures.Curve("failed", figures.TRACE, 0, ((10.0, 1.0), (-500.0, 1.0)))
+    root = ElementTree.fromstring(drawing.svg(figures.Chart("Attempts", "", "seconds", "trial", (curve,))))
     assert float(root.attrib["width"]) == drawing._WIDTH
     assert "-500" in "".join(root.itertext()).replace("\N{MINUS SIGN}", "-")
 
 
 def test_a_deep_lineage_stays_within_its_chart() -> None:
-    items = tuple(drawing.Item(f"model digits:{at} 0123456789ab", "", at) for at in range(40))
-    layers = drawing.specification(drawing.Tree("Lineage", "", items), drawing.PAGE)["layer"]
+    items = tuple(figures.Item(f"model digits:{at} 0123456789ab", "", at) for at in range(40))
+    layers = drawing.specification(figures.Tree("Lineage", "", items), drawing.PAGE)["layer"]
     for row in next(layer for layer in layers if layer["mark"]["type"] == "text")["data"]["values"]:
         longest = max(map(len, row["text"]))
         assert row["left"] + longest * 8 <= drawing._WIDTH, row  # a bold letter has 8 pixels on average

@@ -13,8 +13,8 @@ import pytest
 from spotmpi.cli.report import print_report
 from spotmpi.core.price import Price
 from spotmpi.report import files, trial_results
-from spotmpi.report.chart import BarChart, Chart, Curve, Drawing
 from spotmpi.report.charts import picture_charts
+from spotmpi.report.figures import BarChart, Chart, Curve, Drawing
 from spotmpi.report.files import markdown, page
 from spotmpi.report.gather import gather
 from spotmpi.report.report import Report, Section

@@ -1,4 +1,4 @@
-"""The README says what is so: its links lead somewhere and its commands do what they are there for."""
+"""README and tour say what is so: their links lead somewhere and their commands do what they are there for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
-README = (PROJECT / "README.md").read_text()
+TOUR = (PROJECT / "docs" / "tour.md").read_text()
+PAGES = (PROJECT / "README.md").read_text() + TOUR
 BIN = Path(sys.executable).parent
 
 PYTHON_NAME = re.compile(r"\bspotmpi\.(\w+)\(")
@@ -50,7 +51,7 @@ RUN_ELSEWHERE = {
 
 
 def _commands() -> list[str]:
-    blocks = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    blocks = re.findall(r"```sh\n(.*?)```", PAGES, re.DOTALL)
     lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
     return [line for line in lines if line]
 
@@ -88,7 +89,7 @@ def test_each_step_of_the_first_environment_says_what_it_costs_by_the_price_tabl
     month, write = re.findall(
         r"EFS costs \$([\d.]+) per GB-month\s+in one\s+zone.*?and \$([\d.]+) per GB written", reference, re.S
     )[0]
-    chapter = README.partition("## Your first environment")[2].partition("\n## ")[0]
+    chapter = TOUR.partition("## Your first environment")[2].partition("\n## ")[0]
     block = re.findall(r"```sh\n(.*?)```", chapter, re.DOTALL)[0]
     prices = {line.split("  #")[0].split()[1]: line.split("  #")[1] for line in block.splitlines()}
 
@@ -106,14 +107,14 @@ def test_every_name_of_the_python_interface_exists() -> None:
     import spotmpi
 
     names = [
-        name for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) for name in PYTHON_NAME.findall(block)
+        name for block in re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL) for name in PYTHON_NAME.findall(block)
     ]
     assert names and all(hasattr(spotmpi, name) for name in names)
 
 
 @pytest.mark.images
 def test_the_notebook_cell_executes_functions_in_a_pool(tmp_path: Path) -> None:
-    (cell,) = (block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "spotmpi.pool(" in block)
+    (cell,) = (block for block in re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL) if "spotmpi.pool(" in block)
     (tmp_path / "scan.py").write_text("def count(shard): return 10 * shard\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "SPOTMPI_RUNS": str(tmp_path / "runs")}
 
@@ -130,7 +131,7 @@ def test_the_data_set_is_built_by_its_command_and_found_again(tmp_path: Path) ->
     import pyarrow.parquet
 
     (module,) = (
-        block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "@spotmpi.dataset" in block
+        block for block in re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL) if "@spotmpi.dataset" in block
     )
     (tmp_path / "sets.py").write_text(module)
     (tmp_path / "raw").mkdir()
@@ -159,7 +160,7 @@ def test_every_toml_block_is_a_valid_part_of_a_spec() -> None:
 
     from spotmpi.spec.source import from_values
 
-    for block in re.findall(r"```toml\n(.*?)```", README, re.DOTALL):
+    for block in re.findall(r"```toml\n(.*?)```", PAGES, re.DOTALL):
         from_values(tomllib.loads(block))
 
 

@@ -101,11 +101,11 @@ CHECKS = (*CHECKS, Check("moon", _moon, account=False))
 
 
 def test_a_command_is_a_file_and_an_entry(copy: Path) -> None:
-    assert "One file in `jobs/spotmpi/cli`" in GUIDE and "an entry in\n`jobs/spotmpi/cli/app.py`" in GUIDE
+    assert "One file in `jobs/spotmpi/cli`" in GUIDE and "an entry in\n`jobs/spotmpi/cli/main.py`" in GUIDE
     (copy / "jobs" / "spotmpi" / "cli" / "greet.py").write_text(
         'def command(name: str) -> None:\n    """Greet somebody."""\n    print("hello,", name)\n'
     )
-    insert(copy, "jobs/spotmpi/cli/app.py", "COMMANDS = {", '    "greet": Entry("greet", "Greet somebody."),\n')
+    insert(copy, "jobs/spotmpi/cli/main.py", "COMMANDS = {", '    "greet": Entry("greet", "Greet somebody."),\n')
 
     assert spotmpi(copy, "greet", "you").stdout == "hello, you\n"
     assert "Greet somebody." in spotmpi(copy, "--help").stdout

@@ -85,10 +85,10 @@ def _show_json(cost: Cost) -> None:
 def _show(cost: Cost) -> None:
     """Print the sum, and tables of runs, users, teams and machines."""
     from spotmpi.api.view import echo
-    from spotmpi.cli.tables import show_table
+    from spotmpi.cli.tables import moment, show_table
 
     bill = cost.bill
-    print(f"{cost.title}: ${cost.dollars:.2f} from {_moment(cost.since)} to {_moment(cost.until)}")
+    print(f"{cost.title}: ${cost.dollars:.2f} from {moment(cost.since)} to {moment(cost.until)}")
     if cost.run is None:
         sums = [f"{word} ${bill.total(what):.2f}" for what, word in _KINDS.items()]
         print(f"nodes: {', '.join(sums)}")
@@ -132,9 +132,3 @@ def _compare(cost: Cost, billed: dict[str, float]) -> None:
         print(f"EC2 on AWS's bill minus the nodes above: ${difference:+.2f} (system nodes, whole days)")
     else:
         print("AWS bills nothing for the tag: is the cost allocation tag spotmpi:environment active?")
-
-
-def _moment(moment: float) -> str:
-    from datetime import datetime
-
-    return f"{datetime.fromtimestamp(moment):%Y-%m-%d %H:%M}"

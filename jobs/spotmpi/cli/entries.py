@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +32,7 @@ EntryName = Annotated[
 ]
 _FILES = 20  # that `show` prints
 _METRICS = 3  # that the list shows
+_NUMBERS = ("ROWS", "MB", "FILES")  # columns of it
 
 
 class EntryCommands:
@@ -214,19 +214,18 @@ def _show_list(entries: Sequence[dict[str, Any]], as_json: bool) -> None:
         print(json.dumps(entries))
         return
     titles = ("NAME", "KEY", "ALIASES", "CREATED", "ROWS", "MB", "FILES", "RUN", "METRICS")
-    rows = [_row(each) for each in entries]
-    columns = [number for number, _ in enumerate(titles) if not rows or any(row[number] for row in rows)]
-    right = [place for place, number in enumerate(columns) if titles[number] in ("ROWS", "MB", "FILES")]
-    show_table([titles[each] for each in columns], [[row[each] for each in columns] for row in rows], right=right)
+    show_table(titles, [_row(each) for each in entries], right=[titles.index(each) for each in _NUMBERS], empty="")
 
 
 def _row(entry: dict[str, Any]) -> Sequence[str]:
+    from spotmpi.cli.tables import moment
+
     metrics = [f"{name}={value}" for name, value in entry["metrics"].items() if isinstance(value, int | float)]
     return (
         f"{entry['name']}:{entry['version']}",
         entry["key"][:12],
         ", ".join(entry["aliases"]),
-        _moment(entry["created"]),
+        moment(entry["created"]),
         "" if entry["rows"] is None else f"{entry['rows']:,}",
         f"{entry['bytes'] / 1e6:,.1f}",
         str(entry["files"]),
@@ -238,6 +237,7 @@ def _row(entry: dict[str, Any]) -> Sequence[str]:
 def _show_manifest(manifest: Manifest, store: Store, as_json: bool) -> None:
     """Print what an entry was made from, where its files are, of many files the first ones, and its aliases."""
     from spotmpi.api.lineage import entry_node, lines
+    from spotmpi.cli.tables import moment
     from spotmpi.core.printable import printable
 
     place = store.place(manifest.reference)
@@ -258,7 +258,7 @@ def _show_manifest(manifest: Manifest, store: Store, as_json: bool) -> None:
         print(f"history of {manifest.name}:{alias}:")
         for each in past:
             what = f"version {each.version}" if each.version else "removed"
-            print(f"  {_moment(each.time)}  {what}, by {printable(each.by)}")
+            print(f"  {moment(each.time)}  {what}, by {printable(each.by)}")
 
 
 def _write_page(manifest: Manifest, store: Store, path: Path) -> None:
@@ -271,7 +271,3 @@ def _write_page(manifest: Manifest, store: Store, path: Path) -> None:
 
 def _promotion(promotion: Promotion) -> dict[str, Any]:
     return {"version": promotion.version, "time": promotion.time, "by": promotion.by}
-
-
-def _moment(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"

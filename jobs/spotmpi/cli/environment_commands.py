@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import typer
 
@@ -17,17 +18,18 @@ from spotmpi.environments.stack_file import read_stack
 
 def open_dependencies(stack: str, yes: bool) -> Dependencies:
     """AWS, Pulumi and the prompt for a stack; *yes* confirms everything, else InputError without a terminal."""
-
-    def confirm(question: str) -> bool:
-        if yes:
-            return True
-        if not sys.stdin.isatty():
-            raise input_error("--yes", None, f"pass --yes to confirm without a terminal: {question}")
-        return typer.confirm(question, err=True)
-
     # The stack's file and Pulumi's project must be in the same folder.
     pulumi = Pulumi(_print, names.pulumi_project())
-    return Dependencies(open_account(read_stack(stack).region), pulumi, echo, confirm)
+    return Dependencies(open_account(read_stack(stack).region), pulumi, echo, partial(confirm, yes=yes))
+
+
+def confirm(question: str, yes: bool) -> bool:
+    """Whether the user confirms, which *yes* does; InputError without a terminal."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise input_error("--yes", None, f"pass --yes to confirm without a terminal: {question}")
+    return typer.confirm(question, err=True)
 
 
 def _print(line: str) -> None:

@@ -1,4 +1,7 @@
-"""Entry point of `spotmpi`: runs a command, and turns every error into one line on stderr and an exit code."""
+"""The command line: a table of commands, each in a file that is imported when it is used, and the entry point.
+
+That turns every error into one line on stderr and an exit code.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,233 @@ import errno
 import io
 import os
 import sys
+from functools import partial
+from importlib import import_module
 from itertools import takewhile
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from spotmpi.cli.app import app
+from spotmpi import __version__
+from spotmpi.core import hints
 from spotmpi.core.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, InputError, SpotmpiError
 from spotmpi.core.printable import printable_lines
 
 # A folder of another user's, a full disk below a file to which stdout is redirected, and a disk that fails.
 _NOT_UNEXPECTED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)
+_LOADER = "pydantic.plugin._loader"
+
+
+class Entry(NamedTuple):
+    """A command in the list of ``spotmpi --help``: its module in this folder, and the first sentence of its help."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "init": Entry("init", "Write a commented job spec to start from."),
+    "run": Entry("run", "Run a job spec or a command, follow it and record it."),
+    "bench": Entry(
+        "bench",
+        "Measure a job over node counts and variants, or a study, and report it; exit 1 if a trial is missing.",
+    ),
+    "report": Entry(
+        "report",
+        "Print a table of iterations/s and efficiency, and write an HTML page, a picture, Markdown, JSON and CSV.",
+    ),
+    "predict": Entry(
+        "predict",
+        "Predict iterations/s, time and money on other node counts from a sweep, with the error of the model.",
+    ),
+    "simulate": Entry(
+        "simulate",
+        "Simulate a job with a deadline on recorded spot capacity: expected cost, and that of other policies.",
+    ),
+    "list": Entry("list_runs", "List runs, oldest first."),
+    "status": Entry("status", "Show a run's state, progress and attempts."),
+    "logs": Entry("logs", "Print a run's output from its first line on."),
+    "connect": Entry(
+        "connect", "Print how Dask clients connect to a pool or stream, and keep the connection open until Ctrl-C."
+    ),
+    "resize": Entry("resize", "Change the number of workers of a pool, or of a run with a stream."),
+    "stop": Entry("stop", "Stop a run after a checkpoint and wait until it has ended."),
+    "drill": Entry("drill", "Inject a fault into a run and measure its recovery."),
+    "pull": Entry("pull", "Copy a run's model, checkpoints and records to this machine."),
+    "tensorboard": Entry("tensorboard", "Show a run's curves in TensorBoard, also while it runs."),
+    "shell": Entry("shell", "Open a shell in the pod of a node or worker."),
+    "up": Entry(
+        "up", "Build an environment, push images and execute a small run; if interrupted, the same command continues."
+    ),
+    "upgrade": Entry(
+        "upgrade",
+        "Upgrade control plane, add-ons and idle nodes by one minor version, after a preview; repeat to continue.",
+    ),
+    "down": Entry("down", "Stop runs, destroy an environment, and list what still bills; exit 1 if anything does."),
+    "zones": Entry(
+        "zones",
+        "Compare zones and types for spot nodes: price, placement score, quota, and why each ranks below the first.",
+    ),
+    "doctor": Entry(
+        "doctor", "Check account, tools, quota, leftovers and a built environment; exit 1 if there is an error."
+    ),
+    "cost": Entry(
+        "cost", "Show what a run's nodes cost while it held them, or an environment's nodes by run, user and team."
+    ),
+    "nodes": Entry(
+        "nodes", "List a cluster's nodes: type, zone, placement group, CPU, memory, GPUs, driver, and the runs on them."
+    ),
+    "kubeconfig": Entry(
+        "kubeconfig", "Add an environment's cluster to the kubeconfig, for kubectl and other programs."
+    ),
+    "scale": Entry(
+        "scale",
+        "Keep nodes of an environment ready between runs; AWS releases them automatically when the time is over.",
+    ),
+    "clean": Entry("clean", "List runs that ended long ago, and delete their records."),
+    "image": Entry("image", "Build and push images."),
+    "data": Entry(
+        "data",
+        "Push, list and pull data sets on the shared storage; list, show, compare and verify those in the store.",
+    ),
+    "why": Entry("why", "Show what a file was made from: run, data sets, raw files, code, image, price."),
+    "reproduce": Entry(
+        "reproduce", "Make a file again from the raw data and compare it bit for bit; exit 1 if it differs."
+    ),
+    "models": Entry("models", "Keep what runs have trained as versions of a model; list, compare, promote and pull."),
+}
+
+
+class CommandTable(TyperGroup):
+    """The commands of `COMMANDS`; listing them imports none of their modules."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """The options before the command."""
+        return _plain_parameters(super().get_params, ctx)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Every command's name, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name, or None."""
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            leave_out_plugins()
+            module = import_module(f"spotmpi.cli.{COMMANDS[cmd_name].module}")
+            commands = getattr(module, "app", None) or _single(cmd_name, module)
+            self.add_command(_without_coercion(typer.main.get_command(commands)), cmd_name)
+        return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first argument names; an unknown one gets typer's error with the nearest names."""
+        if args[0] not in COMMANDS:
+            for name in COMMANDS:
+                self.get_command(ctx, name)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands for ``--help``."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+
+class _NoPlugins(ModuleType):
+    """In the place of pydantic's loader of plugins; nothing observes the models of this process."""
+
+    @staticmethod
+    def get_plugins() -> tuple[()]:
+        """The plugins of pydantic."""
+        return ()
+
+    def __getattr__(self, name: str) -> Any:
+        """What another version of pydantic imports besides, from its own loader."""
+        if name.startswith("__"):  # the import system looks for a package's path
+            raise AttributeError(name)
+        sys.modules.pop(_LOADER, None)
+        return getattr(import_module(_LOADER), name)
+
+
+def leave_out_plugins() -> None:
+    """Keep pydantic from searching all installed packages for plugins, which takes a tenth of the start of a run.
+
+    Call it before anything imports pydantic; later it does nothing.
+    """
+    if "pydantic" not in sys.modules:
+        sys.modules.setdefault(_LOADER, _NoPlugins(_LOADER))
+
+
+def _without_coercion(command: Any) -> Any:
+    """*command*, whose parameters skip typer's coercion where it changes nothing.
+
+    Typer validates each parameter of a command with a type adapter of pydantic, whether it was given or not: importing
+    and building those takes longer than most commands.
+    """
+    vars(command)["get_params"] = partial(_plain_parameters, command.get_params)
+    for each in getattr(command, "commands", {}).values():
+        _without_coercion(each)
+    return command
+
+
+def _plain_parameters(get_params: Any, ctx: Any) -> Any:
+    """The parameters that typer's own *get_params* returns, among them its --help."""
+    parameters = get_params(ctx)
+    for parameter in parameters:
+        if "process_value" not in vars(parameter):
+            vars(parameter)["process_value"] = partial(_process_value, parameter, parameter.process_value)
+    return parameters
+
+
+def _process_value(parameter: Any, process: Any, ctx: Any, value: Any) -> Any:
+    """The value of a parameter as *process*, typer's own method, returns it."""
+    if value is None and not parameter.required:
+        missing = () if parameter.multiple or parameter.nargs == -1 else None
+        return missing if parameter.callback is None else parameter.callback(ctx, parameter, missing)
+    if parameter.callback is None:
+        annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+        if parameter.multiple and annotation == list[str] and value:
+            return list(value)
+        if annotation in (str, Path) and isinstance(value, str):
+            return annotation(value)
+    return process(ctx, value)
+
+
+def _single(name: str, module: Any) -> typer.Typer:
+    single = typer.Typer(rich_markup_mode=None, add_completion=False)
+    single.command(name, cls=getattr(module, "COMMAND_CLASS", None))(module.command)
+    return single
+
+
+app = typer.Typer(
+    name="spotmpi",
+    cls=CommandTable,
+    help="Cheap distributed training, from a laptop to hundreds of spot GPUs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        print(f"spotmpi {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    version: bool = typer.Option(
+        False, "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+    ),
+    debug: bool = typer.Option(False, "--debug", help="Show a traceback if something fails."),
+) -> None:
+    """Options before the command apply to every command; --debug is read in `main`."""
+    context.with_resource(hints.of_commands())
 
 
 def main() -> None:

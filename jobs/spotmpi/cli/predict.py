@@ -93,10 +93,7 @@ def _print_table(forecasts: Sequence[NodeForecast]) -> None:
     from spotmpi.cli.tables import show_table
     from spotmpi.report.figures import MISSING
 
-    rows = [_cells(each) for each in forecasts]
-    columns = [at for at in range(len(_HEADER)) if any(row[at] != MISSING for row in rows)]
-    table = [[row[at] for at in columns] for row in rows]
-    show_table([_HEADER[at] for at in columns], table, right=range(len(columns) - 1))
+    show_table(_HEADER, [_cells(each) for each in forecasts], right=range(len(_HEADER) - 1), empty=MISSING)
 
 
 def _cells(forecast: NodeForecast) -> tuple[str, ...]:

@@ -14,12 +14,17 @@ from spotmpi.runs.reader import RunState
 _PROMOTIONS = 3  # that are shown, the newest ones
 
 
-def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+def show_table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), empty: str | None = None
+) -> None:
     """Print rows in columns under their titles, never cut or folded; the columns numbered in *right* align there.
 
-    Control characters in a cell, which another user may have written, are escaped.
+    Those with the text *empty* in each row are left out. Control characters in a cell, which another user may have
+    written, are escaped.
     """
-    cells = [list(titles), *([printable(cell) for cell in row] for row in rows)]
+    shown = [at for at in range(len(titles)) if not rows or any(row[at] != empty for row in rows)]
+    right = [place for place, at in enumerate(shown) if at in right]
+    cells = [[titles[at] for at in shown], *([printable(row[at]) for at in shown] for row in rows)]
     widths = [[_width(cell) for cell in row] for row in cells]
     columns = [max(column) for column in zip(*widths, strict=True)]
     for row, taken in zip(cells, widths, strict=True):
@@ -51,7 +56,7 @@ def show_runs(states: Sequence[RunState], as_json: bool) -> None:
 
 def _row(state: RunState) -> Sequence[str]:
     counts = (str(state.attempt), _iterations(state))
-    return (state.id, state.state, *counts, state.owner or "", _moment(state.submitted), state.reason or "")
+    return (state.id, state.state, *counts, state.owner or "", moment(state.submitted, "%H:%M:%S"), state.reason or "")
 
 
 def show_status(state: RunState, as_json: bool) -> None:
@@ -64,8 +69,8 @@ def show_status(state: RunState, as_json: bool) -> None:
     facts = {
         "run": state.id,
         "state": state.state + (f": {state.reason}" if state.reason else ""),
-        "submitted": _moment(state.submitted),
-        "ended": _moment(state.ended),
+        "submitted": moment(state.submitted, "%H:%M:%S"),
+        "ended": moment(state.ended, "%H:%M:%S"),
         "attempts": f"{state.attempt} (failures: {state.failures}, interruptions: {state.interruptions})",
         "iteration": _iterations(state),
         "loss": state.scalars.get("loss"),
@@ -108,5 +113,6 @@ def _iterations(state: RunState) -> str:
     return f"{state.iteration}/{state.total_iterations}" if state.total_iterations else str(state.iteration)
 
 
-def _moment(time: float | None) -> str:
-    return "" if time is None else f"{datetime.fromtimestamp(time):%Y-%m-%d %H:%M:%S}"
+def moment(time: float | None, clock: str = "%H:%M") -> str:
+    """The date and time of Unix seconds; empty for None."""
+    return "" if time is None else f"{datetime.fromtimestamp(time):%Y-%m-%d {clock}}"

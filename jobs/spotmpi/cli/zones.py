@@ -71,6 +71,7 @@ def request_increase(comparison: ZoneComparison, number: int, yes: bool) -> Incr
     """Request the quota that a row lacks, after confirmation; None where it suffices or a request is pending."""
     from spotmpi.api.view import echo
     from spotmpi.aws.quotas import NAMES
+    from spotmpi.cli.environment_commands import confirm
     from spotmpi.environments.zones.comparison import request_quota, required_quota
 
     row = _row(comparison, number)
@@ -87,22 +88,11 @@ def request_increase(comparison: ZoneComparison, number: int, yes: bool) -> Incr
             )
             return None
     what = f"{NAMES[row.quota_code or '']} in {row.region}: {row.quota} -> {vcpus} vCPUs"
-    _confirm_request(what, yes)
+    if not confirm(f"Request {what}?", yes):
+        raise typer.Abort
     increase = request_quota(row)
     echo(f"requested {what}" + (f" (request {increase.id}, {increase.status})" if increase else ""))
     return increase
-
-
-def _confirm_request(what: str, yes: bool) -> None:
-    import sys
-
-    from spotmpi.core.errors import input_error
-
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise input_error("--yes", None, f"give --yes to request {what}")
-    typer.confirm(f"Request {what}?", abort=True, err=True)
 
 
 def write_row(comparison: ZoneComparison, number: int, stack: str, group: str | None) -> Path:

@@ -157,12 +157,12 @@ def _require_other_names(
 
 def ls(folder: str, storage: Storage, echo: Echo = lambda text: None) -> list[dict[str, Any]]:
     """The entries of *folder* of the volume ("" is its top): name, bytes, and the number of files of a folder."""
-    return _with_store(storage, echo, lambda store: store.entries(folder_name(folder) if folder else ""))
+    return _with_store(storage, echo, lambda store, api: store.entries(folder_name(folder) if folder else ""))
 
 
 def pull(folder: str, into: Path, storage: Storage, echo: Echo = lambda text: None) -> Transfer:
     """Copy every file below *folder* of the volume to *into* on this machine; the same call continues after a break."""
-    return _with_store(storage, echo, lambda store: store.pull(folder_name(folder, reading=True), into))
+    return _with_store(storage, echo, lambda store, api: store.pull(folder_name(folder, reading=True), into))
 
 
 def clean(older: float, delete: bool, storage: Storage, echo: Echo = lambda text: None) -> list[dict[str, Any]]:
@@ -171,16 +171,14 @@ def clean(older: float, delete: bool, storage: Storage, echo: Echo = lambda text
     They were copied there for runs that read them from a store on somebody's machine. A run names them while its JobSet
     is in the cluster, or while its folder on the volume changes. With *delete* they are deleted.
     """
-    api, volume = open_storage(storage)
 
-    async def work() -> list[dict[str, Any]]:
-        async with volume_access(api, volume, echo) as access:
-            with translate_errors("list the runs of the cluster"):
-                specs = [str(manifests.annotations_of(each)) for each in await api.list(JOBSET)]
-            keys = [key for text in specs for key in re.findall("[0-9a-f]{64}", text)]
-            return await DataStore(access, echo).unused(older, keys, delete)
+    async def work(store: DataStore, api: ClusterApi) -> list[dict[str, Any]]:
+        with translate_errors("list the runs of the cluster"):
+            specs = [str(manifests.annotations_of(each)) for each in await api.list(JOBSET)]
+        keys = [key for text in specs for key in re.findall("[0-9a-f]{64}", text)]
+        return await store.unused(older, keys, delete)
 
-    return call(work())
+    return _with_store(storage, echo, work)
 
 
 def folder_name(text: str, reading: bool = False) -> str:
@@ -193,12 +191,12 @@ def folder_name(text: str, reading: bool = False) -> str:
     return str(path)
 
 
-def _with_store(storage: Storage, echo: Echo, work: Callable[[DataStore], Coroutine[Any, Any, T]]) -> T:
+def _with_store(storage: Storage, echo: Echo, work: Callable[[DataStore, ClusterApi], Coroutine[Any, Any, T]]) -> T:
     api, volume = open_storage(storage)
 
     async def transfer() -> T:
         async with volume_access(api, volume, echo) as access:
-            return await work(DataStore(access, echo))
+            return await work(DataStore(access, echo), api)
 
     return call(transfer())
 

@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import httpx2
@@ -17,6 +16,7 @@ from spotmpi.agent import protocol
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
+from spotmpi.backends.kubernetes.follow.jobset import submission_time, terminal_condition
 from spotmpi.backends.kubernetes.volume_access import pending_reason
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.progress import Echo
@@ -67,7 +67,7 @@ async def _is_active(api: ClusterApi, name: str) -> bool:
     """Whether a Job of that name is active; one that has ended, or never received its instructions, is deleted."""
     while found := await api.find(cluster_api.JOB, name):
         is_deleted = found["metadata"].get("deletionTimestamp")
-        if _end_condition(found) is None and not _abandoned(found, api.now()) and not is_deleted:
+        if terminal_condition(found, "Complete") is None and not _abandoned(found, api.now()) and not is_deleted:
             return True
         await api.delete(cluster_api.JOB, name, wait=True)
         await asyncio.sleep(POLL_INTERVAL / 2)
@@ -142,7 +142,7 @@ async def _job_status(api: ClusterApi, name: str) -> _JobStatus:
     pods = await api.list(cluster_api.POD, {"batch.kubernetes.io/job-name": name})
     newest = max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
     message = _termination_message(newest)
-    condition = _end_condition(job)
+    condition = terminal_condition(job, "Complete")
     if condition is None:
         return _JobStatus(progress=await _progress(api, newest, message))
     if condition["type"] == "Failed":
@@ -202,15 +202,6 @@ def _json_object(text: str) -> dict[str, Any]:
     return {}
 
 
-def _end_condition(job: Object) -> Object | None:
-    for each in (job.get("status") or {}).get("conditions") or []:
-        if each["type"] in ("Complete", "Failed") and each["status"] == "True":
-            condition: Object = each
-            return condition
-    return None
-
-
 def _abandoned(job: Object, now: float) -> bool:
     """Whether its creator ended before the Job could begin; *now* is by the API server's clock, as its times are."""
-    created = datetime.fromisoformat(str(job["metadata"]["creationTimestamp"])).timestamp()
-    return bool(job["spec"].get("suspend")) and now - created > _PREPARATION
+    return bool(job["spec"].get("suspend")) and now - submission_time(job) > _PREPARATION

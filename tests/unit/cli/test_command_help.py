@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from spotmpi.cli.app import COMMANDS, _process_value, app
+from spotmpi.cli.main import COMMANDS, _process_value, app
 from spotmpi.core import names
 from tests.command_line import SPOTMPI, invoke, spotmpi_process
 from tests.unit.cli.terminal import job
@@ -46,7 +46,7 @@ def test_help_in_a_fresh_interpreter_imports_nothing_heavy() -> None:
 
 def test_a_loader_of_plugins_with_more_than_one_function_is_pydantics_own() -> None:
     code = (
-        "from spotmpi.cli import app\napp.leave_out_plugins()\n"
+        "from spotmpi.cli import main\nmain.leave_out_plugins()\n"
         "from pydantic.plugin._loader import get_plugins\nassert get_plugins() == ()\n"
         "from pydantic.plugin._loader import PYDANTIC_ENTRY_POINT_GROUP\nprint(PYDANTIC_ENTRY_POINT_GROUP)"
     )
@@ -105,7 +105,7 @@ def test_a_command_imports_only_its_own_module() -> None:
     _, modules = fresh_interpreter("status", "--help")
 
     commands = {name.removeprefix("spotmpi.cli.") for name in modules if name.startswith("spotmpi.cli.")}
-    assert commands == {"app", "main", "options", "status"}
+    assert commands == {"main", "options", "status"}
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest_ones() -> None:

@@ -142,7 +142,10 @@ def test_the_price_of_an_environment_is_that_of_the_stack_to_write(spotmpi: Comm
         (("--write", "../stacks/lab"), "no file Pulumi.<stack>.yaml"),
         (("--row", "9", "--write", "lab"), "--row = 9: give a row from 1 to 6"),
         (("--row", "2", "--write", "lab", "--group", "x"), "--group = 'x': name the group of"),
-        (("--request-quota",), "--yes: give --yes to request spot G and VT in us-east-1: 0 -> 32 vCPUs"),
+        (
+            ("--request-quota",),
+            "--yes: pass --yes to confirm without a terminal: Request spot G and VT in us-east-1: 0 -> 32 vCPUs?",
+        ),
         (("--region", "moon"), "--region = 'moon': not an AWS region"),
     ],
 )

@@ -271,11 +271,10 @@ def was_failed_by(pods: Iterable[Object]) -> bool:
     return any(end.get("exitCode") == protocol.NOT_RETRYABLE for end in ends)
 
 
-def terminal_condition(jobset: Object) -> Object | None:
-    """The condition that ended a JobSet by itself, Completed or Failed."""
-    conditions = jobset.get("status", {}).get("conditions") or []
-    ends = (each for each in conditions if each["type"] in ("Completed", "Failed") and each["status"] == "True")
-    return next(ends, None)
+def terminal_condition(item: Object, success: str = "Completed") -> Object | None:
+    """The condition that ended a JobSet by itself, Completed or Failed; of a Job *success* is Complete."""
+    conditions = (item.get("status") or {}).get("conditions") or []
+    return next((each for each in conditions if each["type"] in (success, "Failed") and each["status"] == "True"), None)
 
 
 class ExitDiagnosis:

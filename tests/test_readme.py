@@ -130,9 +130,7 @@ def test_the_data_set_is_built_by_its_command_and_found_again(tmp_path: Path) ->
     import pyarrow
     import pyarrow.parquet
 
-    (module,) = (
-        block for block in re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL) if "@spotmpi.dataset" in block
-    )
+    (module,) = (block for block in re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL) if "@spotmpi.dataset" in block)
     (tmp_path / "sets.py").write_text(module)
     (tmp_path / "raw").mkdir()
     for name, stars in {"a": [0.1, 0.9], "b": [0.7, 0.6]}.items():

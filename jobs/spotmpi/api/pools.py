@@ -145,14 +145,14 @@ class ExistingRun:
 
     def summary(self) -> PoolSummary:
         """Where the pool runs and what it has cost so far; prices are queried once."""
-        from spotmpi.api import pool_summary
+        from spotmpi.api import prices
 
         folder = Path(self._backend.state(self.run).folder)
         if not self._has_price:
             with contextlib.suppress(SpotmpiError):
-                self._price = pool_summary.node_price(folder)
+                self._price = prices.node_price(folder)
             self._has_price = True
-        return pool_summary.summarize(folder, self._price)
+        return prices.summarize(folder, self._price)
 
     def close(self) -> None:
         """Close the way to the scheduler."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 import threading
@@ -25,9 +24,8 @@ from spotmpi.core.errors import InputError, Problem, SpotmpiError, UnknownRun, i
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Echo
-from spotmpi.runs import reader, recorded_plan
+from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
-from spotmpi.streams.figures import Figures, advice
 
 if TYPE_CHECKING:
     from spotmpi.api.drill import PoolRecovery, Recovery
@@ -153,7 +151,7 @@ def list_runs(on: TargetLike = None, mine: bool = False, echo: Echo = lambda tex
 
 def status(run: str, on: TargetLike = None, echo: Echo = lambda text: None) -> RunState:
     """The current state of a run; its id may be shortened."""
-    return _keep_results(with_price(targets.backend_of(run, on).state(run)), echo, on)
+    return _keep_results(_with_price(targets.backend_of(run, on).state(run)), echo, on)
 
 
 def logs(run: str, follow: bool = False, on: TargetLike = None) -> Iterator[Event]:
@@ -262,10 +260,6 @@ def clean(older: float, delete: bool = False, on: TargetLike = None, echo: Echo 
     return delete_records(runs, echo) if delete else [each.state for each in runs]
 
 
-def _backend_for(spec: JobSpec, on: TargetLike) -> Backend:
-    return targets.backend(on, spec.kubernetes.context, spec.kubernetes.namespace)
-
-
 def prepare(source: Source, overrides: Iterable[str], on: TargetLike, echo: Echo) -> tuple[Backend, JobSpec, Plan]:
     """The backend, the valid spec and the plan of a new run; InputError with all problems at once."""
     backend, spec = _validate(source, overrides, on)
@@ -298,7 +292,7 @@ def _validate(
         spec = read_spec(source, overrides)
     except WrongKeys as error:
         raise InputError([*error.problems, *_further_problems(error, on)]) from None
-    backend = backend or _backend_for(spec, on)
+    backend = backend or targets.backend(on, spec.kubernetes.context, spec.kubernetes.namespace)
     checked = spec
     if spec.dataset:
         from spotmpi.api.dataset_specs import to_check
@@ -370,8 +364,10 @@ def _further_problems(error: WrongKeys, on: TargetLike) -> Sequence[Problem]:
 
     if "kubernetes" in error.wrong:
         return []
+    cluster = error.rest.kubernetes
     try:
-        return validate(error.rest, _backend_for(error.rest, on).inspect(error.rest), error.wrong)
+        backend = targets.backend(on, cluster.context, cluster.namespace)
+        return validate(error.rest, backend.inspect(error.rest), error.wrong)
     except InputError as further:
         return further.problems
     except SpotmpiError:
@@ -432,7 +428,7 @@ def _submit(
         keep_requests.request(Path(state.folder), spec)
     if detach:
         return state
-    return _keep_results(with_price(follow(backend, run, on_event, echo)), echo)
+    return _keep_results(_with_price(follow(backend, run, on_event, echo)), echo)
 
 
 def _keep_results(state: RunState, echo: Echo, on: TargetLike = None) -> RunState:
@@ -444,43 +440,10 @@ def _keep_results(state: RunState, echo: Echo, on: TargetLike = None) -> RunStat
     return state
 
 
-_LIMIT = 3.0  # seconds for AWS's answer
-
-
-def with_price(state: RunState) -> RunState:
-    """*state* with the cost in the advice on its stream; as it is where nothing has a cost or the price is unknown."""
+def _with_price(state: RunState) -> RunState:
+    """*state* with the cost in the advice on its stream, where it has one."""
     if state.stream is None:
         return state
-    figures = Figures.from_json(state.stream)
-    unpriced = advice(figures)
-    if state.stream["advice"] != unpriced or advice(figures, 1.0) == unpriced:
-        return state
-    price = _worker_price(state.folder)
-    return state if price is None else replace(state, stream=figures.to_json(price))
+    from spotmpi.api.prices import with_price
 
-
-@functools.cache
-def _worker_price(folder: str) -> float | None:
-    """Dollars per hour of a worker of the run in *folder*; AWS is asked once, and not for long."""
-    prices: list[float | None] = []
-
-    def ask() -> None:
-        with contextlib.suppress(SpotmpiError, OSError):  # the advice is worth reading without it
-            prices.append(_current_price(RunPaths(Path(folder))))
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(_LIMIT)
-    return prices[0] if prices else None
-
-
-def _current_price(paths: RunPaths) -> float | None:
-    values = recorded_plan.read(paths).environment
-    if not values:
-        return None
-    from spotmpi.core import environment
-    from spotmpi.spec.source import load_spec
-    from spotmpi.study.pricing import worker_price
-
-    spec = load_spec(paths.spec)
-    return worker_price(environment.parse(values), spec, spec.stream.workers) if spec.stream else None
+    return with_price(state, state.stream)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.api import runs
+from spotmpi.api import prices, runs
 from spotmpi.core.names import RunPaths
 from spotmpi.runs.reader import RunState
 from spotmpi.streams.figures import Figures
@@ -27,7 +27,7 @@ def account(account: FakeAccount, monkeypatch: pytest.MonkeyPatch) -> FakeAccoun
     """An account in which a g4dn.xlarge of four vCPUs and 15,454 MiB costs 20 cents an hour."""
     account.ec2.spot_prices = {"g4dn.xlarge": 0.20}
     monkeypatch.setattr("spotmpi.aws.prices.open_account", lambda region: account)
-    monkeypatch.setattr(runs, "_LIMIT", 60.0)  # on a busy machine
+    monkeypatch.setattr(prices, "_LIMIT", 60.0)  # on a busy machine
     return account
 
 
@@ -36,7 +36,7 @@ def advice(folder: Path, resources: str, figures: Figures = WAITING, **plan: Any
     paths = RunPaths(folder)
     paths.plan.write_text(json.dumps({"backend": "kubernetes", "outputs": LAB, **plan}))
     paths.spec.write_text(f"{SPEC}{resources}\n")
-    state = runs.with_price(RunState(folder.name, str(folder), "run", "running", stream=figures.to_json()))
+    state = runs._with_price(RunState(folder.name, str(folder), "run", "running", stream=figures.to_json()))
     assert state.stream
     text: str | None = state.stream["advice"]
     return text

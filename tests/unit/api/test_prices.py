@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.api import pool_summary
+from spotmpi.api import prices
 from spotmpi.core.names import RunPaths
 from spotmpi.pools import pool as pools
 from spotmpi.pools.pool import Pool, PoolSummary
@@ -42,10 +42,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_workers_on_one_machine_cost_it_once_and_a_machine_that_has_left_until_then(folder: Path) -> None:
-    assert pool_summary.node_price(folder) == 2.0
-    summary = pool_summary.summarize(folder, 2.0, now=7200.0)
+    assert prices.node_price(folder) == 2.0
+    summary = prices.summarize(folder, 2.0, now=7200.0)
     assert summary == PoolSummary(("big", "small"), "zone-a", 2.0 + 2.0 + 1.0)
-    assert pool_summary.summarize(folder, None).cost is None
+    assert prices.summarize(folder, None).cost is None
 
 
 def pool_with(summary: Callable[[], PoolSummary]) -> Pool:

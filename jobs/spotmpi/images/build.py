@@ -1,4 +1,4 @@
-"""Images from their folders: the tag that names a build, and the commands that build and push one."""
+"""Images from their folders: the builds of each, and the tag that names a build."""
 
 from __future__ import annotations
 
@@ -92,31 +92,7 @@ def require_known(image: str) -> None:
         raise input_error("image", image, f"use one of: {', '.join(known)}")
 
 
-def build_command(tool: str, build: Build) -> list[str]:
-    """The arguments that build an image with *tool*."""
-    options = [part for name, value in build.arguments for part in ("--build-arg", f"{name}={value}")]
-    target = ["--file", str(build.dockerfile), "--tag", build.local_reference]
-    return [tool, "build", *options, *target, str(names.IMAGES)]
-
-
-def push_commands(tool: str, build: Build, repository: str) -> list[list[str]]:
-    """The commands that give a built image its name in *repository* and push it."""
-    reference = build.reference(repository)
-    return [[tool, "tag", build.local_reference, reference], [tool, "push", reference]]
-
-
-def login_command(tool: str, host: str, user: str) -> list[str]:
-    """The arguments that log *tool* in at a registry; the password goes to its standard input."""
-    return [tool, "login", "--username", user, "--password-stdin", host]
-
-
 def ecr_region(repository: str) -> str | None:
     """The region of an ECR repository, or None for another registry."""
     match = _ECR.match(repository)
     return match["region"] if match else None
-
-
-def pushed_digest(output: str) -> str | None:
-    """The manifest's digest in the output of a push; None where the builder prints none."""
-    digests = re.findall(r"sha256:[0-9a-f]{64}", output)
-    return digests[-1] if digests else None

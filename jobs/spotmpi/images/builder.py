@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 
 from spotmpi.aws.registry import RegistryError, registry_login
-from spotmpi.core import hints
+from spotmpi.core import hints, names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.progress import Echo
 from spotmpi.images import build as images
@@ -35,7 +36,9 @@ def build(tool: str, target: Build, echo: Echo) -> str:
         echo(f"{target.local_reference} is already built")
         return target.local_reference
     echo(f"building {target.local_reference} with {tool}")
-    if subprocess.run(images.build_command(tool, target), stdout=2).returncode:
+    options = [part for name, value in target.arguments for part in ("--build-arg", f"{name}={value}")]
+    result = ["--file", str(target.dockerfile), "--tag", target.local_reference]
+    if subprocess.run([tool, "build", *options, *result, str(names.IMAGES)], stdout=2).returncode:
         raise SpotmpiError(f"{tool} could not build {target.image}: see its output above")
     return target.local_reference
 
@@ -45,16 +48,16 @@ def push(tool: str, target: Build, repository: str, echo: Echo) -> str:
     region = images.ecr_region(repository)
     if region is not None:
         _log_in(tool, repository, region)
-    echo(f"pushing {target.reference(repository)}")
-    output = ""
-    for command in images.push_commands(tool, target, repository):
-        process = subprocess.run(command, capture_output=True, text=True)
+    reference, output = target.reference(repository), ""
+    echo(f"pushing {reference}")
+    for command in (["tag", target.local_reference, reference], ["push", reference]):
+        process = subprocess.run([tool, *command], capture_output=True, text=True)
         output = process.stdout + process.stderr
         if process.returncode:
             last = output.strip().splitlines()[-1:] or ["no output"]
-            raise SpotmpiError(f"{tool} could not {command[1]} {target.reference(repository)}: {last[0]}")
-    digest = images.pushed_digest(output)
-    return f"{repository}@{digest}" if digest else target.reference(repository)
+            raise SpotmpiError(f"{tool} could not {command[0]} {reference}: {last[0]}")
+    digests = re.findall(r"sha256:[0-9a-f]{64}", output)  # that of the manifest is the last; some builders print none
+    return f"{repository}@{digests[-1]}" if digests else reference
 
 
 def _log_in(tool: str, repository: str, region: str) -> None:
@@ -65,7 +68,7 @@ def _log_in(tool: str, repository: str, region: str) -> None:
             f"could not get a login for {repository}: {error}; check `aws sts get-caller-identity`"
         ) from error
     host = repository.partition("/")[0]
-    command = images.login_command(tool, host, user)
+    command = [tool, "login", "--username", user, "--password-stdin", host]
     process = subprocess.run(command, input=password, capture_output=True, text=True)
     if process.returncode:
         raise SpotmpiError(f"{tool} could not log in at {host}: {process.stderr.strip()}")

@@ -89,7 +89,8 @@ def spot_prices(aws: Aws, region: str, types: Sequence[str], now: datetime) -> d
     for each in history:
         key = (each["InstanceType"], each["AvailabilityZone"])
         changes.setdefault(key, []).append((each["Timestamp"], float(each["SpotPrice"])))
-    return {key: _summarize(prices) for key, prices in changes.items()}
+    dollars = {key: [amount for _, amount in prices] for key, prices in changes.items()}
+    return {key: SpotPrice(max(changes[key])[1], min(each), max(each)) for key, each in dollars.items()}
 
 
 def spot_curve(aws: Aws, region: str, machine: str, zone: str, since: datetime) -> PriceCurve | None:
@@ -210,11 +211,6 @@ def _extras(disk_gib: int, public_address: bool, throughput: int = _FREE_MIBPS) 
     faster = max(0, throughput - _FREE_MIBPS) * _MIBPS_HOUR
     faster += max(0, throughput * _IOPS_PER_MIBPS - _FREE_IOPS) * _IOPS_HOUR
     return disk_gib * _GIB_HOUR + faster + _ADDRESS * public_address
-
-
-def _summarize(prices: list[tuple[datetime, float]]) -> SpotPrice:
-    amounts = [amount for _, amount in prices]
-    return SpotPrice(max(prices)[1], min(amounts), max(amounts))
 
 
 def _list_prices(product: dict[str, Any]) -> list[float]:

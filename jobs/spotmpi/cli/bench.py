@@ -118,7 +118,7 @@ def _measure(spec: Path, options: StudyOptions, overrides: Sequence[str], on: Ta
     from spotmpi.cli.report import show_report
     from spotmpi.core.errors import EXIT_FAILURE
     from spotmpi.core.events import Event
-    from spotmpi.report.figures import counted
+    from spotmpi.core.printable import counted
     from spotmpi.study.study import FAILED, MEASURED, SUCCEEDED
 
     with make_view(quiet=as_json or not sys.stderr.isatty()) as view:
@@ -135,6 +135,6 @@ def _measure(spec: Path, options: StudyOptions, overrides: Sequence[str], on: Ta
         print(json.dumps(sweep.to_json()))
     for trial in sweep.trials:
         if trial.state == FAILED:
-            times = counted("", trial.failures, "time")
+            times = counted(trial.failures, "time")
             echo(f"trial {trial.number} failed {times} ({trial.reason}): spotmpi logs {trial.runs[-1]}")
     raise typer.Exit(EXIT_FAILURE if any(trial.state != SUCCEEDED for trial in sweep.trials) else 0)

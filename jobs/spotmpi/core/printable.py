@@ -39,6 +39,11 @@ def printable_lines(text: str) -> str:
     return "\n".join(_shown(line) for line in shorten(text, WHOLE).split("\n"))
 
 
+def counted(count: int, what: str) -> str:
+    """A number with its noun: "1 node", "2 nodes"."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def shorten(text: str, longest: int) -> str:
     """*text* with at most so many letters: of a longer one both ends, since the ends of paths differ."""
     half = (longest - 3) // 2

@@ -215,13 +215,10 @@ def _check(manifest: Manifest) -> None:
     unknown = next((file.path for file in manifest.files if file.bytes < 0 or not _KEY.fullmatch(file.sha256)), None)
     if unknown is not None:
         raise input_error("files", unknown, "has no SHA-256 in 64 hex digits, or fewer than 0 bytes")
-    wrong = next((path for path in paths if not _is_inside(path)), None)
+    parts = {path: path.split("/") for path in paths}
+    wrong = next((path for path in paths if not path.isprintable() or {"", ".", ".."}.intersection(parts[path])), None)
     if wrong is not None:
         raise input_error("files", wrong, "is not a relative path of an entry: use names below its folder")
-
-
-def _is_inside(path: str) -> bool:
-    return bool(path) and path.isprintable() and not {"", ".", ".."}.intersection(path.split("/"))
 
 
 def _digest(values: Mapping[str, Any]) -> str:

@@ -25,7 +25,8 @@ def with_imports(paths: Iterable[Path]) -> list[Path]:
     found = dict.fromkeys(paths)
     queue = [*found]
     for path in queue:  # which grows
-        files = sorted(_python_files(path)) if is_folder(path) else [path]
+        below = files_of_folder.files(str(path)) if is_folder(path) else ()
+        files = sorted(path / name for name in below if name.endswith(".py")) if is_folder(path) else [path]
         names = sorted(
             {name for file in files for name in imported_names(file)} - {"spotmpi"} - sys.stdlib_module_names
         )

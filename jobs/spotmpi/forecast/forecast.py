@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.price import Price
+from spotmpi.core.printable import counted
 from spotmpi.forecast.model import Model, Prediction
 from spotmpi.forecast.series import Series
 
@@ -209,9 +210,8 @@ def _deadline_answers(cheapest: NodeForecast | None, usable: Sequence[NodeForeca
         return []
     if cheapest:
         cost = "" if cheapest.dollars is None else f" for ${cheapest.dollars:.2f}"
-        return [
-            f"cheapest within the deadline: {_nodes(cheapest.nodes)}, {(cheapest.seconds or 0.0) / _HOUR:.2f} h{cost}"
-        ]
+        hours = (cheapest.seconds or 0.0) / _HOUR
+        return [f"cheapest within the deadline: {counted(cheapest.nodes, 'node')}, {hours:.2f} h{cost}"]
     reason = "" if usable else " (the model is not valid for any of them)"
     return [f"cheapest within the deadline: none of these counts{reason}"]
 
@@ -221,9 +221,5 @@ def _efficiency_answers(last: int | None, usable: Sequence[NodeForecast], goal: 
     if last is None:
         return ["unknown where more nodes stop paying: the model is not valid for any of these counts"]
     if last >= max(each.nodes for each in usable):
-        return [f"up to {_nodes(last)}, each additional node adds at least {share} of the base rate per node"]
-    return [f"beyond {_nodes(last)} more do not pay: each adds less than {share} of the base rate per node"]
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
+        return [f"up to {counted(last, 'node')}, each additional node adds at least {share} of the base rate per node"]
+    return [f"beyond {counted(last, 'node')} more do not pay: each adds less than {share} of the base rate per node"]

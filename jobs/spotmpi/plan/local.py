@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from spotmpi.agent import launch, launchers, protocol
 from spotmpi.agent.plan import VERSION, RunPlan
 from spotmpi.core import hints, names
+from spotmpi.core.printable import counted
 from spotmpi.plan.run_plan import (
     elastic,
     elastic_notes,
@@ -19,9 +20,7 @@ from spotmpi.plan.run_plan import (
     roles,
     threads,
 )
-
-if TYPE_CHECKING:
-    from spotmpi.spec.job import JobSpec
+from spotmpi.spec.job import JobSpec
 
 
 class Machine(NamedTuple):
@@ -153,9 +152,8 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
     count = _threads(spec)
     if count > machine.cores:
         counts = {"rank": 0 if spec.pool else spec.world_size, "worker": sum(each.count for each in spec.workers)}
-        processes = " and ".join(f"{number} {each}{'s' * (number > 1)}" for each, number in counts.items() if number)
-        cores = f"{machine.cores} core{'s' * (machine.cores > 1)}"
-        notes.append(f"oversubscribed: {count} threads of {processes} share {cores}")
+        processes = " and ".join(counted(number, each) for each, number in counts.items() if number)
+        notes.append(f"oversubscribed: {count} threads of {processes} share {counted(machine.cores, 'core')}")
     if spec.files:
         what = "workers start in copies of" if spec.pool and not spec.command else "the command starts in"
         notes.append(f"{what} {machine.folder}, which has copies of its files")

@@ -39,7 +39,8 @@ FILLING = 600  # millicores that a pod requests of each CPU of a node that it is
 
 def template(spec: JobSpec, target: ClusterTarget, run: str, role: str = NODE) -> dict[str, Any]:
     """The pod template of every member of *run* in a *role*, with the user's templates merged over it."""
-    labels = names.run_labels(run) | {names.LABEL_ROLE: role}
+    labels, kind = names.run_labels(run) | {names.LABEL_ROLE: role}, spec.kubernetes.instance_type
+    of_type = {names.LABEL_TYPE: kind} if kind else {}
     own = {
         "metadata": {
             "labels": spec.kubernetes.labels | labels,
@@ -55,7 +56,7 @@ def template(spec: JobSpec, target: ClusterTarget, run: str, role: str = NODE) -
             "terminationGracePeriodSeconds": math.ceil(spec.checkpoint.grace) + pod_context.END_TIME,
             "securityContext": pod_security(),
             "dnsConfig": {"searches": [f"{run}.{target.namespace}.svc.cluster.local"]},
-            "nodeSelector": {**target.node_selector, **_instance_type(spec), **spec.kubernetes.node_selector},
+            "nodeSelector": {**target.node_selector, **of_type, **spec.kubernetes.node_selector},
             **_affinity(target, spec.kubernetes.avoid),
             "tolerations": _tolerations(spec, target),
             "imagePullSecrets": [{"name": name} for name in spec.kubernetes.pull_secrets],
@@ -268,11 +269,6 @@ def _volumes(spec: JobSpec, target: ClusterTarget, run: str) -> list[dict[str, A
         *([{"name": "memory", "emptyDir": {"medium": "Memory"}}] if _in_memory(spec) else []),
         *({"name": _mount_name(index), **_source(mount)} for index, mount in enumerate(spec.kubernetes.mounts)),
     ]
-
-
-def _instance_type(spec: JobSpec) -> dict[str, str]:
-    kind = spec.kubernetes.instance_type
-    return {names.LABEL_TYPE: kind} if kind else {}
 
 
 def _affinity(target: ClusterTarget, avoided: Sequence[str]) -> dict[str, Any]:

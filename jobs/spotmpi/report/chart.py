@@ -185,7 +185,11 @@ def _layer(mark: str, rows: Sequence[Object], **options: Any) -> Object:
 
 
 def _curves(chart: Chart, theme: Theme) -> Object:
-    layers = [layer for curve in sorted(chart.curves, key=_ideal_first) for layer in _curve(chart, curve, theme)]
+    layers = [
+        layer
+        for curve in sorted(chart.curves, key=lambda curve: curve.kind != IDEAL)
+        for layer in _curve(chart, curve, theme)
+    ]
     label = f"{chart.y_label} (log)" if chart.log else chart.y_label
     y_axis = {"title": _wrapped(printable(label), _HIGH, 2), "tickCount": 5, "domain": False, "ticks": False}
     y_axis["labelExpr"] = _PERCENT if chart.percent else _TICK
@@ -228,10 +232,6 @@ def _log_ticks(chart: Chart) -> list[float]:
     first, last = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     factors = (1, 2, 5) if last - first <= 2 else (1,)
     return [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
-
-
-def _ideal_first(curve: Curve) -> bool:
-    return curve.kind != IDEAL
 
 
 def _curve(chart: Chart, original: Curve, theme: Theme) -> Iterator[Object]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from spotmpi.metrics.rates import Point
-from spotmpi.report.figures import IDEAL, MEASURED, TRACE, XY, BarChart, Chart, Curve, Drawing, counted
+from spotmpi.report.figures import IDEAL, MEASURED, TRACE, XY, BarChart, Chart, Curve, Drawing, with_count
 from spotmpi.report.report import Report, batch, label
 from spotmpi.report.rows import Line, Row
 from spotmpi.report.trial_results import STRONG, WEAK
@@ -124,7 +124,7 @@ def _losses(report: Report) -> Chart | None:
     traces = [(row, points) for row, points in traces if len(points) > 1]
     if not traces:
         return None
-    curves = [(counted(label(row.line, report.lines), row.ranks, "rank"), points) for row, points in traces]
+    curves = [(with_count(label(row.line, report.lines), row.ranks, "rank"), points) for row, points in traces]
     colours = [report.lines.index(row.line) for row, _ in traces]  # as in the chart of rates
     return time_chart("loss", curves, subtitle, colours if len(set(colours)) == len(colours) else ())
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem
+from spotmpi.core.printable import counted
 from spotmpi.metrics import intervals
 from spotmpi.metrics.intervals import Bounds
 from spotmpi.report import trial_results
@@ -104,7 +105,7 @@ _Key = tuple[str, int, int]
 def _key_name(key: _Key) -> str:
     variant, nodes, slots = key
     of_slots = "" if slots == 1 else f" of {slots} slots"
-    return f"{variant}, {nodes} node{'s' * (nodes > 1)}{of_slots}"
+    return f"{variant}, {counted(nodes, 'node')}{of_slots}"
 
 
 def _cells(report: Report) -> dict[_Key, Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from spotmpi.core.printable import counted
 from spotmpi.metrics.intervals import Bounds
 
 MISSING = "-"
@@ -36,9 +37,9 @@ def tick(value: float, percent: bool = False) -> str:
     return f"{value:,.10g}" if abs(value) >= 1e-3 or value == 0 else f"{value:.3g}"
 
 
-def counted(name: str, count: int, what: str) -> str:
-    """A count with an optional name: "fp16, 2 nodes"."""
-    return f"{name}, {count} {what}{'s' * (count != 1)}" if name else f"{count} {what}{'s' * (count != 1)}"
+def with_count(name: str, count: int, what: str) -> str:
+    """A name with a count: "fp16, 2 nodes"."""
+    return f"{name}, {counted(count, what)}" if name else counted(count, what)
 
 
 def factor(value: float) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from spotmpi.agent.files import write_atomically
 from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.printable import WHOLE, printable, printable_lines
+from spotmpi.core.printable import WHOLE, counted, printable, printable_lines
 from spotmpi.report.chart import picture, svg
 from spotmpi.report.charts import charts, picture_charts
 from spotmpi.report.figures import MISSING, Drawing, number, share
@@ -91,7 +91,7 @@ def _columns(report: Report, letters: dict[str, str]) -> list[_Column]:
         ("Samples/s", True, lambda row: number(row.samples_per_second)),
     ]
     if any(row.efficiency is not None for row in rows):
-        columns.append(("Efficiency", True, _efficiency))
+        columns.append(("Efficiency", True, lambda row: "base" if row.is_base else share(row.efficiency)))
     columns.append(("Final loss", True, lambda row: number(row.loss)))
     for name in dict.fromkeys(row.quality[0] for row in rows if row.quality):
         columns.append((quality_name(name), True, partial(_quality, name)))
@@ -112,10 +112,6 @@ def _spread(row: Row) -> str:
     return f"{number(row.low)}{_TO}{number(row.high)}"
 
 
-def _efficiency(row: Row) -> str:
-    return "base" if row.is_base else share(row.efficiency)
-
-
 def _caption(report: Report) -> str:
     """What the numbers of the main table mean, in sentences."""
     text = []
@@ -127,8 +123,7 @@ def _caption(report: Report) -> str:
     if len(kinds) == 1 and report.lines[0].scaling:
         scaling, batch_text = kinds.pop()
         text.append(f"{str(scaling).capitalize()} scaling: {batch_text}.")
-    restarts = [f"{count} {what}" for what, count in _restarts(report.rows) if count]
-    if restarts:
+    if restarts := _restarts(report.rows):
         text.append(f"Restarts: {' and '.join(restarts)}.")
     return " ".join(text)
 
@@ -142,13 +137,9 @@ def _efficiency_bases(report: Report) -> list[str]:
     return [f"Efficiency of {name}: samples/s per rank relative to {base}." for name, base in report.bases]
 
 
-def _restarts(rows: Sequence[Row]) -> list[tuple[str, int]]:
+def _restarts(rows: Sequence[Row]) -> list[str]:
     interruptions, failures = sum(row.interruptions for row in rows), sum(row.failures for row in rows)
-    return [(_plural("interruption", interruptions), interruptions), (_plural("failure", failures), failures)]
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"
+    return [counted(each, what) for each, what in ((interruptions, "interruption"), (failures, "failure")) if each]
 
 
 def _letter(index: int) -> str:

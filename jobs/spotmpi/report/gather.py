@@ -19,8 +19,8 @@ from spotmpi.core import hints, names
 from spotmpi.core.errors import InputError, Problem, UnknownRun, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.price import Price
+from spotmpi.core.printable import counted
 from spotmpi.report import rows, sections, spending, trial_results
-from spotmpi.report.figures import counted
 from spotmpi.report.report import Report, baseline_caveats, conditions, method, node_caveats, row_caveats
 from spotmpi.report.trial_results import TrialResult
 from spotmpi.runs import reader as runs
@@ -306,11 +306,11 @@ def _warnings(results: Sequence[TrialResult], differences: dict[str, list[str]])
 def _trial_order(sweep: Sweep) -> str:
     """The number and order of trials, in words."""
     study = sweep.study
-    repeats = counted("", study.repeats, "repeat")
+    repeats = counted(study.repeats, "repeat")
     return (
         f"{len(sweep.trials)} trials: nodes {', '.join(map(str, study.nodes))}; {repeats}, each with all "
         f"configurations in its own random order (seed {study.seed}); failed trials are retried at most "
-        f"{counted('', study.retries, 'time')}."
+        f"{counted(study.retries, 'time')}."
     )
 
 
@@ -336,7 +336,7 @@ def _missing_trials(sweep: Sweep, finished: Sequence[tuple[Trial, RunPaths]]) ->
 def _missing_trial(sweep: Sweep, trial: Trial) -> str:
     name = f"Trial {trial.number} ({execution.describe(sweep.study, trial)})"
     if trial.state == FAILED:
-        return f"{name} failed {counted('', trial.failures, 'time')} and is missing: {trial.reason}"
+        return f"{name} failed {counted(trial.failures, 'time')} and is missing: {trial.reason}"
     if trial.state == SUCCEEDED:
         return f"{name} is missing: the folder of its run {trial.runs[-1]} has been removed."
     return f"{name} has not {'finished' if trial.state == RUNNING else 'run'} yet."

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.core.price import Price
+from spotmpi.core.printable import counted
 from spotmpi.forecast.series import EFFICIENCY_LIMIT
 from spotmpi.metrics import intervals
 from spotmpi.metrics import rates as metrics
@@ -163,7 +164,7 @@ def conditions(run: TrialResult) -> list[tuple[str, str]]:
         ("GPUs", _gpus(machine["gpus"]) if machine else ""),
         ("System", machine.get("system", "")),
         ("Hosts", ", ".join(context.get("hosts") or [])),
-        ("Launcher", f"{work['launcher']}, {own_threads} thread{'s' * (own_threads > 1)} per slot"),
+        ("Launcher", f"{work['launcher']}, {counted(own_threads, 'thread')} per slot"),
         ("Image", f"{image['name']} (lock {image['lock'][:12]})" if image else "none (software of this machine)"),
         ("Container", run.container or ""),
         ("Versions", ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from spotmpi.agent.progress import REMEDY
+from spotmpi.core.printable import counted
 from spotmpi.forecast.series import EFFICIENCY_LIMIT
 from spotmpi.metrics import intervals
 from spotmpi.report.figures import share
@@ -101,8 +102,7 @@ def iteration_seconds(runs: Iterable[TrialResult]) -> list[tuple[float, ...]]:
 def layout(nodes: int, slots: int) -> str:
     """Ranks, nodes and slots as text."""
     ranks = nodes * slots
-    words = [f"{ranks} rank{'s' * (ranks > 1)}", f"{nodes} node{'s' * (nodes > 1)}", f"{slots} slot{'s' * (slots > 1)}"]
-    return f"{words[0]} ({words[1]} \N{MULTIPLICATION SIGN} {words[2]})"
+    return f"{counted(ranks, 'rank')} ({counted(nodes, 'node')} \N{MULTIPLICATION SIGN} {counted(slots, 'slot')})"
 
 
 def _lines(runs: Sequence[TrialResult]) -> list[Line]:
@@ -228,17 +228,11 @@ def _flags(runs: Sequence[TrialResult], spread: float | None, efficiency: float 
         result.append(f"first and last window differ by more than {share(EDGE_LIMIT, 0)}")
     for run in runs:
         if run.training.rates is None:
-            result.append(f"{run.run}: {_unmeasured(run.training.reported)}")
+            few = f"only {run.training.reported} iterations reported, no rate after the warm-up"
+            result.append(f"{run.run}: {few if run.training.reported else f'no iterations reported; {REMEDY}'}")
         if run.state != "succeeded":
             result.append(f"{run.run}: {run.state}")
     return result
-
-
-def _unmeasured(reported: int) -> str:
-    """Why there is no rate, after *reported* iterations."""
-    if reported:
-        return f"only {reported} iterations reported, no rate after the warm-up"
-    return f"no iterations reported; {REMEDY}"
 
 
 def _edges_differ(runs: Sequence[TrialResult]) -> bool:

@@ -18,11 +18,11 @@ from spotmpi.report.figures import (
     BarChart,
     Chart,
     Curve,
-    counted,
     factor,
     interval,
     number,
     share,
+    with_count,
 )
 from spotmpi.report.report import Report, Section, label
 from spotmpi.report.rows import Line, Row, iteration_seconds
@@ -246,7 +246,7 @@ def _effect_chart(measured: Sequence[Effect], rate: str) -> BarChart:
     """The effect of each value as a bar, muted where it may be noise."""
     bars = tuple(
         Bar(
-            f"{counted(each.value, each.nodes, 'node')}: {factor(each.ratio)}, {each.verdict}",
+            f"{with_count(each.value, each.nodes, 'node')}: {factor(each.ratio)}, {each.verdict}",
             value=each.ratio,
             bounds=(each.bounds.low, each.bounds.high) if each.bounds else None,
             colour=_COLOUR,

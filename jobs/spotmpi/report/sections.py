@@ -10,6 +10,7 @@ from pathlib import Path
 
 from spotmpi.agent import record
 from spotmpi.core.names import RunPaths
+from spotmpi.core.printable import counted
 from spotmpi.forecast.series import published_tables
 from spotmpi.metrics import intervals
 from spotmpi.metrics.intervals import Bounds
@@ -22,10 +23,10 @@ from spotmpi.report.figures import (
     BarChart,
     Chart,
     Curve,
-    counted,
     interval,
     number,
     share,
+    with_count,
 )
 from spotmpi.report.report import Report, Section, label
 from spotmpi.report.rows import Line, Row, iteration_seconds, slowest
@@ -289,13 +290,13 @@ def _stream_bars(name: str, figures: Figures) -> Iterator[Bar]:
         sides.append(("postprocess worker", figures.postprocess_workers, figures.postprocess_wait))
     for what, count, waiting in sides:
         shares = zip(_SHARES, (1 - waiting, waiting), strict=True)
-        yield Bar(f"{name}: {counted('', count, what)}", tuple((colour, size) for colour, size in shares if size > 0))
+        yield Bar(f"{name}: {counted(count, what)}", tuple((colour, size) for colour, size in shares if size > 0))
 
 
 def _stream_name(row: Row, known: Sequence[tuple[Row, Figures]]) -> str:
     """What a row is called among those with a stream."""
     several = len({each.line.variant for each, _ in known}) > 1
-    return counted(row.line.variant if several else "", row.nodes, "node")
+    return with_count(row.line.variant if several else "", row.nodes, "node")
 
 
 RunsWithoutAllreduce = Mapping[tuple[str, int], Sequence[TrialResult]]  # (variant, nodes) -> runs
@@ -377,7 +378,7 @@ def _breakdown_cells(each: TimeBreakdown) -> tuple[str, ...]:
 def _breakdown_chart(breakdowns: Sequence[TimeBreakdown]) -> BarChart:
     several = len({each.row.line for each in breakdowns}) > 1
     bars = tuple(
-        Bar(counted(each.row.line.variant if several else "", each.row.nodes, "node"), _breakdown_parts(each))
+        Bar(with_count(each.row.line.variant if several else "", each.row.nodes, "node"), _breakdown_parts(each))
         for each in breakdowns
         if each.exposed is not None
     )

@@ -13,6 +13,7 @@ from spotmpi.agent.outcomes import SUCCEEDED
 from spotmpi.agent.schema import AttemptRecord
 from spotmpi.capacity.job import hours
 from spotmpi.core.names import RunPaths
+from spotmpi.core.printable import counted
 from spotmpi.report.figures import MISSING, number
 from spotmpi.report.report import Section
 from spotmpi.runs import reader
@@ -98,9 +99,9 @@ def _spending(runs: Sequence[RunPaths], priced: Sequence[Paid], others: int) -> 
         )
         for (group, market), own in places.items()
     )
-    text = [f"${sum(each.dollars or 0.0 for each in priced):.2f} for nodes in {_counted(len(priced))}."]
+    text = [f"${sum(each.dollars or 0.0 for each in priced):.2f} for nodes in {counted(len(priced), 'attempt')}."]
     if others:
-        text.append(f"{_counted(others)} without a known price not included.")
+        text.append(f"{counted(others, 'attempt')} without a known price not included.")
     if (standby := sum(each.standby_dollars for each in priced)) > 0:
         text.append(f"${standby:.2f} of these are for pods that stood by.")
     text += [sentence for paths in runs if (sentence := _released_nodes(paths))]
@@ -142,7 +143,7 @@ def forecast(paths: RunPaths) -> str | None:
     end = next((each for each in reversed(events) if each.get("event") in record.TERMINAL), None)
     others = len(attempts) - len(spent)
     cost = f"it cost ${sum(spent):.2f}" if spent else "what it cost is not known"
-    cost += f" without {_counted(others)} of unknown price" if spent and others else ""
+    cost += f" without {counted(others, 'attempt')} of unknown price" if spent and others else ""
     text = (
         f"{paths.id} was expected to cost ${expected['dollars']:.2f} (90 % of cases: ${expected['low']:.2f} to "
         f"${expected['high']:.2f}), {100 * expected['in_time']:.0f} % in time, and ${expected['on_demand']:.2f} on "
@@ -223,7 +224,3 @@ def _iteration_seconds(attempt: AttemptRecord) -> float | None:
     if start is None or first is None or last is None or last <= first or "elapsed" not in attempt:
         return None
     return (attempt["elapsed"] - start) / (last - first)
-
-
-def _counted(count: int) -> str:
-    return f"{count} attempt{'s' * (count != 1)}"

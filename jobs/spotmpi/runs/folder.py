@@ -37,17 +37,15 @@ def folder_events(
     Raises:
         OSError: the disk fails; with *follow* for a minute.
     """
-    merged = _Merged(paths, follow)
+    merged, pace = _Merged(paths, follow), _Pace()
     end: Event | None = None
-    output = False  # whether there was any
-    quiet = 0.0  # seconds since the last event
     failing = 0.0  # seconds for which the disk has failed
     while True:
         was_alive = alive()
         count = 0
         for event in merged.read():
             count += 1
-            output = output or event.kind == record.LINE
+            pace.see(event)
             if end and (event.terminal or event.kind == record.SUBMITTED):
                 yield end
                 end = None
@@ -72,10 +70,7 @@ def folder_events(
         if not count and run_outcome(writer_alive=was_alive) == record.LOST:
             yield _lost(paths)
             return
-        quiet = 0.0 if count else quiet
-        interval = _poll_interval(quiet, output)
-        sleep(interval)
-        quiet += interval
+        sleep(pace.interval())
 
 
 def _lost(paths: RunPaths) -> Event:
@@ -84,10 +79,24 @@ def _lost(paths: RunPaths) -> Event:
     return Event(time.time(), record.LOST, values={"reason": reader.lost_reason(paths) + remedy})
 
 
-def _poll_interval(quiet: float, output: bool) -> float:
-    if quiet >= 1.0:
-        return _LONG_INTERVAL
-    return _SHORT_INTERVAL if output or quiet >= 0.1 else _START_INTERVAL
+class _Pace:
+    """How long to wait between looks at the files of a run, which depends on the events that came."""
+
+    def __init__(self) -> None:
+        self._output = False  # whether there was any
+        self._quiet = 0.0  # seconds since the last event
+
+    def see(self, event: Event) -> None:
+        """Take account of an event."""
+        self._output = self._output or event.kind == record.LINE
+        self._quiet = 0.0
+
+    def interval(self) -> float:
+        """Seconds until the next look."""
+        short = _SHORT_INTERVAL if self._output or self._quiet >= 0.1 else _START_INTERVAL
+        interval = _LONG_INTERVAL if self._quiet >= 1.0 else short
+        self._quiet += interval
+        return interval
 
 
 def folder_records(paths: RunPaths) -> Iterator[Event]:

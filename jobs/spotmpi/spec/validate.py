@@ -10,12 +10,12 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from spotmpi.agent import pod_context, protocol
+from spotmpi.agent import protocol
 from spotmpi.agent.launchers import LAUNCHERS, Launcher, start_count
 from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.spec import validate_cluster
-from spotmpi.spec.job import POOL, Capacity, JobSpec
+from spotmpi.spec.job import POOL, JobSpec
 from spotmpi.streams.order import FORMATS
 
 if TYPE_CHECKING:  # a local run starts faster without it
@@ -382,19 +382,8 @@ def _capacity(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Probl
         if table.prices and not table.order:
             yield Problem("capacity.prices", table.prices, "is for capacity.order or a deadline: set one, or `price`")
     else:
-        yield from _deadline(table, capabilities)
+        yield from validate_cluster.deadline(table, capabilities.persistent)
     yield from capabilities.capacity
-
-
-def _deadline(table: Capacity, capabilities: TargetCapabilities) -> Iterable[Problem]:
-    if table.order:
-        yield Problem("capacity.order", table.order, "capacity.deadline decides the order: remove one of the two")
-    if table.work is None:
-        remedy = 'needed for capacity.deadline: the time that the work takes without interruption, such as "20h"'
-        yield Problem("capacity.work", None, remedy)
-    if capabilities.persistent is not None and pod_context.VOLUME not in capabilities.persistent:
-        remedy = "needed for capacity.deadline, or each move starts from zero: name a claim for the run volume"
-        yield Problem("kubernetes.volume", None, remedy)
 
 
 def _sizes(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:

@@ -11,7 +11,7 @@ from spotmpi.agent import pod_context
 from spotmpi.core import hints, names
 from spotmpi.core.errors import Problem
 from spotmpi.spec import roles
-from spotmpi.spec.job import JobSpec
+from spotmpi.spec.job import Capacity, JobSpec
 from spotmpi.spec.node_groups import Choice, capability
 from spotmpi.spec.source import is_path
 from spotmpi.spec.stream import Stream
@@ -88,6 +88,18 @@ def sizes(spec: JobSpec, persistent: Sequence[str]) -> Iterable[Problem]:
         (spec.standby, "nodes beyond those of an attempt stand by already: give one number, or remove standby"),
     )
     yield from (Problem("nodes", list(spec.sizes), reason) for applies, reason in reasons if applies)
+
+
+def deadline(table: Capacity, persistent: Sequence[str] | None) -> Iterable[Problem]:
+    """Why the order of groups cannot be decided by a deadline; *persistent* as for `problems`."""
+    if table.order:
+        yield Problem("capacity.order", table.order, "capacity.deadline decides the order: remove one of the two")
+    if table.work is None:
+        remedy = 'needed for capacity.deadline: the time that the work takes without interruption, such as "20h"'
+        yield Problem("capacity.work", None, remedy)
+    if persistent is not None and pod_context.VOLUME not in persistent:
+        remedy = "needed for capacity.deadline, or each move starts from zero: name a claim for the run volume"
+        yield Problem("kubernetes.volume", None, remedy)
 
 
 def driver_python(spec: JobSpec, python: str) -> Iterable[Problem]:

@@ -20,6 +20,7 @@ from spotmpi.core.environment import Environment
 from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
+from spotmpi.core.printable import counted
 from spotmpi.core.progress import Echo
 from spotmpi.runs import fingerprint, reader, recorded_plan
 from spotmpi.runs.reader import RunState
@@ -200,7 +201,7 @@ def _require_reports(sweep: Sweep, trial: Trial, state: RunState) -> None:
 
 def describe(study: Study, trial: Trial) -> str:
     """A trial as text, such as "2 nodes, repeat 1 of 3"."""
-    nodes = "1 node" if trial.nodes == 1 else f"{trial.nodes} nodes"
+    nodes = counted(trial.nodes, "node")
     variant = f"{trial.variant}, " if len(study.variants) > 1 else ""
     if trial.role == BASELINE:
         return f"{variant}{nodes}, baseline {'before' if trial.repeat == 0 else 'after'} all other trials"

@@ -7,6 +7,8 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 from spotmpi.core.errors import Problem
 from spotmpi.spec.job import JobSpec
@@ -48,32 +50,23 @@ class Parameter:
     changes: str = "args"
 
 
-def _spec_key(name: str) -> Callable[[JobSpec, Value], JobSpec]:
-    return lambda spec, value: spec.model_copy(update={name: value})
+def _of_spec(
+    path: str,
+    kind: type,
+    label: str = "{name} {value}",
+    value_names: Mapping[Value, str] = MappingProxyType({}),
+    setting: Callable[[Value], object] = lambda value: value,
+) -> Parameter:
+    """A key of the spec at a dotted *path*, which gets the *setting* of a value; no effect without its table."""
 
+    def changed(table: Any, key: str, value: object) -> Any:
+        first, dot, rest = key.partition(".")
+        return table and table.model_copy(update={first: changed(getattr(table, first), rest, value) if dot else value})
 
-def _kubernetes_key(name: str) -> Callable[[JobSpec, Value], JobSpec]:
-    def change(spec: JobSpec, value: Value) -> JobSpec:
-        setting = [value] if name == "node_groups" else value
-        return spec.model_copy(update={"kubernetes": spec.kubernetes.model_copy(update={name: setting})})
+    def apply(spec: JobSpec, value: Value) -> JobSpec:
+        return changed(spec, path, setting(value)) or spec
 
-    return change
-
-
-def _stream_workers(spec: JobSpec, value: Value) -> JobSpec:
-    """The number of a stream's workers; no effect on a spec without a stream."""
-    workers = spec.stream and spec.stream.workers.model_copy(update={"count": value})
-    return spec.model_copy(update={"stream": spec.stream and spec.stream.model_copy(update={"workers": workers})})
-
-
-def _stream_prefetch(spec: JobSpec, value: Value) -> JobSpec:
-    return spec.model_copy(update={"stream": spec.stream and spec.stream.model_copy(update={"prefetch": value})})
-
-
-def _data_location(spec: JobSpec, value: Value) -> JobSpec:
-    """Data on shared storage, or copied to each node's disk or memory; no effect on a spec without data."""
-    stage = None if value == _SHARED else value
-    return spec.model_copy(update={"data": spec.data and spec.data.model_copy(update={"stage": stage})})
+    return Parameter((kind,), apply, label=label, value_names=value_names, changes=path.partition(".")[0])
 
 
 def _data_source(spec: JobSpec, value: Value) -> JobSpec:
@@ -115,19 +108,19 @@ def _number_type(spec: JobSpec, value: Value, option: str, replaces: Sequence[st
 
 # In the order in which they are applied: options depend on the framework.
 KNOWN: dict[str, Parameter] = {
-    "framework": Parameter((str,), _spec_key("image"), label="{value}", changes="image"),
-    "slots": Parameter((int,), _spec_key("slots"), changes="slots"),
-    "node_group": Parameter((str,), _kubernetes_key("node_groups"), label="group {value}", changes="kubernetes"),
-    "instance_type": Parameter((str,), _kubernetes_key("instance_type"), label="{value}", changes="kubernetes"),
-    "placement_group": Parameter(
-        (bool,), _kubernetes_key("placement_group"), value_names=_PLACEMENT, changes="kubernetes"
-    ),
+    "framework": _of_spec("image", str, "{value}"),
+    "slots": _of_spec("slots", int),
+    "node_group": _of_spec("kubernetes.node_groups", str, "group {value}", setting=lambda value: [value]),
+    "instance_type": _of_spec("kubernetes.instance_type", str, "{value}"),
+    "placement_group": _of_spec("kubernetes.placement_group", bool, value_names=_PLACEMENT),
     "data": Parameter((str,), _data_source, _SYNTHETIC, value_names=_SOURCES, changes="args data"),
     "data_cache": Parameter((str,), _option("--data-cache"), "--data-cache", value_names=_CACHES),
-    "data_location": Parameter((str,), _data_location, value_names=_LOCATIONS, changes="data"),
-    "stream.workers.count": Parameter((int,), _stream_workers, label="stream workers {value}", changes="stream"),
-    "stream.prefetch": Parameter((int,), _stream_prefetch, label="prefetch {value}", changes="stream"),
-    "launcher": Parameter((str,), _spec_key("launcher"), label="{value}", changes="launcher"),
+    "data_location": _of_spec(
+        "data.stage", str, value_names=_LOCATIONS, setting=lambda value: None if value == _SHARED else value
+    ),
+    "stream.workers.count": _of_spec("stream.workers.count", int, "stream workers {value}"),
+    "stream.prefetch": _of_spec("stream.prefetch", int, "prefetch {value}"),
+    "launcher": _of_spec("launcher", str, "{value}"),
     "global_batch": Parameter((int,), _option("--global-batch", _BATCHES), "--global-batch"),
     "batch_per_worker": Parameter((int,), _option("--batch-per-worker", _BATCHES), "--batch-per-worker"),
     "loader_processes": Parameter((int,), _option("--loader-processes"), "--loader-processes", lower_bound=-1),

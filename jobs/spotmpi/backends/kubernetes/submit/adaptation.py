@@ -92,13 +92,11 @@ async def _with_egress(api: ClusterApi, objects: Sequence[Object], echo: Echo) -
     jobset, *_ = objects
     single = manifests.pod_count(jobset) == 1 and not manifests.worker_templates(objects)
     labels = manifests.pod_template(jobset)["metadata"]["labels"]
-    if single or any(_allows_egress(each) for each in objects) or not await denies_egress(api, labels, echo):
+    policies = [each for each in objects if each["kind"] == "NetworkPolicy"]
+    is_allowed = any("Egress" in each["spec"]["policyTypes"] for each in policies)
+    if single or is_allowed or not await denies_egress(api, labels, echo):
         return objects
     return [manifests.with_egress(each) if each["kind"] == "NetworkPolicy" else each for each in objects]
-
-
-def _allows_egress(part: Object) -> bool:
-    return part["kind"] == "NetworkPolicy" and "Egress" in part["spec"]["policyTypes"]
 
 
 async def _without_secret(api: ClusterApi, plan: ClusterPlan, objects: Sequence[Object]) -> Sequence[Object]:

@@ -48,7 +48,7 @@ MODULES = (
     "metrics/rates",
     "forecast/forecast",
     "forecast/model",
-    "forecast/series",
+    "forecast/published",
     "spec/node_groups",
     "spec/validate",
     "spec/validate_cluster",

@@ -124,7 +124,7 @@ def predict(
         InputError: there are too few measured counts, or *goal* is not valid for them.
     """
     from spotmpi.forecast import forecast, model
-    from spotmpi.forecast.series import published_tables
+    from spotmpi.forecast.published import published_tables
     from spotmpi.report.scaling import series_of
 
     specs: Mapping[str, JobSpec] = {}

@@ -1,4 +1,7 @@
-"""What an update would lose: running nodes, data, or the environment itself; read from the steps of its preview."""
+"""What an update would lose (running nodes, data, the environment itself), and which of its versions EKS would refuse.
+
+Both are read from the steps of its preview.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spotmpi.aws.account import Aws
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.stack_file import SYSTEM
-from spotmpi.environments.versions import group_of, next_minor
+from spotmpi.environments.versions import addon_versions, ami_release, group_of, next_minor, offered, order
 
 _GONE = ("delete", "replace", "delete-replaced")
 LOCAL_QUEUE = "kubernetes:kueue.x-k8s.io/v1beta1:LocalQueue"
 CLUSTER = "aws:eks/cluster:Cluster"
 NODE_GROUP = "aws:eks/nodeGroup:NodeGroup"
+_ADDON = "aws:eks/addon:Addon"
+# The input of each type that is a version.
+_VERSIONS = {CLUSTER: "version", _ADDON: "addonVersion", NODE_GROUP: "releaseVersion"}
 # An update that changes one of these ends every node of the group (UpdateNodegroupVersion of EKS).
 _REPLACES_NODES = ("launchTemplate", "releaseVersion", "version")
 _SUBNET = "aws:ec2/subnet:Subnet"
@@ -188,3 +195,48 @@ def _in_use(step: Step) -> str | None:
 
 def _unique(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts))
+
+
+def not_offered(steps: Sequence[Step], aws: Aws, region: str, cluster: str) -> tuple[str, ...]:
+    """What EKS would refuse of the versions that these steps set, with what it offers; CallError.
+
+    EKS lists no AMI releases but the newest one, so one that is older and never was is not found.
+    """
+    wanted = {_setting(step): step for step in steps if step.type in _VERSIONS and _sets_version(step)}
+    if not wanted:
+        return ()
+    control_plane = next((step for step in wanted.values() if step.type == CLUSTER), None)
+    if control_plane:
+        kubernetes = str(control_plane.new["version"])
+    else:
+        kubernetes = str(aws.call("eks", region, "describe_cluster", name=cluster)["cluster"]["version"])
+    return tuple(_refused(wanted, aws, region, kubernetes))
+
+
+def _refused(wanted: Mapping[str, Step], aws: Aws, region: str, kubernetes: str) -> Iterator[str]:
+    for setting, step in wanted.items():
+        version = str(step.new[_VERSIONS[step.type]])
+        if step.type == CLUSTER:
+            if version not in (known := offered(aws, region)):
+                yield f"{setting} {version}, as EKS offers {', '.join(known)}"
+        elif step.type == _ADDON:
+            fitting = addon_versions(aws, region, str(step.new["addonName"]), kubernetes)
+            if version not in fitting:
+                yield f"{setting} {version}, as EKS has {', '.join(fitting) or 'none'} for Kubernetes {kubernetes}"
+        else:
+            newest = ami_release(aws, region, str(step.new["version"]), str(step.new["amiType"]))
+            if order(version) > order(newest):
+                yield f"{setting} {version}, as EKS's newest for Kubernetes {step.new['version']} is {newest}"
+
+
+def _setting(step: Step) -> str:
+    if step.type == CLUSTER:
+        return "cluster.version"
+    if step.type == _ADDON:
+        return f"cluster.addon_versions.{step.new['addonName']}"
+    return f"ami_release of {group_of(step.new.get('labels') or {})}"
+
+
+def _sets_version(step: Step) -> bool:
+    key = _VERSIONS[step.type]
+    return step.new.get(key) not in (None, step.old.get(key))

@@ -17,9 +17,8 @@ from spotmpi.core import environment, names
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.environments import changes, location, node_group_sizes
-from spotmpi.environments.changes import Losses, Step, find_losses
+from spotmpi.environments.changes import Losses, Step, find_losses, not_offered
 from spotmpi.environments.dependencies import Dependencies
-from spotmpi.environments.offers import not_offered
 from spotmpi.environments.resource_inventory import (
     LOG_GROUPS,
     ResourceInventory,

@@ -11,8 +11,7 @@ from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.price import Price
 from spotmpi.core.printable import counted
-from spotmpi.forecast.model import Model, Prediction
-from spotmpi.forecast.series import Series
+from spotmpi.forecast.model import Model, Prediction, Series
 
 MIN_EFFICIENCY = 0.5
 _HOUR = 3600.0

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spotmpi.core import hints
 from spotmpi.core.errors import input_error
-from spotmpi.forecast.series import Series
 
 if TYPE_CHECKING:
     from numpy import ndarray
 
+EFFICIENCY_LIMIT = 1.05
 ERROR_LIMIT = 0.10
 NOT_VALID = "not valid here"
 UNCHECKED = "not checked"
@@ -36,6 +37,60 @@ _REGULARIZATION = 1e-5  # towards 0
 _LIMITED = 1.1  # times what the workers of a stream need: an iteration that takes less is limited by them
 
 Times = Sequence[tuple[int, float, bool]]  # nodes, seconds of an iteration, whether without allreduce
+
+
+@dataclass(frozen=True)
+class Series:
+    """The rates of one variant over node counts.
+
+    ``rates`` holds iterations/s of each trial by nodes, ``without_allreduce`` those of trials without the allreduce of
+    gradients. ``strong`` means strong scaling: the global batch is constant. ``serial`` is the share of the computation
+    that cannot overlap with the allreduce (1 without overlap). ``batch`` is the global one under strong scaling, else
+    that of one node; ``samples`` are those of an epoch. ``variant`` is the name of the variant in its sweep.
+    ``preparation`` is the least seconds in which the workers of a stream prepare the batches of an iteration, under
+    weak scaling those of one node; 0 without a stream.
+    """
+
+    name: str
+    rates: Mapping[int, Sequence[float]]
+    strong: bool = True
+    serial: float = 1.0
+    without_allreduce: Mapping[int, Sequence[float]] | None = None
+    batch: int | None = None
+    samples: int | None = None
+    variant: str = ""
+    preparation: float = 0.0
+
+    @property
+    def nodes(self) -> list[int]:
+        """The node counts with a rate, in order."""
+        return sorted(self.rates)
+
+    def rate(self, nodes: int) -> float:
+        """The median rate at a measured count, iterations/s."""
+        return statistics.median(self.rates[nodes])
+
+    def preparation_on(self, nodes: int) -> float:
+        """The least seconds of an iteration on so many nodes for the workers of a stream, whose number stays."""
+        return self.preparation * (1 if self.strong else nodes)
+
+    def efficiency(self, nodes: int, rate: float) -> float:
+        """*rate* at so many nodes per node, over that of the smallest measured count."""
+        base = self.nodes[0]
+        ideal = self.rate(base) * (nodes / base if self.strong else 1.0)
+        return rate / ideal
+
+    def warnings(self) -> list[str]:
+        """Implausible measured rates."""
+        warnings = []
+        for nodes in self.nodes[1:]:
+            efficiency = self.efficiency(nodes, self.rate(nodes))
+            if efficiency > EFFICIENCY_LIMIT:
+                warnings.append(
+                    f"{self.name}, {nodes} nodes: efficiency {efficiency:.1%} against {self.nodes[0]} nodes is above "
+                    f"{EFFICIENCY_LIMIT:.0%}: slow base, or different work".replace("%", " %")
+                )
+        return warnings
 
 
 @dataclass(frozen=True)

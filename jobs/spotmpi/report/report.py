@@ -10,7 +10,7 @@ from typing import Any
 
 from spotmpi.core.price import Price
 from spotmpi.core.printable import counted
-from spotmpi.forecast.series import EFFICIENCY_LIMIT
+from spotmpi.forecast.model import EFFICIENCY_LIMIT
 from spotmpi.metrics import intervals
 from spotmpi.metrics import rates as metrics
 from spotmpi.plan.run_plan import threads

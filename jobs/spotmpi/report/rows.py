@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from spotmpi.agent.progress import REMEDY
 from spotmpi.core.printable import counted
-from spotmpi.forecast.series import EFFICIENCY_LIMIT
+from spotmpi.forecast.model import EFFICIENCY_LIMIT
 from spotmpi.metrics import intervals
 from spotmpi.report.figures import share
 from spotmpi.report.trial_results import STRONG, WEAK, TrialResult

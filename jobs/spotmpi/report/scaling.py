@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spotmpi.forecast.model import Model, fit
-from spotmpi.forecast.series import PublishedTable, Series, published_references
+from spotmpi.forecast.model import Model, Series, fit
+from spotmpi.forecast.published import PublishedTable, published_references
 from spotmpi.metrics import intervals
 from spotmpi.metrics.intervals import Bounds
 from spotmpi.report.figures import (

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.price import Price
-from spotmpi.forecast.series import published_tables
+from spotmpi.forecast.published import published_tables
 from spotmpi.spec import source, variants
 from spotmpi.spec.job import Duration, JobSpec
 from spotmpi.spec.kubernetes import SpecModel

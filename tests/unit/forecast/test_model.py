@@ -10,7 +10,8 @@ import pytest
 from spotmpi.core.errors import InputError
 from spotmpi.forecast import forecast, model
 from spotmpi.forecast.forecast import Goal
-from spotmpi.forecast.series import Series, published_references, published_tables
+from spotmpi.forecast.model import Series
+from spotmpi.forecast.published import published_references, published_tables
 
 COMPUTE, VOLUME, LATENCY = 0.8, 0.1, 0.004  # seconds
 

@@ -151,7 +151,7 @@ def _entry_node(manifest: Manifest, store: Store, file: File | None) -> Node:
     below = _below.get()
     if manifest.reference in below:  # another name may have its key: the same code and files
         remedy = f"somebody has written them by hand: remove their folders from {store.storage.url}"
-        raise SpotmpiError(f"{manifest} was made from itself, by manifests of the store: {remedy}")
+        raise SpotmpiError(f"{manifest} was made from itself, according to manifests of the store: {remedy}")
     token = _below.set(below | {manifest.reference})
     try:
         parents = tuple(_parents(manifest, store, file))

@@ -94,9 +94,9 @@ def resize(run: str, workers: int, on: TargetLike = None, stage: str | None = No
     except PoolError as error:
         if load_spec(RunPaths(Path(state.folder)).spec).launcher != POOL:
             return
-        remedy = f"`pool.scale({workers})` of its own driver tells it"
+        remedy = f"call `pool.scale({workers})` in its driver"
         raise SpotmpiError(
-            f"run {run} gets {workers} workers, of which its scheduler knows nothing: {error}; {remedy}"
+            f"run {run} gets {workers} workers, but its scheduler could not be told: {error}; {remedy}"
         ) from error
 
 

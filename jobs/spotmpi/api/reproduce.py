@@ -138,7 +138,7 @@ def _target_of_run(manifest: Manifest) -> _Target:
         folder = f"{checkpoints}/{manifest.details.get('checkpoint')}"
         paths = [file.path for file in manifest.files if file.path != checkpoint_files.MANIFEST]
         if "checkpoint" not in manifest.details or checkpoints.startswith("/"):
-            remedy = f"was not kept of a checkpoint in the folder of run {manifest.run}: name a file in that"
+            remedy = f"was not kept from a checkpoint in the folder of run {manifest.run}: name a file in that"
             raise input_error("FILE", str(manifest), remedy)
     files = {f"{folder}/{file.path}": (file.bytes, file.sha256) for file in manifest.files if file.path in paths}
     return target._replace(folder=folder if manifest.kind == DATASET else "", files=files)

@@ -241,7 +241,7 @@ def _reason(view: _View, choice: Choice) -> str:
     if mode == ON_DEMAND and not others:
         return f"last safe moment: {left}, {start}"
     if mode == NONE and not choice.safe[0, NONE]:
-        return f"nothing is available, on-demand nodes neither, and the deadline is at risk: {left}"
+        return f"nothing is available, not even on-demand nodes, and the deadline is at risk: {left}"
     rate = f"{now}{';' if mode == NONE else ','} ${expected[mode]:.2f} expected to the end"
     if not others:
         return f"{rate}; {left}"

@@ -105,11 +105,11 @@ def _checked(trace: Trace) -> Trace:
     if not len(nodes):
         raise ValueError("it has no ticks")
     if not 0 < trace.step < math.inf:
-        raise ValueError(f"its ticks have {trace.step:g} s; they are longer than 0 s")
+        raise ValueError(f"its ticks have {trace.step:g} s; they must be longer than 0 s")
     if not (np.isfinite(nodes).all() and (nodes >= 0).all() and (nodes % 1 == 0).all()):
         raise ValueError("its numbers of nodes are not all whole, from 0 on")
     if trace.on_demand is not None and not 0 < trace.on_demand < math.inf:
-        raise ValueError(f"its on-demand price is {trace.on_demand:g}; it is above 0")
+        raise ValueError(f"its on-demand price is {trace.on_demand:g}; it must be above 0")
     if price is not None and len(price) != len(nodes):
         raise ValueError(f"it has {len(nodes)} ticks of nodes, but {len(price)} of prices")
     if price is not None and not (np.isfinite(price).all() and (price >= 0).all()):

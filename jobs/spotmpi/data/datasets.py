@@ -149,7 +149,9 @@ def _require_other_names(
         for name, sha256 in contents.items():
             other, content = known.setdefault(name, (text, sha256))
             if other != text and (sha256 is None or sha256 != content):
-                problems.append(Problem("SRC", text, f"has {name} as {other} has, with other content: {OTHER_FOLDERS}"))
+                problems.append(
+                    Problem("SRC", text, f"has {name}, which {other} has with other content: {OTHER_FOLDERS}")
+                )
                 break
     if problems:
         raise InputError(problems)

@@ -200,7 +200,7 @@ def index_of(source: Source) -> Index:
     for name, size, file in source.files():
         found: list[object] = [size, store.digest(file)]
         if facts.setdefault(name, found) != found:
-            raise input_error("SRC", name, "is in the tar twice, with other content; pack it anew")
+            raise input_error("SRC", name, "is in the tar twice, with other content; pack it again")
     return facts
 
 

@@ -99,9 +99,7 @@ class Versions:
             other = self.history(alias)[-1]
             named = f"{self._name}:{other.version}" if other.version else "no version"
             remedy = "look at it, then promote again"
-            raise SpotmpiError(
-                f"{other.by} has let {self._name}:{alias} name {named} meanwhile, and that holds: {remedy}"
-            )
+            raise SpotmpiError(f"{self._name}:{alias} was changed by {other.by} meanwhile, and names {named}: {remedy}")
 
     def last(self, alias: str) -> int:
         """The number of the last line of an alias' history; 0 without one."""

@@ -31,7 +31,7 @@ def open_groups(aws: Aws, environment: Environment, until: datetime | None) -> N
     groups = _groups(aws, environment)
     if missing := {group.name for group in environment.node_groups} - {group.group for group in groups}:
         what = f"AWS shows no Auto Scaling group of {', '.join(sorted(missing))} in {environment.cluster}"
-        raise SpotmpiError(f"{what}: repeat the command; if it stays so, `pulumi up` sets the tags of the groups")
+        raise SpotmpiError(f"{what}: repeat the command; if it fails again, `pulumi up` sets the tags of the groups")
     for group in groups:
         # The schedule first: an interruption must not leave a group open without one.
         schedule_sizes(aws, environment.region, group, _EXPIRE, until, _CLOSED)

@@ -169,7 +169,7 @@ class Repository:
             return None
         digest = digest_of(response.content)
         if self.image.digest and digest != self.image.digest:
-            remedy = "do not use it, and ask who runs the registry"
+            remedy = "do not use it, and ask whoever runs the registry"
             raise SpotmpiError(f"{self.image} is not what its digest says, the registry sent {digest}: {remedy}")
         if manifest := _object(response):
             return manifest, digest
@@ -217,7 +217,7 @@ class Repository:
         response.headers.pop("Content-Encoding", None)  # which was not asked for
         what = response.request.url.path.rpartition("/")[2]
         sent = f"{self.image.host} sends more than {_LARGEST >> 20} MiB for {what} of {self.image.name}"
-        remedy = "no manifest has so many: ask who runs the registry"
+        remedy = "no manifest is that long: ask whoever runs the registry"
         response.stream = _Limited(response.stream, SpotmpiError(f"{sent}: {remedy}"))
 
     def _refuse(self, response: httpx2.Response, what: str) -> NoReturn:
@@ -228,7 +228,7 @@ class Repository:
         reason, remedy = _reason(response), "try again later"
         if status == 404:
             pushes = response.request.method != "GET"
-            remedy = "create the repository, if it has to exist before" if pushes else "push the model again"
+            remedy = "create the repository, if the registry needs that" if pushes else "push the model again"
         raise SpotmpiError(f"{host} has answered {status} for {self.image.name} ({what}): {reason}; {remedy}")
 
     @contextlib.contextmanager

@@ -150,7 +150,7 @@ def forecast(paths: RunPaths) -> str | None:
         f"on-demand nodes alone; {cost}"
     )
     if end is None or end["event"] != record.SUCCEEDED:
-        return f"{text}, and has not done its work."
+        return f"{text}, and has not finished its work."
     left = expected["deadline"] - (end["t"] - first["t"])
     return f"{text}, and ended {hours(abs(left))} {'before' if left >= 0 else 'after'} its deadline."
 

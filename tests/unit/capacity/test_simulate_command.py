@@ -150,7 +150,7 @@ def simulate_traces(folder: Path, *traces: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     ("trace", "wrong"),
     [
-        ({"step": 0}, "its ticks have 0 s; they are longer than 0 s"),
+        ({"step": 0}, "its ticks have 0 s; they must be longer than 0 s"),
         ({"step": math.nan}, "its ticks have nan s"),
         ({"nodes": []}, "it has no ticks"),
         ({"nodes": [[-4, 300]]}, "its numbers of nodes are not all whole, from 0 on"),
@@ -161,7 +161,7 @@ def simulate_traces(folder: Path, *traces: dict[str, Any]) -> Any:
         ({"price": -1.0}, "its prices are not all numbers from 0 on"),
         ({"price": math.inf}, "its prices are not all numbers from 0 on"),
         ({"price": [[1.0, 100]]}, "it has 300 ticks of nodes, but 100 of prices"),
-        ({"on_demand": 0}, "its on-demand price is 0; it is above 0"),
+        ({"on_demand": 0}, "its on-demand price is 0; it must be above 0"),
         ({"zone": 5}, "zone is 5, which is not a name"),
         ({"start": "soon"}, "Invalid isoformat string: 'soon'"),
         ({**PUBLISHED, "data": [0, 2]}, "data with prices is 1 for a lost node and 0 for an available one"),

@@ -248,7 +248,9 @@ def test_sources_with_a_file_of_one_name_and_other_content_are_refused_before_an
     for dogs in ("dogs", "dogs.tar"):
         code, _, errors = spotmpi("push", str(tmp_path / "cats"), str(tmp_path / dogs), "pets")
         assert code == 2
-        assert f"{dogs}': has images/1.jpg as {tmp_path / 'cats'} has, with other content: push them to diff" in errors
+        assert (
+            f"{dogs}': has images/1.jpg, which {tmp_path / 'cats'} has with other content: push them to diff" in errors
+        )
         assert tree(volume.folder) == {}
     (tmp_path / "dogs" / "images" / "1.jpg").write_text("cats")
     assert spotmpi("push", str(tmp_path / "cats"), str(tmp_path / "dogs"), "pets")[0] == 0
@@ -264,7 +266,7 @@ def test_addresses_with_the_same_last_part_are_refused(
     addresses = {name: f"https://x.org/{name}#sha256={str(number) * 64}" for number, name in enumerate(names)}
     sources = [str(tmp_path / "dogs") if name == "dogs" else addresses[name] for name in names]
     code, _, errors = spotmpi("push", *sources, "pets")
-    assert code == 2 and "has 1.jpg as https://x.org/cats/1.jpg" in errors
+    assert code == 2 and "has 1.jpg, which https://x.org/cats/1.jpg" in errors
 
 
 def test_a_local_source_does_not_replace_what_an_address_has_unpacked(
@@ -394,7 +396,7 @@ def test_a_tar_with_two_files_of_one_name_and_other_content_is_refused(volume: F
     (tmp_path / "same.tar").write_bytes(archives.archive(cat, cat))
     (tmp_path / "twice.tar").write_bytes(archives.archive(cat, dog))
     assert push(volume, tmp_path / "same.tar").files == 1
-    with pytest.raises(InputError, match=r"a/1\.jpg.*: is in the tar twice, with other content; pack it anew"):
+    with pytest.raises(InputError, match=r"a/1\.jpg.*: is in the tar twice, with other content; pack it again"):
         push(volume, tmp_path / "twice.tar", "other")
     assert tree(volume.folder) == {"voc/a/1.jpg": b"cat"}
 

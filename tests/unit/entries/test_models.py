@@ -259,7 +259,7 @@ def test_of_two_promotions_at_once_one_holds_and_the_other_is_told(
     output = invoke("models", "promote", "digits:1", "prod")
     assert output.returncode == 1
     assert output.stderr == (
-        "spotmpi: ann has let digits:prod name digits:2 meanwhile, and that holds: look at it, then promote again\n"
+        "spotmpi: digits:prod was changed by ann meanwhile, and names digits:2: look at it, then promote again\n"
     )
     assert str(api.find("digits:prod")) == "digits:2"
 

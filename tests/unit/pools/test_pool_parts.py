@@ -338,7 +338,7 @@ def test_a_resize_that_the_scheduler_does_not_hear_of_says_so(tmp_path: Path, mo
     monkeypatch.setattr("spotmpi.api.pools.Engine", refuse)
     (tmp_path / "spec.toml").write_text('launcher = "pool"')
     resize("scan", 2)  # it is not up yet
-    with pytest.raises(SpotmpiError, match="scan-1 gets 2 workers, of which its scheduler knows nothing: distributed"):
+    with pytest.raises(SpotmpiError, match="scan-1 gets 2 workers, but its scheduler could not be told: distributed"):
         resize("scan", 2)
     (tmp_path / "spec.toml").write_text('command = ["train"]')
     resize("scan", 2)  # any worker of a stream takes its batches

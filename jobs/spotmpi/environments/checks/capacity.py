@@ -79,7 +79,7 @@ def _differences(stack: StackFile, group: StackGroup, block: CapacityBlock) -> I
     """What of a group is not as in its Capacity Block, each with the remedy."""
     if block.state not in USABLE:
         remedy = "buy another and set the group's reservation to it, or remove the group"
-        yield "warning", f"{block.state}, it was there {block.period}, so no node starts in it", remedy
+        yield "warning", f"{block.state}: it was there {block.period}, so no node starts in it", remedy
     if group.type != block.type:
         yield "error", f"has {block.type}, not {group.type}", f"set the group's type to {block.type}"
     if (zones := list(group.zones or stack.zones)) != [block.zone]:
@@ -169,7 +169,7 @@ def _quota(subject: Subject, group: StackGroup, vcpus: int, code: str, limit: in
     if group.market == quotas.ON_DEMAND:
         command = quotas.increase_command(subject.region, quotas.SERVICE, code, used + group.max * vcpus)
     level: Level = "warning" if allowed else "error"
-    fewer = "have fewer system nodes" if group.name == SYSTEM else "lower the group's max"
+    fewer = "use fewer system nodes" if group.name == SYSTEM else "lower the group's max"
     return Finding(f"quota of {group.name}", level, message, f"request an increase, or {fewer}", command)
 
 

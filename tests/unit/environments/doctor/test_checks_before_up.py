@@ -400,7 +400,7 @@ def test_a_group_in_a_capacity_block_is_compared_with_what_was_bought(account: F
 def test_a_capacity_block_that_is_over_is_a_warning_and_one_that_nobody_bought_an_error(account: FakeAccount) -> None:
     (finding,) = block_findings(account, "type: g5.xlarge, max: 8", state="expired")
     assert finding.level == "warning" and finding.message == (
-        f"{BLOCK}: expired, it was there from 2026-11-21 11:30 to 2026-11-23 11:30 UTC, so no node starts in it"
+        f"{BLOCK}: expired: it was there from 2026-11-21 11:30 to 2026-11-23 11:30 UTC, so no node starts in it"
     )
     (finding,) = block_findings(account, "type: g5.xlarge, max: 8", id="cr-00000002")
     assert finding.level == "error" and finding.message == f"us-east-1 has no Capacity Block {BLOCK}"

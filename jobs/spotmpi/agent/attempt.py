@@ -34,6 +34,7 @@ EXCEPTION_PATIENCE = 15.0  # seconds without progress after which an exception o
 _UNUSED_STREAM = (
     "the program took no batch of its stream: iterate in it over spotmpi.stream(), or remove the table [stream]"
 )
+_SIGNALED = "was ended by SIGTERM or SIGINT from outside of the run; `spotmpi stop` ends a pool"
 _MAX_READS = 100  # of a pipe whose process has ended: others may go on to write to it
 
 
@@ -459,7 +460,13 @@ class Attempt:
             return self._stop_request.outcome
         if failed:
             return self._launcher_outcome(failed[0])
-        return self._unused_stream() or Outcome(SUCCEEDED, None, 0)
+        return self._unused_stream() or self._ended_scheduler() or Outcome(SUCCEEDED, None, 0)
+
+    def _ended_scheduler(self) -> Outcome | None:
+        """The failure of a scheduler without a driver: only a signal ends it with exit code 0, here not the agent's."""
+        if all(command["name"] != SCHEDULER for command in self.launch.commands):
+            return None
+        return Outcome(FAILURE, launcher_output.SCHEDULER_END + _SIGNALED, protocol.FAILED)
 
     def _unused_stream(self) -> Outcome | None:
         """The failure of a program that took no batch of its stream. A later attempt may have none left to take."""

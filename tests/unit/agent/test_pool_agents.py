@@ -131,13 +131,24 @@ def test_a_worker_that_leaves_ends_nothing_and_the_pod_after_it_has_lines_of_its
     assert kinds(up.events()) == ["started", "joined", "joined", "left", "joined", "stopped"]
 
 
-def test_a_scheduler_that_ends_is_started_again_by_the_same_agent(pool: Callable[..., Pool]) -> None:
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (1, "node 0: the scheduler ended with exit code 1: RuntimeError: scheduler-0"),
+        # The real one ends with 0 by a signal alone; without a driver nothing else could mean that the pool succeeded.
+        (0, "node 0: the scheduler was ended by SIGTERM or SIGINT from outside of the run; `spotmpi stop` ends a pool"),
+    ],
+)
+def test_a_scheduler_that_ends_is_started_again_by_the_same_agent(
+    pool: Callable[..., Pool], code: int, reason: str
+) -> None:
     up = pool(0, 1)
     up.until_started(0, 1)
-    up.end("scheduler-0", 1)
+    up.end("scheduler-0", code)
     up.until_started(0, 1, count=2)
 
     assert {event.attempt for event in up.events(1) if event.kind == "line"} == {1}, "the pod is the same"
+    assert [event.reason for event in up.events() if event.kind == "restarted"] == [reason]
     up.stop()
     assert up.codes() == [0, 0]
     first, second = kinds(up.events())[:3], kinds(up.events())[3:]

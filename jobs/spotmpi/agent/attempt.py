@@ -30,6 +30,7 @@ REAP_INTERVAL = 0.005  # seconds between checks of launchers that have closed th
 TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 PIPE_GRACE = 1.0  # seconds that output may still arrive after the last launcher ended
 REPLICA_GRACE = 3.0  # seconds in which workers end after the launchers
+STALL = 2.0  # seconds between two checks, beyond which this process was stopped, or waited for a disk
 EXCEPTION_PATIENCE = 15.0  # seconds without progress after which an exception of a rank is named
 _UNUSED_STREAM = (
     "the program took no batch of its stream: iterate in it over spotmpi.stream(), or remove the table [stream]"
@@ -101,6 +102,8 @@ class Attempt:
         self._reported_ends: set[tuple[int, str]] = set()  # of ranks, by stream
         self._abort_by: float | None = None  # when processes are killed, also those that write a checkpoint
         self._last_exit = 0.0
+        self._last_check = clock.uptime()
+        self._stalled = 0.0  # seconds in which nothing was read or checked
         self._recognized = False  # and recorded
         self._exception_named = False
 
@@ -262,6 +265,7 @@ class Attempt:
     def _check_limits(self) -> None:
         """Begin to end the attempt where that is requested or a limit is over, and kill what does not end in time."""
         now = self.clock.uptime()
+        self._excuse_stall(now)
         self._reaper.reap()
         has_failed = self._failed_node is not None or self._replica_failure is not None
         if not self._stop_request and not has_failed and self._running():
@@ -281,6 +285,16 @@ class Attempt:
         if self.stop_signal.kill_requested() or late:
             self._signal_all(signal.SIGKILL)
 
+    def _excuse_stall(self, now: float) -> None:
+        """Leave out of limits of silence the time in which nobody could have heard anything.
+
+        A process that was stopped, as by ``docker pause``, wakes up before it reads what arrived meanwhile.
+        """
+        passed, self._last_check = now - self._last_check, now
+        if passed > STALL:
+            self._stalled += passed
+            self.progress.last_progress = min(now, self.progress.last_progress + passed)
+
     def exceeded_deadline(self, now: float | None = None) -> StopRequest | None:
         """The end of an attempt that has gone on until one of its deadlines; that of its start is of no account."""
         allowed, deadlines = self.plan["limits"], self.launch.deadlines
@@ -298,7 +312,7 @@ class Attempt:
         exceeded = self.exceeded_deadline(now)
         if exceeded is not None:
             return exceeded
-        if not self.progress.alive and deadlines.start and now > deadlines.start:
+        if not self.progress.alive and deadlines.start and now > deadlines.start + self._stalled:
             return _limit_request("start", "no output within limits.start (%gs); raise it" % allowed["start"])
         patience = allowed["no_progress"]
         if self.progress.alive and patience and now > self.progress.last_progress + patience:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 import spotmpi
 from spotmpi.agent import processes, protocol
-from spotmpi.agent.attempt import Attempt, Deadlines, Launch
+from spotmpi.agent.attempt import STALL, Attempt, Deadlines, Launch
 from spotmpi.agent.clock import CLOCK, Clock
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome, StopRequest
 from spotmpi.agent.plan import COORDINATOR, Command
@@ -67,23 +68,35 @@ class JumpingClock(Clock):
     def elapsed(self) -> float:
         return 7000.0 + self.slept + self.worked
 
-    def jump(self, slept: float, worked: float) -> None:
-        self.slept, self.worked = slept, worked
+    def select(self, selector: selectors.BaseSelector, timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
+        return selector.select(min(timeout, 0.0005))
+
+    def advance(self, slept: float, worked: float) -> None:
+        self.slept += slept
+        self.worked += worked
 
 
 class SuspendingSource:
-    """A stop signal that suspends the machine once the program has printed a line, and lets the program end later."""
+    """A stop signal that suspends the machine once the program has printed a line, and lets the program end later.
 
-    def __init__(self, folder: Path, clock: JumpingClock, slept: float, worked: float) -> None:
+    The agent checks its limits all the time in which the machine works, but not while it is *stopped*.
+    """
+
+    def __init__(
+        self, folder: Path, clock: JumpingClock, slept: float, worked: float, stopped: float = 0.0, silent: bool = False
+    ) -> None:
         self.attempt: Attempt | None = None
+        self._silent = silent
+        steps = 1 if worked > 400.0 else int(worked / STALL) + 1  # hours matter to deadlines alone
         self._actions: list[Callable[[], None]] = [
-            lambda: clock.jump(slept, worked),
+            lambda: clock.advance(slept, stopped),
+            *[lambda: clock.advance(0.0, worked / steps)] * steps,
             lambda: None,
             (folder / "go").touch,
         ]
 
     def pending(self) -> StopRequest | None:
-        if self.attempt and self.attempt.progress.alive and self._actions:
+        if self.attempt and (self.attempt.progress.alive or self._silent) and self._actions:
             self._actions.pop(0)()
         return None
 
@@ -145,6 +158,27 @@ def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the
 
     record.close()
     assert outcome.cause == cause and str(outcome.reason).startswith(reason)
+
+
+SILENCE = "no output within limits.start (60s); raise it"
+
+
+@pytest.mark.parametrize(
+    ("stopped", "worked", "output", "reason"),
+    [
+        (1000.0, 290.0, "up", None),
+        (1000.0, 310.0, "up", NO_PROGRESS),
+        (1000.0, 55.0, "", None),
+        (1000.0, 70.0, "", SILENCE),
+    ],
+    ids=["a program that goes on", "one that hangs", "one that is about to begin", "one that says nothing"],
+)
+def test_no_program_fails_for_the_time_in_which_its_agent_was_stopped(
+    tmp_path: Path, stopped: float, worked: float, output: str, reason: str | None
+) -> None:
+    """By SIGSTOP, `docker pause` or a disk that hangs: what the program prints meanwhile nobody reads."""
+    script = f"printf '{output}'; until [ -e go ]; do sleep 0.01; done"
+    assert run_to_the_end(tmp_path, ["sh", "-c", script], "none", worked, stopped, not output)[0].reason == reason
 
 
 USED = protocol.encode(
@@ -387,18 +421,24 @@ def test_a_run_says_that_mpi_waits_for_the_other_ranks_after_an_exception_of_one
 
 
 def run_to_the_end(
-    folder: Path, arguments: list[str], launcher: str = "mpirun", worked: float = 0.0
+    folder: Path,
+    arguments: list[str],
+    launcher: str = "mpirun",
+    worked: float = 0.0,
+    stopped: float = 0.0,
+    silent: bool = False,
 ) -> tuple[Outcome, list[str]]:
     """The outcome of an attempt whose launcher has these arguments, and the lines that were recorded.
 
-    Once it has printed a line, the clock goes on by *worked* seconds.
+    Once it has printed a line, or at once if it is *silent*, its agent is *stopped* and then goes on for the seconds
+    *worked*.
     """
     command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": arguments, "environment": {}}
     plan: Any = {"folder": str(folder), "launcher": launcher, "metrics_pattern": None, "limits": LIMITS, "grace": 1.0}
     clock = JumpingClock()
-    record, source = Record(str(folder), clock), SuspendingSource(folder, clock, 0.0, worked)
+    record, source = Record(str(folder), clock), SuspendingSource(folder, clock, 0.0, worked, stopped, silent)
     plan |= {"environment": {}, "slots": 1}
-    launch = Launch([command], {}, str(folder / "rank-0.pid"))
+    launch = Launch([command], {}, str(folder / "rank-0.pid"), deadlines=Deadlines(clock.uptime() + 60.0))
     source.attempt = Attempt(1, plan, launch, record, source, clock)
     outcome = source.attempt.run()
     record.close()

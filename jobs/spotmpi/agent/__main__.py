@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # each place needs its own transport alone
     from .tcp import Tcp
 
 WAIT = "--wait"
+MEMORY = "/dev/shm"  # the files of this machine that are in memory
 
 
 def main(arguments: list[str]) -> int:
@@ -97,17 +98,33 @@ def run_folder(folder: str, clock: Clock) -> int:
     from .children import Children, read_context
 
     folder = os.path.abspath(folder)
-    scratch = os.path.join(os.environ.get("TMPDIR") or "/tmp", "spotmpi-" + os.urandom(8).hex())
-    own = in_run_folder(folder, scratch, hardware.own_cgroup())
+    name = "spotmpi-" + os.urandom(8).hex()
+    scratch, memory = os.path.join(os.environ.get("TMPDIR") or "/tmp", name), os.path.join(MEMORY, name)
+    own = in_run_folder(folder, scratch, hardware.own_cgroup(), memory)
     context = repeat(lambda: read_context(own, clock), clock)
     os.chdir("/")
-    try:
-        return processes.run_guarded(lambda: run_children(context, Children(sys.executable)))
-    finally:
-        import shutil  # delays no start
+    guard = os.getpid()
 
-        _keep_checkpoints(context, clear=True)
-        shutil.rmtree(scratch, ignore_errors=True)
+    def work() -> int:
+        try:
+            return run_children(context, Children(sys.executable))
+        finally:
+            if os.getppid() != guard:  # it was killed, and cannot clean up
+                _clean_up(context)
+
+    try:
+        return processes.run_guarded(work)
+    finally:
+        _clean_up(context)
+
+
+def _clean_up(context: AgentContext) -> None:
+    """Remove what a run on this machine has left outside of its folder."""
+    import shutil  # delays no start
+
+    _keep_checkpoints(context, clear=True)
+    for folder in (context.mounts.work, context.mounts.shared_memory):
+        shutil.rmtree(str(folder), ignore_errors=True)
 
 
 def run_children(context: AgentContext, transport: Children) -> int:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
-from . import launchers
+from . import launchers, processes
 from .attempt import POLL_INTERVAL, Launch
 from .clock import Clock
 from .context import AgentContext, Mounts
@@ -125,7 +125,8 @@ class Children:
         if outcome is not None:
             return outcome
         plan = context.with_pods(self._members.pods if self._members else None).plan
-        environment = {**self._session(context, number), **plan["environment"]}
+        session = {**self._session(context, number), **_shared_memory(context)}
+        environment = {**session, **plan["environment"]}
         location = local_location(plan, self._python, os.geteuid() == 0)
         if location.control is not None:  # first: their server may be that of the ranks
             location = location._replace(worker_forks=_worker_forks(context, location, environment))
@@ -179,6 +180,23 @@ class Children:
         if any(name.endswith("tmpdir_base") for name in (*os.environ, *context.plan["environment"])):
             return {}
         return launchers.session_environment(os.path.join(context.mounts.work, str(number)))
+
+
+def _shared_memory(context: AgentContext) -> dict[str, str]:
+    """MPI's variables for its files in memory, without those that an earlier attempt has left.
+
+    None where the user or the spec names a folder for them, or memory has none.
+    """
+    plan, folder = context.plan, context.mounts.shared_memory
+    if folder is None or not launchers.is_mpi(plan["launcher"]):
+        return {}
+    if any(name.endswith("backing_directory") for name in (*os.environ, *plan["environment"])):
+        return {}
+    with contextlib.suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        processes.clear_shared_memory(folder)
+        return launchers.memory_environment(folder, plan["mpi"]["family"])
+    return {}
 
 
 def _fork_socket(

@@ -154,7 +154,7 @@ def in_pod() -> Mounts:
     )
 
 
-def in_run_folder(folder: str, work: str, cgroup: str) -> Mounts:
+def in_run_folder(folder: str, work: str, cgroup: str, shared_memory: Optional[str] = None) -> Mounts:
     """The mounts of an agent whose run, all of it on this machine and in its *cgroup*, is in *folder*."""
     return Mounts(
         plan=os.path.join(folder, FOLDER_PLAN),
@@ -163,6 +163,7 @@ def in_run_folder(folder: str, work: str, cgroup: str) -> Mounts:
         image_record=hardware.IMAGE_RECORD,
         cgroup=cgroup,
         requests=os.path.join(folder, REQUESTS),
+        shared_memory=shared_memory,
     )
 
 

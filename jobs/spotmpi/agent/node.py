@@ -48,15 +48,6 @@ def start_sshd(context: AgentContext) -> None:
         threading.Thread(target=_run_sshd, args=(context,), name="sshd", daemon=True).start()
 
 
-def clear_shared_memory(folder: str | None) -> None:
-    """Remove the files in *folder* that killed ranks have left, which take memory; not those of spotmpi."""
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(folder) if folder is not None else ():
-            if not entry.name.startswith("spotmpi"):
-                with contextlib.suppress(OSError):  # of a folder, or of another user
-                    os.unlink(entry.path)
-
-
 def unpack_code(context: AgentContext) -> None:
     """Unpack the user's code into the working directory of the command, and the wheels of Dask that the image lacks.
 

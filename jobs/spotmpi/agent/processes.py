@@ -147,6 +147,15 @@ class Reaper:
             self._due = self._clock.uptime() + ORPHANS_INTERVAL
 
 
+def clear_shared_memory(folder: str | None) -> None:
+    """Remove the files in *folder* that killed ranks have left, which take memory; not those of spotmpi."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder) if folder is not None else ():
+            if not entry.name.startswith("spotmpi"):
+                with contextlib.suppress(OSError):  # of a folder, or of another user
+                    os.unlink(entry.path)
+
+
 def _reap() -> None:
     """Reap dead children that no Popen object waits for."""
     with contextlib.suppress(ChildProcessError):

@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from . import hardware, launchers, network, node, peers, protocol, ssh
+from . import hardware, launchers, network, node, peers, processes, protocol, ssh
 from .assignment import ExpectedPods
 from .attempt import Launch
 from .attempt_history import pods_at_work, was_moved
@@ -14,7 +14,7 @@ from .connection import Identity
 from .context import AgentContext
 from .elastic_coordinator import ElasticCoordinator
 from .launch import gang_commands
-from .node import check_hardware, clear_shared_memory, location, serve_forks, start_sshd, unpack_code, write_environment
+from .node import check_hardware, location, serve_forks, start_sshd, unpack_code, write_environment
 from .outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, StopSignal
 from .plan import COORDINATOR, nodes_in, workers
 from .pod_record import PodRecord
@@ -142,7 +142,7 @@ class Tcp:
         serve_forks(context)
         with contextlib.suppress(FileNotFoundError):
             os.remove(context.launchers_ended_file)
-        clear_shared_memory(context.mounts.shared_memory)
+        processes.clear_shared_memory(context.mounts.shared_memory)
         self._oom_kills = hardware.oom_kills(context.mounts.cgroup)
         self._facts = facts
         return facts

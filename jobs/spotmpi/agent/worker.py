@@ -21,7 +21,6 @@ from .node import (
     Unfit,
     check,
     check_hardware,
-    clear_shared_memory,
     connected,
     location,
     serve_forks,
@@ -230,7 +229,7 @@ class Worker:
             coordinator.started.clear()
             if coordinator.is_closed:
                 break
-            clear_shared_memory(self._context.mounts.shared_memory)
+            processes.clear_shared_memory(self._context.mounts.shared_memory)
             coordinator.report(idle=1)
             while not (coordinator.has_next or coordinator.is_closed):
                 coordinator.wait()

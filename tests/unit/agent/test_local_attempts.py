@@ -57,7 +57,7 @@ class LocalRun:
     """A run folder whose attempts end as *ends* says: an outcome or an error, the last one for ever."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        self.folder, self.clock = folder / "r-1", SetClock()
+        self.folder, self.clock, self.memory = folder / "r-1", SetClock(), folder / "memory"
         self.folder.mkdir()
         self.ends: list[Outcome | OSError] = [DONE]
         self.after: Callable[[], object] = lambda: None
@@ -89,7 +89,8 @@ class LocalRun:
 
     def context(self) -> AgentContext:
         (self.folder / "plan.yaml").write_text(json.dumps(self.plan))
-        return read_context(in_run_folder(str(self.folder), "/tmp/scratch", "/nowhere"), self.clock)
+        mounts = in_run_folder(str(self.folder), "/tmp/scratch", "/nowhere", str(self.memory))
+        return read_context(mounts, self.clock)
 
     def run(self, signal: str | None = None, transport: Children | None = None) -> int:
         notice: Any = SimpleNamespace(reason=signal)
@@ -278,6 +279,27 @@ def test_mpirun_gets_a_folder_for_each_attempt_unless_the_user_names_one(
     monkeypatch.setenv(own, "/mine")
     run.run()
     assert run.launches[-1].environment == {"A": "1"}
+
+
+@pytest.mark.parametrize("family", [4, 5])
+def test_each_attempt_under_mpirun_shares_memory_in_a_folder_of_the_run_without_what_killed_ranks_left(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch, family: int
+) -> None:
+    run.plan.update(launcher="mpirun", mpi={"args": [], "path": "mpirun", "family": family})
+    left, found = run.memory / "sm_segment.vm.0.1", []
+
+    def leave() -> None:
+        found.append(left.exists())
+        left.touch()
+
+    run.ends, run.after = [FAILED, DONE], leave
+    run.run()
+    assert found == [False, False]
+    variables = launchers.memory_environment(str(run.memory), family)
+    assert all(variables.items() <= each.environment.items() for each in run.launches)
+    monkeypatch.setenv(next(iter(variables)), "/mine")
+    run.run()
+    assert not variables.keys() & run.launches[-1].environment.keys()
 
 
 def test_an_error_that_cannot_pass_ends_a_run(run: LocalRun) -> None:

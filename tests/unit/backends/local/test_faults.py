@@ -56,6 +56,25 @@ def test_killed_agents_leave_no_process_and_a_run_that_can_be_resumed(local: Bac
     assert first["cause"] == "interruption" and second["resumed_iteration"] >= 3
 
 
+def test_a_run_that_outlives_its_guard_leaves_no_file_outside_of_its_folder(
+    local: BackendHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    program = tmp_path / "train.py"
+    program.write_text("import time; print('up', flush=True); time.sleep(0.5)")
+    job = {"command": ["python3", "train.py"], "files": [str(program)], "launcher": "none", "preload": ["json"]}
+    run = local.submit(job)
+    wait_until(lambda: "up" in texts(list(local.backend.events(run, follow=False))))
+    assert list(temporary.iterdir()), "the socket of its fork server"
+
+    os.kill(processes.agents(paths_of(local, run).folder)[0], signal.SIGKILL)
+
+    local.wait_for_state(run, "succeeded")
+    wait_until(lambda: not list(temporary.iterdir()))
+
+
 def test_a_killed_agent_takes_along_the_children_of_its_ranks_even_in_own_sessions(local: BackendHarness) -> None:
     run = local.submit(shell("setsid sleep 300 & (sleep 301 & exec sleep 302) & echo up; exec sleep 303"))
     wait_until(lambda: sum(command.startswith("sleep 30") for command in processes.of_run(run).values()) == 4)

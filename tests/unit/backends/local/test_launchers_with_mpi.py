@@ -182,6 +182,37 @@ def test_a_killed_launcher_takes_its_ranks_and_files_along_and_is_a_failure(
     wait_until(lambda: are_removed(temporary))
 
 
+# Says which of its files are in memory; the first attempt waits to be killed.
+SHARES = """
+import os, time
+from mpi4py import MPI
+
+MPI.COMM_WORLD.Barrier()
+with open("/proc/self/maps") as maps:
+    for path in sorted({line.split()[-1] for line in maps if "/dev/shm/" in line and "sm_segment" in line}):
+        print("shares", path, flush=True)
+MPI.COMM_WORLD.Barrier()
+time.sleep(300 if os.environ["SPOTMPI_ATTEMPT"] == "1" else 0)
+"""
+
+
+def test_killed_ranks_leave_no_file_in_memory(local: BackendHarness, tmp_path: Path) -> None:
+    (tmp_path / "shares.py").write_text(SHARES)
+    run = local.submit({**MPIRUN, "command": ["python", "shares.py"], "files": [str(tmp_path / "shares.py")]})
+
+    def shared() -> set[Path]:
+        output = texts(list(local.backend.events(run, follow=False)))
+        return {Path(text.split()[1]) for text in output if text.startswith("shares")}
+
+    before = wait_until(lambda: shared() if len(shared()) == 2 else set())
+    os.kill(launcher(run)[-1], signal.SIGKILL)
+
+    local.wait_for_state(run, "succeeded")
+    files = shared()
+    assert before < files, "those of both attempts"
+    wait_until(lambda: not [path for file in files for path in (file, file.parent) if path.exists()])
+
+
 @SELDOM_TORCHRUN
 def test_a_killed_agent_leaves_no_rank_and_no_file(
     local: BackendHarness, start: dict[str, Any], temporary: Path

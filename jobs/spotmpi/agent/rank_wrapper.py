@@ -128,7 +128,11 @@ def _run_forked(arguments: list[str], server: str, explains: bool) -> int | None
             sys.stderr.flush()
         return None
     status = _rest(connection)[1:]
-    return int.from_bytes(status, "big") if len(status) == 4 else _SIGKILL  # the server took the rank along
+    if len(status) == 4:
+        return int.from_bytes(status, "big")
+    sys.stderr.write("spotmpi: the fork server of this node has ended, and every rank that it had started with it\n")
+    sys.stderr.flush()
+    return _SIGKILL
 
 
 def _request(arguments: list[str], signal: ModuleType) -> bytes:
@@ -183,6 +187,8 @@ def _end_as(status: int) -> int:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core file is that of the process which had the error
         if os.WTERMSIG(status) != signal.SIGKILL:  # which cannot be caught
             signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+            # Who started this process may have blocked it, as abort(3) expects: the exit code would be 0.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [os.WTERMSIG(status)])
         os.kill(os.getpid(), os.WTERMSIG(status))
     return os.WEXITSTATUS(status)
 

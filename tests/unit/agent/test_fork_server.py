@@ -232,7 +232,8 @@ def test_a_server_that_is_killed_takes_ranks_along_and_another_one_is_started(ra
     before.kill()
 
     wait_until(lambda: are_gone([pid]))
-    assert rank.wait(60) == -signal.SIGKILL
+    assert rank.wait(60) == -signal.SIGKILL and rank.stderr
+    assert "the fork server of this node has ended" in rank.stderr.read()
     code, output, errors = ranks.run("0")
     assert code == 0 and output and "ranks start without preload: no fork server: Connection refused" in errors
     code, output, errors = ranks.run("0", how="--may-fork")  # for who has not asked for forks

@@ -46,6 +46,17 @@ def test_a_tagged_rank_ends_as_its_command_does(code: str, status: int) -> None:
     assert rank_wrapper("--tag", "sh", "-c", code).returncode == status
 
 
+def test_a_rank_that_aborts_has_failed_also_where_signals_are_blocked() -> None:
+    """As by a parent that blocks them before it starts others: abort(3) unblocks its own signal in the rank alone."""
+    aborts = [*RANK_WRAPPER, "--tag", sys.executable, "-c", "import os; os.abort()"]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        result = subprocess.run(aborts, timeout=60)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert result.returncode == -signal.SIGABRT
+
+
 def test_a_tagged_rank_forwards_signals_and_does_not_wait_for_background_processes() -> None:
     code = "trap 'echo taken; exit 3' TERM; sleep 300 & echo up; wait"
     rank = subprocess.Popen(

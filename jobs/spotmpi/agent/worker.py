@@ -11,7 +11,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from . import hardware, network, pod_context, processes, protocol
+from . import connection, hardware, network, pod_context, processes, protocol
 from .attempt import Attempt, Launch
 from .clock import CLOCK, Clock
 from .context import AgentContext
@@ -29,7 +29,7 @@ from .node import (
     wait_for_imports,
     write_environment,
 )
-from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error, restart_pause
+from .outcomes import INTERRUPTION, STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error, restart_pause
 from .peers import Admission
 from .plan import NODE, STANDBY, Member, RunPlan, read_member
 from .pod_record import PodRecord
@@ -47,6 +47,12 @@ if TYPE_CHECKING:  # few runs need it
 VACATE_AFTER, VACATE_NEXT_AFTER = 15.0, 10.0
 END_GRACE = 60.0  # seconds from the end of a run to the end of its pods
 _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
+
+
+def _silence() -> StopRequest:
+    """The end for a node that has not heard of node 0, which may live: it was stopped, and reads why then."""
+    reason = "node 0 did not answer for %g s" % connection.HEARTBEAT_TIMEOUT
+    return StopRequest(Outcome(INTERRUPTION, reason, protocol.INTERRUPTED), False)
 
 
 class CoordinatorClient:
@@ -151,7 +157,9 @@ class CoordinatorClient:
     def pending(self) -> StopRequest | None:
         """The `StopRequest` for this node's own launcher, or None."""
         self.poll()
-        return _OVER if self.ends else None
+        if not self.ends:
+            return None
+        return _silence() if self.connection.lost else _OVER
 
     def patience(self) -> float | None:
         """None: node 0 ends the attempt."""

@@ -46,6 +46,23 @@ def test_a_worker_that_hangs_is_lost_after_its_silence(
     assert run.agents[1].wait(LIMIT) in (0, protocol.INTERRUPTED)
 
 
+def test_a_node_that_has_ended_its_part_for_the_silence_of_node_0_says_so_when_that_goes_on(
+    gang: Callable[..., Gang], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has failed: the agent of node 0 was stopped."""
+    monkeypatch.setenv("HEARTBEAT_TIMEOUT", "1.5")
+    run = gang(*SLEEP)
+    run.printed(node=0)
+    run.printed(node=1)
+    run.agents[0].send_signal(signal.SIGSTOP)
+    wait_until(lambda: are_gone(int(pid) for pid in run.texts(1)))
+    run.agents[0].send_signal(signal.SIGCONT)
+
+    run.until("end of the attempt", (run.paths.attempts / "1" / "node-0.json").exists)
+    ended = run.attempt()
+    assert (ended["cause"], ended["reason"]) == ("interruption", "node 1: node 0 did not answer for 1.5 s")
+
+
 def test_without_node_0_every_worker_ends_as_interrupted_with_all_its_processes(gang: Callable[..., Gang]) -> None:
     run = gang(*SLEEP, nodes=3)
     for node in (1, 2):

@@ -36,6 +36,7 @@ PLACES = {
         "what is not seen is refused, or an older checkpoint is kept, which the answer names",
     ),
     "jobs/spotmpi/api/simulation.py": (2, CHECK),
+    "jobs/spotmpi/agent/local_ranks.py": (1, "accelerate looks for its file of defaults in the same way"),
     "jobs/spotmpi/agent/node.py": (1, LOCAL),
     "jobs/spotmpi/agent/processes.py": (1, LOCAL),
     "jobs/spotmpi/agent/slurm.py": (

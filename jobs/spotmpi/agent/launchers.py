@@ -230,22 +230,8 @@ def _torchrun(start: Start) -> list[str]:
 
 
 def _accelerate(start: Start) -> list[str]:
-    """The arguments of Hugging Face's `accelerate launch` on one node; it refuses --multi_gpu for a single rank."""
-    ranks = start.nodes * start.slots
-    return [
-        start.python,
-        "-m",
-        "accelerate.commands.launch",
-        *(["--multi_gpu"] if ranks > 1 else []),
-        "--num_machines=%d" % start.nodes,
-        "--machine_rank=%d" % start.node,
-        "--num_processes=%d" % ranks,
-        "--main_process_ip=%s" % start.address,
-        "--main_process_port=%s" % PORT,
-        "--mixed_precision=no",
-        "--dynamo_backend=no",
-        "--no_python",
-    ]
+    """As `_torchrun` in place of Hugging Face's `accelerate launch`, which starts torchrun in itself."""
+    return [*_torchrun(start), "--accelerate"]
 
 
 def _deepspeed(start: Start) -> list[str]:

@@ -1,7 +1,10 @@
 """Starts the ranks of one node with torchrun's variables, but without torch, whose import takes torchrun seconds.
 
     python local_ranks.py --nnodes=N --node-rank=N --nproc-per-node=N --master-addr=HOST --master-port=N COMMAND ...
+    python local_ranks.py ... --accelerate COMMAND ...
 
+With --accelerate ranks also get the variables of Hugging Face's `accelerate launch`; where those would follow from more
+than its options, that replaces this process (accelerate 1.15).
 The options are torchrun's. It is run by path, alone. Where a rank fails, the others get SIGTERM and 30 s later SIGKILL,
 as from torchrun, and it ends with that rank's exit code: 128 and the signal where one killed it. Rank 0 serves the
 store by which ranks find each other, in place of this process (torch 2.15, local_elastic_agent.py).
@@ -13,6 +16,10 @@ import contextlib
 import os
 import signal
 import sys
+
+TYPE_CHECKING = False  # typing's own costs an import; type checkers know the name
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _GRACE = 30  # seconds from SIGTERM to SIGKILL
@@ -40,6 +47,46 @@ def variables(options: dict[str, str], local_rank: int) -> dict[str, str]:
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
+
+
+def accelerate_variables() -> dict[str, str]:
+    """The variables of all ranks by `accelerate launch`; those that begin with its name are its defaults."""
+    dynamo = {"BACKEND": "NO", "MODE": "default"}
+    dynamo.update(dict.fromkeys(("USE_FULLGRAPH", "USE_DYNAMIC", "USE_REGIONAL_COMPILATION"), "False"))
+    variables = {"ACCELERATE_DYNAMO_" + name: value for name, value in dynamo.items()}
+    threads = os.environ.get("OMP_NUM_THREADS", "1")
+    return {**variables, "ACCELERATE_MIXED_PRECISION": "no", "OMP_NUM_THREADS": threads}
+
+
+def needs_accelerate(options: dict[str, str], gpus: str = "/proc/driver/nvidia/gpus") -> bool:
+    """Whether variables follow from the user's file of defaults, from GPUs, or from a rank that is alone."""
+    home = os.environ.get("HF_HOME", os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface"))
+    if os.path.isfile(os.path.expanduser(os.path.join(home, "accelerate", "default_config.yaml"))):
+        return True
+    with contextlib.suppress(OSError):
+        for gpu in os.listdir(gpus):
+            with open(os.path.join(gpus, gpu, "information")) as information:
+                if "RTX 40" in information.read():
+                    return True
+    return int(options["nnodes"]) * int(options["nproc-per-node"]) == 1
+
+
+def launch_by_accelerate(options: dict[str, str], command: list[str]) -> NoReturn:
+    """Replace this process by `accelerate launch`, which refuses --multi_gpu for a single rank."""
+    nodes = int(options["nnodes"])
+    ranks = nodes * int(options["nproc-per-node"])
+    arguments = [
+        *(["--multi_gpu"] if ranks > 1 else []),
+        "--num_machines=%d" % nodes,
+        "--machine_rank=%s" % options["node-rank"],
+        "--num_processes=%d" % ranks,
+        "--main_process_ip=%s" % options["master-addr"],
+        "--main_process_port=%s" % options["master-port"],
+        "--mixed_precision=no",
+        "--dynamo_backend=no",
+        "--no_python",
+    ]
+    os.execv(sys.executable, [sys.executable, "-m", "accelerate.commands.launch", *arguments, *command])
 
 
 class Ranks:
@@ -90,8 +137,12 @@ def main(arguments: list[str]) -> int:
     while arguments and arguments[0].startswith("--"):
         name, _, value = arguments.pop(0)[2:].partition("=")
         options[name] = value
+    if "accelerate" in options and needs_accelerate(options):
+        launch_by_accelerate(options, arguments)
+    more = accelerate_variables() if "accelerate" in options else {}
+    environments = [{**more, **variables(options, rank)} for rank in range(int(options["nproc-per-node"]))]
     ranks = Ranks()
-    ranks.start(arguments, [variables(options, local_rank) for local_rank in range(int(options["nproc-per-node"]))])
+    ranks.start(arguments, environments)
     return ranks.wait()
 
 

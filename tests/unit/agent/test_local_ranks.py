@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.agent import launchers
+from spotmpi.agent import launchers, local_ranks
 from tests.contract.processes import are_gone, wait_until
 
 SHOW = "import json, os; print(json.dumps([dict(os.environ), os.getpid()]), flush=True)"
@@ -57,6 +57,53 @@ def test_a_signal_ends_all_ranks(number: signal.Signals) -> None:
 
     assert launcher.wait(60) == 128 + number
     wait_until(lambda: are_gone(ranks))
+
+
+DEFAULTS = "accelerate/default_config.yaml"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "file", "variables", "by_us"),
+    [
+        (2, None, {}, True),
+        (1, None, {}, False),
+        (2, f".cache/huggingface/{DEFAULTS}", {}, False),
+        (2, f"cache/huggingface/{DEFAULTS}", {"XDG_CACHE_HOME": "{home}/cache"}, False),
+        (2, DEFAULTS, {"HF_HOME": "{home}"}, False),
+        (2, f".cache/huggingface/{DEFAULTS}", {"HF_HOME": "{home}"}, True),
+    ],
+    ids=["two ranks", "one rank", "defaults", "defaults in a cache", "defaults of Hugging Face", "defaults elsewhere"],
+)
+def test_accelerate_itself_starts_ranks_whose_variables_follow_from_more_than_its_options(
+    tmp_path: Path, ranks: int, file: str | None, variables: dict[str, str], by_us: bool
+) -> None:
+    package = tmp_path / "packages" / "accelerate" / "commands"
+    package.mkdir(parents=True)
+    (package / "launch.py").write_text("import sys; print('accelerate', *sys.argv[1:])")
+    if file is not None:
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).touch()
+    environment = {key: value.format(home=tmp_path) for key, value in variables.items()}
+    environment |= {"HOME": str(tmp_path), "PYTHONPATH": str(tmp_path / "packages")}
+    own = launchers.LAUNCHERS["accelerate"].arguments(launchers.Start(1, ranks, python=sys.executable))
+
+    output = subprocess.run([*own, "echo", "train"], env=environment, capture_output=True, text=True, check=True).stdout
+
+    options = f"--num_machines=1 --machine_rank=0 --num_processes={ranks} --main_process_ip=127.0.0.1"
+    options += f" --main_process_port={launchers.PORT} --mixed_precision=no --dynamo_backend=no --no_python"
+    by_accelerate = f"accelerate {'--multi_gpu ' if ranks > 1 else ''}{options} echo train\n"
+    assert output == ("train\n" * ranks if by_us else by_accelerate)
+
+
+@pytest.mark.parametrize(("model", "needed"), [("NVIDIA GeForce RTX 4090", True), ("NVIDIA H100 80GB HBM3", False)])
+def test_accelerate_itself_starts_ranks_on_gpus_for_which_it_switches_peer_to_peer_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, needed: bool
+) -> None:
+    """By `check_cuda_p2p_ib_support` of accelerate 1.15; the file is that of NVIDIA's driver."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    (tmp_path / "0000:01:00.0").mkdir()
+    (tmp_path / "0000:01:00.0" / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 42\n")
+    assert local_ranks.needs_accelerate({"nnodes": "1", "nproc-per-node": "2"}, str(tmp_path)) == needed
 
 
 def test_ranks_that_ignore_sigterm_are_killed_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

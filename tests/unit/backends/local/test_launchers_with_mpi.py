@@ -49,7 +49,7 @@ MPIRUNS = [
     pytest.param(MPIRUN, id="mpirun"),
     pytest.param({"launcher": "mpirun", "slots": 2}, marks=WITH_OPEN_MPI_4, id="mpirun-4"),
 ]
-BY_TORCHRUN = pytest.mark.nightly("starts its ranks by torchrun, in the same process; their sum is tested by day")
+BY_TORCHRUN = pytest.mark.nightly("its ranks start as those of torchrun; their variables and sum are tested by day")
 OTHERS = [pytest.param(ACCELERATE, id="accelerate", marks=BY_TORCHRUN)]
 LAUNCHERS = pytest.mark.parametrize("start", [*MPIRUNS, pytest.param(TORCHRUN, id="torchrun"), *OTHERS])
 SELDOM_TORCHRUN = pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def are_removed(temporary: Path) -> bool:
-    """Whether nothing of mpirun or spotmpi is left among the temporary files; a killed torchrun leaves its own.
+    """Whether nothing is left among the temporary files.
 
     A killed mpirun leaves a folder that is named after its process id, and a later one of Open MPI 5.0.11 with that id
     ends with code 213: "The PMIx server's listener thread failed to start".
     """
-    return not [path for path in temporary.iterdir() if not path.name.startswith("torchelastic_")]
+    return not list(temporary.iterdir())
 
 
 def fake(start: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -391,24 +391,52 @@ def daemons_of(agent: Path) -> list[int]:
 OF_A_START = ("RUN_ID", "ERROR_FILE", "USE_AGENT_STORE", "SIGNALS_TO_HANDLE")
 
 
-def test_ranks_have_the_variables_that_torchrun_sets(tmp_path: Path) -> None:
+# What an agent passes for nothing else than ranks, and how the launcher is told the same.
+BY_TORCHRUN_ITSELF = [
+    *("-m", "torch.distributed.run", "--nnodes={nodes}", "--node-rank={node}", "--nproc-per-node={slots}"),
+    *("--master-addr=127.0.0.1", "--master-port={port}", "--max-restarts=0", "--no-python"),
+]
+BY_ACCELERATE_ITSELF = [
+    *("-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines={nodes}", "--machine_rank={node}"),
+    *("--num_processes=2", "--main_process_ip=127.0.0.1", "--main_process_port={port}"),
+    *("--mixed_precision=no", "--dynamo_backend=no", "--no_python"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "by_itself", "nodes", "variables"),
+    [
+        ("torchrun", BY_TORCHRUN_ITSELF, 1, {"OMP_NUM_THREADS": "1"}),
+        ("accelerate", BY_ACCELERATE_ITSELF, 1, {"ACCELERATE_USE_CPU": "true", "ACCELERATE_MIXED_PRECISION": "bf16"}),
+        pytest.param(
+            *("accelerate", BY_ACCELERATE_ITSELF, 2, {"OMP_NUM_THREADS": "3"}),
+            marks=pytest.mark.nightly("10 s; starts PyTorch twice more, for another address of node 0"),
+        ),
+    ],
+)
+def test_ranks_have_the_variables_that_their_launcher_sets(
+    tmp_path: Path, name: str, by_itself: list[str], nodes: int, variables: dict[str, str]
+) -> None:
     """It (torch 2.15) also names a file for errors and its own signals, and serves the store of the ranks itself."""
     left_out = {f"TORCHELASTIC_{name}" for name in OF_A_START}
     (tmp_path / "train.py").write_text("import json, os; print('variables', json.dumps(dict(os.environ)), flush=True)")
     python = str(prepare("pytorch") / "bin" / "python")
-    environment = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **variables}
 
-    def ranks(start: list[str], *options: str) -> list[dict[str, str]]:
-        command = [*start, *options, python, "train.py"]
-        output = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-        shown = [json.loads(line.removeprefix("variables ")) for line in output.stdout.splitlines()]
+    def ranks(starts: list[list[str]]) -> list[dict[str, str]]:
+        commands = [[*start, python, "train.py"] for start in starts]
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        launched = [subprocess.Popen(command, env=environment, cwd=tmp_path, **pipes) for command in commands]
+        lines = [line for each in launched for line in each.communicate(timeout=120)[0].splitlines()]
+        shown = [json.loads(line.removeprefix("variables ")) for line in lines if line.startswith("variables ")]
         own = [{key: value for key, value in each.items() if key not in left_out} for each in shown]
         return sorted(own, key=lambda each: each["RANK"])
 
     (port,) = map(str, free_ports(1))
-    own = launchers.LAUNCHERS["torchrun"].arguments(launchers.Start(nodes=1, slots=2, python=python))
-    by_us = ranks([part.replace(launchers.PORT, port) for part in own])
-    options = ["--nnodes=1", "--node-rank=0", "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={port}"]
-    by_torchrun = ranks([python, "-m", "torch.distributed.run", *options], "--max-restarts=0", "--no-python")
+    values = {"nodes": nodes, "slots": 2 // nodes, "port": port}
+    starts = [launchers.Start(nodes=nodes, slots=2 // nodes, node=node, python=python) for node in range(nodes)]
+    own = [launchers.LAUNCHERS[name].arguments(start) for start in starts]
+    by_us = ranks([[part.replace(launchers.PORT, port) for part in each] for each in own])
+    by_launcher = ranks([[python, *(part.format(**values, node=node) for part in by_itself)] for node in range(nodes)])
 
-    assert len(by_us) == 2 and by_us == by_torchrun
+    assert len(by_us) == 2 and by_us == by_launcher

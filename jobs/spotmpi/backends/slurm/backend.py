@@ -119,20 +119,21 @@ class SlurmBackend:
         try:
             self._login.run("submit the job", ["sbatch", "--parsable"], _with_variables(spec, plan["script"]))
         except SpotmpiError as error:
-            if self._is_submitted(paths.id):
+            is_submitted = self._is_submitted(paths.id)
+            if is_submitted:
                 return
-            if isinstance(error, NoAnswer):
+            if is_submitted is None or isinstance(error, NoAnswer):
                 remedy = f"`spotmpi status {paths.id}` tells later whether Slurm has taken the job"
                 raise SpotmpiError(f"{str(error).removesuffix('; try again')}; {remedy}") from error
             self._end(paths, record.FAILED, str(error))
             raise
 
-    def _is_submitted(self, run: str) -> bool:
-        """Whether Slurm has a job of a run, though sbatch did not say so: one that nobody knows of would go on."""
+    def _is_submitted(self, run: str) -> bool | None:
+        """Whether Slurm has a job of a run, though sbatch did not say so; None where slurmctld does not tell."""
         with contextlib.suppress(SpotmpiError):
             job = self.job(run)
             return job is not None and not job.over
-        return False
+        return None
 
     def _require_over(self, paths: RunPaths) -> None:
         """Wait for the end of the job of a run that has ended, whose agents use the same files; RunInUse otherwise."""
@@ -214,7 +215,10 @@ class SlurmBackend:
         if job.over:
             self._end(paths, *self._end_of(paths, job))
             return reader.state(paths, writer_alive=True)
-        return replace(state, state=record.WAITING, reason=job.why()) if job.waits else state
+        if job.waits:
+            return replace(state, state=record.WAITING, reason=job.why())
+        was_suspended = (state.state, state.reason) == (record.WAITING, job.suspension)
+        return replace(state, state=reader.RUNNING, reason=None) if was_suspended else state
 
     def job(self, run: str) -> QueuedJob | None:
         """The newest job of a run, None where Slurm knows none."""
@@ -229,8 +233,8 @@ class SlurmBackend:
         state = reader.state(paths, writer_alive=True)
         if state.state in record.TERMINAL:
             return
-        limit = _recorded(paths)["queue_limit"]
-        if limit is not None and time.time() > _waits_since(paths) + limit:
+        limit = _recorded(paths)["queue_limit"] if job.state != queue.SUSPENDED else None
+        if limit is not None and time.time() > _waits_since(paths, job) + limit:
             self._cancel(job)
             self._end(paths, record.FAILED, f"limits.start ({limit:g}s) is over: {job.why()}")
         elif (state.state, state.reason) != (record.WAITING, job.why()):
@@ -415,7 +419,17 @@ def _recorded(paths: RunPaths) -> SlurmPlan:
     return cast("SlurmPlan", plan)
 
 
-def _waits_since(paths: RunPaths) -> float:
-    """The time of the last event before the run began to wait."""
-    times = [event["t"] for event in reader.lines(paths.events) if event.get("event") != record.WAITING]
-    return float(times[-1]) if times else time.time()
+def _waits_since(paths: RunPaths, job: QueuedJob) -> float:
+    """Since when the run is in the queue: its submission or the end of an attempt, as far as an agent recorded that.
+
+    Otherwise a follower found its *job* there, now or before.
+    """
+    since: float | None = None
+    for event in reader.lines(paths.events):
+        kind = event.get("event")
+        is_queued = kind == record.WAITING and since is None and str(event.get("reason")).startswith(job.queued)
+        if is_queued or kind in (record.SUBMITTED, record.INTERRUPTED, record.RESTARTED):
+            since = float(event["t"])
+        elif kind == record.STARTED:
+            since = None
+    return time.time() if since is None else since

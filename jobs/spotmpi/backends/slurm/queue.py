@@ -20,13 +20,15 @@ _WAITING = {
     "SPECIAL_EXIT",
     "SUSPENDED",
 }
-CANCELLED, COMPLETING = "CANCELLED", "COMPLETING"
-# Reasons of squeue(1), JOB REASON CODES.
+CANCELLED, COMPLETING, SUSPENDED = "CANCELLED", "COMPLETING", "SUSPENDED"
+# Reasons of squeue(1), JOB REASON CODES, and two that slurmctld puts in their place. JOB stands for the id.
 _REASONS = {
     "BeginTime": "Slurm lets a job that was requeued wait for about two minutes",
     "Dependency": "it depends on a job that has not ended",
     "JobHeldAdmin": "an administrator holds it",
     "JobHeldUser": "it is held; `scontrol release JOB` releases it",
+    "job requeued in held state": "it was requeued and is held; `scontrol release JOB` releases it",
+    "launch failed requeued held": "Slurm could not start it, and holds it; `scontrol release JOB` lets it try again",
     "Licenses": "it waits for a licence",
     "NodeDown": "a node that it needs is down",
     "None": "Slurm has not looked at it yet",
@@ -58,18 +60,30 @@ class QueuedJob(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether it has no nodes, and may get some."""
+        """Whether it has no nodes, and may get some, or may not use those that it has."""
         return self.state in _WAITING
+
+    @property
+    def queued(self) -> str:
+        """How `why` begins while it is in the queue."""
+        return f"job {self.id} waits in the queue of Slurm: "
+
+    @property
+    def suspension(self) -> str:
+        """Why it waits while it is suspended, and keeps its nodes."""
+        return f"job {self.id} is suspended; `scontrol resume {self.id}` lets it go on"
 
     def why(self) -> str:
         """Why it waits."""
+        if self.state == SUSPENDED:
+            return self.suspension
         if self.state == COMPLETING:
             return f"job {self.id} leaves its nodes; one that is down delays that until Slurm notices"
         reason = self.reason.partition(",")[0].strip("()")
-        text = _REASONS.get(reason) or self.reason
+        text = _REASONS.get(reason, self.reason).replace("JOB", str(self.id))
         if reason.startswith(_LIMITS):
             text = "a limit of its account, user or QOS is reached"
-        return f"job {self.id} waits in the queue of Slurm: {text} ({reason})"
+        return f"{self.queued}{text} ({reason})"
 
 
 def parse(listing: str) -> list[QueuedJob]:

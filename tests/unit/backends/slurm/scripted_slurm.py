@@ -14,6 +14,8 @@ REFUSAL = (
 )
 # Of slurmctld the job's name is read in the script; a lost answer is what sbatch says of a slurmctld that took it.
 LOST = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
+# Of squeue while there is no slurmctld.
+DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
 _SBATCH = """cat > "$DOUBLE/script"
 [ -e "$DOUBLE/refusal" ] && { cat "$DOUBLE/refusal" >&2; exit 1; }
 name=$(sed -n 's/^#SBATCH --job-name=//p' "$DOUBLE/script")
@@ -21,7 +23,8 @@ name=$(sed -n 's/^#SBATCH --job-name=//p' "$DOUBLE/script")
 [ -e "$DOUBLE/silent" ] && exec sleep 60
 echo 7"""
 _PROGRAMS = {
-    "squeue": 'cat "$DOUBLE/queue"; case " $* " in *" --me "*) ;; *) cat "$DOUBLE/queue of others" ;; esac',
+    "squeue": '[ -e "$DOUBLE/down" ] && { cat "$DOUBLE/down" >&2; exit 1; }\n'
+    'cat "$DOUBLE/queue"; case " $* " in *" --me "*) ;; *) cat "$DOUBLE/queue of others" ;; esac',
     "sbatch": _SBATCH,
     # Not Slurm's: the login node is this machine, with a home in a folder of its own.
     "ssh": 'while [ "$1" != -- ]; do shift; done; cd "$DOUBLE/home" && HOME=$PWD sh -c "$3"; exit $?',
@@ -63,6 +66,14 @@ class ScriptedSlurm:
     def lose_answers(self) -> None:
         """Let sbatch fail from now on though slurmctld has taken the job."""
         (self.folder / "lost").write_text(LOST)
+
+    def lose_controller(self) -> None:
+        """Let squeue find no slurmctld from now on."""
+        (self.folder / "down").write_text(DOWN)
+
+    def find_controller(self) -> None:
+        """Let squeue find slurmctld again."""
+        (self.folder / "down").unlink()
 
     def fall_silent(self) -> None:
         """Let sbatch never answer from now on."""

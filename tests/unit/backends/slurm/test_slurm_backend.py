@@ -85,6 +85,9 @@ def test_the_submitted_script_is_the_planned_one_with_the_variables_that_are_pas
         ("QOSMaxJobsPerUserLimit", "a limit of its account, user or QOS is reached (QOSMaxJobsPerUserLimit)"),
         ("AssocGrpGRES", "a limit of its account, user or QOS is reached (AssocGrpGRES)"),
         ("ReqNodeNotAvail, UnavailableNodes:n1", "nodes that it needs are down or reserved (ReqNodeNotAvail)"),
+        ("JobHeldUser", "it is held; `scontrol release 7` releases it (JobHeldUser)"),
+        ("job requeued in held state", "`scontrol release 7` releases it (job requeued in held state)"),
+        ("launch failed requeued held", "`scontrol release 7` lets it try again (launch failed requeued held)"),
         ("FrontEndDown", "FrontEndDown (FrontEndDown)"),
     ],
 )
@@ -123,6 +126,34 @@ def test_limits_start_ends_a_run_that_waits(backend: SlurmBackend, slurm: Script
     kind, reason = last_event(backend)
     assert kind == "failed" and reason.startswith("limits.start (10s) is over: job 7 waits")
     assert "scancel 7" in slurm.calls
+
+
+def test_a_wait_counts_from_its_begin_where_no_agent_could_record_the_end_of_an_attempt(
+    backend: SlurmBackend, slurm: ScriptedSlurm
+) -> None:
+    submit(backend, limits={"start": "10s"})
+    agents_record(backend, {"event": record.STARTED, "attempt": 1})  # long ago
+    slurm.show(RUN, "PENDING", "BeginTime")
+    assert last_event(backend)[0] == "waiting" and "scancel 7" not in slurm.calls
+
+    path = backend.runs_folder / RUN / "events.jsonl"
+    *before, waiting = path.read_text().splitlines()
+    path.write_text("\n".join([*before, json.dumps({**json.loads(waiting), "t": 1e9}), ""]))
+    assert last_event(backend)[0] == "failed" and "scancel 7" in slurm.calls
+
+
+def test_a_run_whose_job_is_suspended_keeps_its_nodes_and_runs_again_once_that_is_resumed(
+    backend: SlurmBackend, slurm: ScriptedSlurm
+) -> None:
+    submit(backend, limits={"start": "10s"})
+    agents_record(backend, {"event": record.INTERRUPTED}, {"event": record.STARTED, "attempt": 2})  # long ago
+    slurm.show(RUN, "SUSPENDED", nodes="n[0-1]")
+    assert last_event(backend) == ("waiting", "job 7 is suspended; `scontrol resume 7` lets it go on")
+    assert backend.state(RUN).state == "waiting"
+    slurm.clear()
+    slurm.show(RUN, "RUNNING", nodes="n[0-1]")
+    assert (backend.state(RUN).state, backend.state(RUN).reason) == ("running", None)
+    assert "scancel 7" not in slurm.calls
 
 
 @pytest.mark.parametrize(
@@ -258,6 +289,17 @@ def test_of_a_job_that_slurm_may_have_taken_no_end_is_recorded(backend: SlurmBac
     assert backend.state(RUN).state == "lost"
     slurm.show(RUN, "RUNNING", nodes="n0")
     assert not backend.state(RUN).over
+
+
+def test_of_a_job_that_slurmctld_took_before_it_was_lost_no_end_is_recorded(
+    backend: SlurmBackend, slurm: ScriptedSlurm
+) -> None:
+    slurm.lose_answers()
+    slurm.lose_controller()
+    with pytest.raises(SpotmpiError, match=r"timed out.*; `spotmpi status train-1` tells later whether"):
+        submit(backend)
+    slurm.find_controller()
+    assert (backend.state(RUN).state, last_event(backend)[0]) == ("waiting", "waiting")
 
 
 def test_a_job_of_another_user_with_the_name_of_a_run_is_not_taken_for_it(

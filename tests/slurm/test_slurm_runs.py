@@ -109,6 +109,24 @@ def test_a_run_whose_mpirun_exits_with_0_after_slurm_ended_its_daemons_has_not_s
     assert parameters(events) == parameters(finished)
 
 
+@pytest.mark.nightly("slurmctld needs 10 s to come back; its double is asked by day")
+def test_an_attempt_that_begins_while_slurmctld_is_down_waits_for_it(
+    harness: BackendHarness, slurm: Slurm, finished: list[Event]
+) -> None:
+    """Without it srun starts no daemon of mpirun, at once: three attempts failed within seconds, which is all."""
+    run = harness.submit(DIGITS)
+    harness.wait_for_iteration(run, 10)
+    recorded = Path(harness.backend.state(run).folder) / record.EVENTS
+    with slurm.without_controller():
+        for pid in [pid for pid, text in processes.of_run(run).items() if "digits" in text]:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: "slurmctld does not answer" in recorded.read_text())
+    events = harness.events(run)
+
+    assert without_waits(events) == ["submitted", "started", "restarted", "started", "succeeded"], events[-1]
+    assert parameters(events) == parameters(finished)
+
+
 def test_a_job_that_is_preempted_writes_a_checkpoint_first(harness: BackendHarness, slurm: Slurm) -> None:
     job = fake_job(iterations=120, pause=0.05, every=10_000, nodes=2, launcher="none")
     run = harness.submit(job)

@@ -149,6 +149,15 @@ class Slurm:
         self._nodes[name].kill()
         self._remove_interface(name)
 
+    @contextmanager
+    def without_controller(self) -> Iterator[None]:
+        """Have no slurmctld during the block, which has saved its state; nodes and their jobs go on."""
+        self._controller.stop()
+        try:
+            yield
+        finally:
+            self._controller.start()
+
     def command(self, *arguments: object) -> str:
         """What one of Slurm's commands printed; TestbedError where it failed."""
         return run_command(arguments, {**os.environ, **self.environment}, limit=60.0)

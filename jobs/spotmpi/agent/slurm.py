@@ -15,7 +15,7 @@ import subprocess
 import sys
 from typing import Mapping, NamedTuple
 
-from . import __main__, hardware, protocol, record
+from . import __main__, hardware, launchers, protocol, record
 from .attempt_history import avoided_machines
 from .clock import CLOCK, Clock
 from .connection import Identity
@@ -33,9 +33,13 @@ UNSTARTED = "unstarted"  # exists until node 0 has started an attempt
 EXIT_CODE = "exit-code"  # exists once the run is over
 STARTS = "starts"  # has a byte for each start of the agents since the run was submitted
 OUTPUT = "job.log"
+PING = ["scontrol", "ping"]  # succeeds where slurmctld answers
 PACKAGE = "package"  # the folder with the agent's code
 ENV_RESTART_COUNT = "SPOTMPI_RESTART_COUNT"  # how often the agents were started before
 NOTICE_INTERVAL = 1.0  # seconds between looks for the notice, on a file system that is shared
+ANSWER_LIMIT = 2.0  # seconds in which slurmctld answers
+# Seconds between questions to one that does not. One that has just started answers, and refuses steps for some more.
+ASK_INTERVAL = 5.0
 # Ports below those that Linux gives to clients, as many for each job: several jobs may share a node.
 _FIRST_PORT, _PORTS, _JOBS = 20000, 4, 3000
 # What describes the task of an agent would mislead the ranks that it starts, which are not tasks of Slurm's.
@@ -61,6 +65,24 @@ class JobNotice(PreemptionNotice):
         if self._announced:
             return "Slurm is about to end the job, at its time limit or for another one"
         return super().reason
+
+
+class Controller:
+    """slurmctld, without which srun starts no daemon of mpirun: an attempt then would fail for that alone."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._next_question = clock.uptime()
+        self._was_away = False
+
+    def missing(self) -> str | None:
+        """What to wait for, or None; it is asked before each attempt, and again while it does not answer."""
+        if self._clock.uptime() >= self._next_question:
+            was_away, self._was_away = self._was_away, not _answers(PING)
+            if not (was_away or self._was_away):
+                return None
+            self._next_question = self._clock.uptime() + ASK_INTERVAL
+        return "slurmctld does not answer or has just come back, and srun starts no ranks without it"
 
 
 def mounts(folder: str, environ: Mapping[str, str]) -> Mounts:
@@ -132,8 +154,10 @@ def main(folder: str) -> int:
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(own, UNSTARTED))
     _make_private(context.mounts.work)
+    starts_by_srun = launchers.is_mpi(context.plan["launcher"]) and len(hosts) > 1
+    transport = Tcp(used.agents, Controller(CLOCK).missing if starts_by_srun else None)
     try:
-        code = __main__.run_member(context, Tcp(used.agents), notice, used.copies)
+        code = __main__.run_member(context, transport, notice, used.copies)
     finally:
         shutil.rmtree(context.mounts.work, ignore_errors=True)
         shutil.rmtree(memory_folder(context.plan["run"]), ignore_errors=True)
@@ -189,6 +213,16 @@ def _cgroup(job: str) -> str:
     """The control group of a *job*; an empty path where this node keeps jobs in none."""
     folders = hardware.own_cgroup().split("/")
     return "/".join(folders[: folders.index(job) + 1]) if job in folders else ""
+
+
+def _answers(command: list[str]) -> bool:
+    """Whether a command that asks slurmctld succeeds in time."""
+    nowhere = subprocess.DEVNULL
+    try:
+        done = subprocess.run(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, timeout=ANSWER_LIMIT)
+        return done.returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def _output(command: list[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from . import hardware, launchers, network, node, peers, processes, protocol, ssh
@@ -30,12 +31,16 @@ if TYPE_CHECKING:  # few runs need it
 
 
 class Tcp:
-    """The transport of such agents, on *port* of node 0; JobSet or Slurm start all anew where a node is lost."""
+    """The transport of such agents, on *port* of node 0; JobSet or Slurm start all anew where a node is lost.
+
+    *missing* says what the cluster lacks for a start of ranks, or None.
+    """
 
     supervised = True
 
-    def __init__(self, port: int = peers.PORT) -> None:
+    def __init__(self, port: int = peers.PORT, missing: Callable[[], str | None] | None = None) -> None:
         self._port = port
+        self._missing = missing or (lambda: None)
         self.exchange: Exchange | None = None  # of checkpoints in memory
         self._starts: StartServer | None = None
         self._members: peers.Coordinator | None = None
@@ -157,9 +162,12 @@ class Tcp:
                 staging,
                 context.clock,
                 not context.slurm and launchers.needs_names(launcher, len(context.hosts), context.plan["mpi"]["args"]),
-                None if self.exchange is None else self.exchange.missing,
+                self._missing_here,
             )
         return self._readiness
+
+    def _missing_here(self) -> str | None:
+        return (None if self.exchange is None else self.exchange.missing()) or self._missing()
 
     def oom_nodes(self, context: AgentContext) -> list[int]:
         """Those by the control group of this pod, and those that have reported it."""

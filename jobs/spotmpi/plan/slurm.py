@@ -82,16 +82,21 @@ def own_folder(target: SlurmTarget) -> str:
 def script(spec: JobSpec, run: str, target: SlurmTarget) -> str:
     """The batch script, with sbatch's options: it starts agents until node 0 has written the exit code of the run.
 
+    Where they cannot start, they are started once more when slurmctld answers: srun gives up without it. A job that was
+    put back into the queue as its run ended has nothing to do.
+
     A notice for the batch script alone (``B:``) lets agents write a checkpoint first: a signal to all of the job's
     processes would end the ranks.
     """
+    ping, pause = f"{shlex.join(agent.PING)} > /dev/null 2>&1", agent.ASK_INTERVAL
     lines = ["#!/bin/sh", *(f"#SBATCH {_directive(option)}" for option in _options(spec, run, target))]
     lines += [f"cd {shlex.quote(own_folder(target))} || exit 1", *spec.slurm.setup]
     lines += [
         f'export {ENV_IMAGE_PATH}="$PYTHONPATH" PYTHONPATH="$PWD/{agent.PACKAGE}"',
         f"trap ': > {agent.NOTICE}' USR1",
         "trap 'exit 143' TERM",
-        "while :; do",
+        "again=",
+        f"while ! [ -e {agent.EXIT_CODE} ]; do",
         f"  rm -f {agent.NOTICE}",
         f"  : > {agent.UNSTARTED}",
         f"  export {agent.ENV_RESTART_COUNT}=$(($(wc -c < {agent.STARTS})))",
@@ -99,9 +104,12 @@ def script(spec: JobSpec, run: str, target: SlurmTarget) -> str:
         f"  {shlex.join(_srun(target))} &",
         "  agents=$!",
         "  while kill -0 $agents 2> /dev/null; do wait $agents; done",
-        f'  [ -e {agent.EXIT_CODE} ] && exit "$(cat {agent.EXIT_CODE})"',
-        f"  [ -e {agent.UNSTARTED} ] && exit 1",
+        f"  [ -e {agent.UNSTARTED} ] || {{ again=; continue; }}",
+        '  [ "$again" ] && exit 1',
+        "  again=1",
+        f"  {ping} || {{ until {ping}; do sleep {pause:g}; done; sleep {pause:g}; }}",
         "done",
+        f'exit "$(cat {agent.EXIT_CODE})"',
     ]
     return "\n".join([*lines, ""])
 

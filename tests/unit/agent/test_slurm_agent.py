@@ -170,6 +170,28 @@ def test_a_job_that_is_about_to_end_is_requeued(tmp_path: Path) -> None:
     assert node.requeued and node.outcome["cause"] == INTERRUPTION
 
 
+def test_an_attempt_whose_ranks_srun_starts_waits_for_slurmctld(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """scontrol(1): `ping` fails where no slurmctld answers, and srun gives up without it."""
+    clock, scontrol = SetClock(), tmp_path / "scontrol"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    controller = slurm.Controller(clock)
+    for answer, pause, missing in (
+        ("exit 0", 0.0, False),
+        ("exit 1", 0.0, True),
+        ("exit 0", 4.9, True),
+        ("exit 0", 0.1, True),  # refuses steps for some seconds after its start
+        ("exit 0", 5.0, False),
+        ("sleep 9", 0.0, True),
+    ):
+        scontrol.write_text(f'#!/bin/sh\n[ "$1" = ping ] && {answer}\n')
+        scontrol.chmod(0o755)
+        monkeypatch.setattr(slurm, "ANSWER_LIMIT", 0.2 if "sleep" in answer else 20.0)
+        clock.sleep(pause)
+        assert ("slurmctld does not answer" in str(controller.missing())) == missing, (answer, pause)
+
+
 def test_a_folder_of_another_user_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "work").symlink_to("/")
     with pytest.raises(PermissionError, match="belongs to another user"):

@@ -65,7 +65,7 @@ def test_the_shell_takes_any_folder(folder: str, tmp_path: Path) -> None:
     own = Path(own_folder(replace(BY_SSH, folder=folder)))
     own.mkdir(parents=True)
     (own / agent.STARTS).touch()
-    double = '#!/bin/sh\necho 0 > exit-code\nfor last; do :; done\nprintf %s "$last" > seen\n'
+    double = '#!/bin/sh\nrm unstarted\necho 0 > exit-code\nfor last; do :; done\nprintf %s "$last" > seen\n'
     (tmp_path / "srun").write_text(double)
     (tmp_path / "srun").chmod(0o755)
 
@@ -99,7 +99,10 @@ def test_the_users_options_come_last_and_override_ours() -> None:
 
 
 class Batch:
-    """A batch script with doubles of srun and its agents: each start does what the test says, then ends."""
+    """A batch script with doubles of srun and its agents: each start does what the test says, then ends.
+
+    scontrol, which asks slurmctld, fails once for each byte of the file `down`.
+    """
 
     def __init__(self, folder: Path, *starts: str) -> None:
         self.own = folder / agent.FOLDER
@@ -107,8 +110,12 @@ class Batch:
         (self.own / agent.STARTS).touch()
         lines = "".join(f"  {number}) {what};;\n" for number, what in enumerate(starts))
         srun = f'#!/bin/sh\necho "$SPOTMPI_RESTART_COUNT" >> log\ncase $SPOTMPI_RESTART_COUNT in\n{lines}esac\n'
-        (folder / "srun").write_text(srun)
-        (folder / "srun").chmod(0o755)
+        scontrol = '#!/bin/sh\necho ping >> log\n[ "$(wc -c < down)" = 0 ] && exit\nsed -i "s/.//" down; exit 1\n'
+        sleep = '#!/bin/sh\n[ "$1" = 5 ] || exec /bin/sleep "$@"\n'  # of 5 s nobody waits here
+        for name, program in {"srun": srun, "scontrol": scontrol, "sleep": sleep}.items():
+            (folder / name).write_text(program)
+            (folder / name).chmod(0o755)
+        (self.own / "down").touch()
         self.folder = folder
 
     def run(self) -> int:
@@ -121,7 +128,12 @@ class Batch:
 
     @property
     def restart_counts(self) -> list[int]:
-        return [int(line) for line in (self.own / "log").read_text().split()]
+        return [int(line) for line in self.log if line.isdecimal()]
+
+    @property
+    def log(self) -> list[str]:
+        """The restart count of each start, and each question to slurmctld."""
+        return (self.own / "log").read_text().split()
 
 
 def test_the_script_starts_agents_until_node_0_says_how_the_run_ended(tmp_path: Path) -> None:
@@ -131,16 +143,29 @@ def test_the_script_starts_agents_until_node_0_says_how_the_run_ended(tmp_path: 
 
 
 def test_a_job_that_was_requeued_goes_on_counting(tmp_path: Path) -> None:
-    batch = Batch(tmp_path, "exit 9", "rm unstarted; kill -TERM $PPID", "echo 0 > exit-code")
+    batch = Batch(tmp_path, "exit 9", "rm unstarted; kill -TERM $PPID", "rm unstarted; echo 0 > exit-code")
     (batch.own / agent.STARTS).write_text(".")
     assert batch.run() == 143
     assert batch.run() == 0
     assert batch.restart_counts == [1, 2]
 
 
-def test_agents_that_cannot_start_are_not_tried_again(tmp_path: Path) -> None:
-    batch = Batch(tmp_path, "exit 127")
+def test_agents_that_cannot_start_twice_in_a_row_end_the_job(tmp_path: Path) -> None:
+    batch = Batch(tmp_path, "exit 127", "rm unstarted; exit 75", "exit 127", "exit 127")
     assert batch.run() == 1
+    assert batch.restart_counts == [0, 1, 2, 3]
+
+
+def test_agents_that_srun_could_not_start_without_slurmctld_are_started_once_it_answers(tmp_path: Path) -> None:
+    batch = Batch(tmp_path, "rm unstarted; exit 137", "exit 1", "rm unstarted; echo 0 > exit-code")
+    (batch.own / "down").write_text("..")
+    assert batch.run() == 0
+    assert batch.log == ["0", "1", "ping", "ping", "ping", "2"]
+
+
+def test_a_job_that_is_requeued_after_the_end_of_its_run_starts_no_agents(tmp_path: Path) -> None:
+    batch = Batch(tmp_path, "rm unstarted; echo 1 > exit-code")
+    assert (batch.run(), batch.run()) == (1, 1)
     assert batch.restart_counts == [0]
 
 

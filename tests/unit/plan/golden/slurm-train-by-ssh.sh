@@ -14,7 +14,8 @@ module load cuda/12.4
 export SPOTMPI_IMAGE_PYTHONPATH="$PYTHONPATH" PYTHONPATH="$PWD/package"
 trap ': > notice' USR1
 trap 'exit 143' TERM
-while :; do
+again=
+while ! [ -e exit-code ]; do
   rm -f notice
   : > unstarted
   export SPOTMPI_RESTART_COUNT=$(($(wc -c < starts)))
@@ -22,6 +23,9 @@ while :; do
   srun --overlap --mpi=none --kill-on-bad-exit=0 --wait=30 --output=/dev/null --error=job.log --open-mode=append python3 -S -u -m spotmpi.agent.slurm /home/me/spotmpi/runs/train-1 &
   agents=$!
   while kill -0 $agents 2> /dev/null; do wait $agents; done
-  [ -e exit-code ] && exit "$(cat exit-code)"
-  [ -e unstarted ] && exit 1
+  [ -e unstarted ] || { again=; continue; }
+  [ "$again" ] && exit 1
+  again=1
+  scontrol ping > /dev/null 2>&1 || { until scontrol ping > /dev/null 2>&1; do sleep 5; done; sleep 5; }
 done
+exit "$(cat exit-code)"

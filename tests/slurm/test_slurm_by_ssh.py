@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi.agent import record
 from spotmpi.agent.plan import COORDINATOR
 from spotmpi.backends.slurm.backend import SlurmBackend
 from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.core.events import Event
 from tests.command_line import spotmpi_process
 from tests.contract.conftest import BackendHarness
 from tests.contract.event_values import command, iterations, kinds, texts
@@ -32,7 +34,11 @@ def home(slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     with login_node(tmp_path / "login", home, slurm.environment) as programs:
         monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
         yield home
-        subprocess.run(["ssh", "-o", f"ControlPath=/tmp/spotmpi-{os.getpid()}/ssh-%C", "-O", "exit", HOST], check=False)
+        end_connection()
+
+
+def end_connection() -> None:
+    subprocess.run(["ssh", "-o", f"ControlPath=/tmp/spotmpi-{os.getpid()}/ssh-%C", "-O", "exit", HOST], check=False)
 
 
 @pytest.fixture
@@ -63,6 +69,25 @@ def test_a_run_by_ssh_is_followed_stopped_resumed_and_pulled(
     assert json.loads((folder / "checkpoints" / "fake.json").read_text()) == stopped.iteration
     assert (home / "spotmpi" / "runs" / run / "slurm" / "key.pem").stat().st_mode & 0o777 == 0o600
     assert not list(copy.rglob("key.pem"))
+
+
+@pytest.mark.nightly("a double of ssh finds no login node by day")
+def test_a_follower_goes_on_after_the_login_node_was_away(remote: BackendHarness, tmp_path: Path) -> None:
+    ssh = tmp_path / "login" / "bin" / "ssh"
+    program = ssh.read_text()
+    run = remote.submit(fake_job(iterations=150, pause=0.05, every=50))
+    events: list[Event] = []
+    for event in remote.backend.events(run, follow=True):
+        events.append(event)
+        if event.kind == record.METRIC and event.values.get("iteration") == 5:
+            end_connection()
+            ssh.write_text("#!/bin/sh\necho Connection refused >&2\nexit 255\n")
+        elif event.kind == record.WAITING and "Connection refused" in str(event.reason):
+            ssh.write_text(program)
+
+    assert kinds(events)[-1] == "succeeded", events[-1]
+    assert iterations(events) == list(range(1, 151))
+    assert sum("Connection refused" in str(event.reason) for event in events) == 1
 
 
 @pytest.mark.nightly("the script that passes them on is compared with the plan by day")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,12 +27,16 @@ Read = Callable[[int, str], Event | None]  # the event of a line, from its numbe
 
 
 def folder_events(
-    paths: RunPaths, follow: bool, alive: Callable[[], bool], sleep: Sleep = time.sleep
+    paths: RunPaths,
+    follow: bool,
+    alive: Callable[[], bool],
+    sleep: Sleep = time.sleep,
+    own: Callable[[], Iterable[Event]] = tuple,
 ) -> Iterator[Event]:
     """All events of the run in order of time; with *follow*, future ones too, until it ends.
 
-    A run whose agent died without recording an end gives a last ``lost`` event. Memory does not grow
-    with the length of the logs. Partial lines, which a crash leaves, are skipped.
+    Events of this follower alone come from *own*. A run whose agent died without recording an end gives a last ``lost``
+    event. Memory does not grow with the length of the logs. Partial lines, which a crash leaves, are skipped.
 
     Raises:
         OSError: the disk fails; with *follow* for a minute.
@@ -42,6 +46,7 @@ def folder_events(
     failing = 0.0  # seconds for which the disk has failed
     while True:
         was_alive = alive()
+        yield from own()
         count = 0
         for event in merged.read():
             count += 1

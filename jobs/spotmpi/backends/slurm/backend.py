@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 LOOK_INTERVAL = 5.0  # seconds between looks at the queue of one follower: slurmctld serves all users
 SYNC_INTERVAL = 1.0  # seconds between copies of the record over ssh
+RETRY_INTERVAL = 5.0  # seconds between them while the login node does not answer
+SILENCE_LIMIT = 600.0  # seconds for which a follower waits for its answer
 KILL_LIMIT = 5.0  # seconds in which agents end a run that is to end now; then Slurm does
 END_LIMIT = 60.0  # seconds in which the job of a run that has ended ends as well
 _REMOTE_RUNS = "spotmpi/runs"  # in the home of the login node
@@ -56,6 +58,7 @@ class SlurmBackend:
         self.runs_folder = runs_folder
         self.look_interval = look
         self.end_limit = END_LIMIT
+        self.silence_limit = SILENCE_LIMIT
         self._login = Login(host)
         self._partition = partition
         self._python = "python3" if host else sys.executable
@@ -178,9 +181,9 @@ class SlurmBackend:
     def events(self, run: str, follow: bool) -> Iterator[Event]:
         """The events in the run folder; a follower adds why the job waits, and its end where no agent could."""
         paths, _ = self._find(run)
-        on_event = _Watch(self, paths)
-        on_event.alive()  # which may add to the record, before it is read
-        return Stream(folder_events(paths, follow, on_event.alive))
+        watch = _Watch(self, paths, self.silence_limit if follow else 0.0)
+        watch.alive()  # which may add to the record, before it is read
+        return Stream(folder_events(paths, follow, watch.alive, own=watch.take))
 
     def state(self, run: str) -> RunState:
         """The state that the record and the queue give."""
@@ -363,23 +366,51 @@ class SlurmBackend:
 
 
 class _Watch:
-    """Looks at the queue for a follower of a run, not more often than the cluster can bear."""
+    """Looks at the queue for a follower of a run, not more often than the cluster can bear.
 
-    def __init__(self, backend: SlurmBackend, paths: RunPaths) -> None:
+    It waits for a login node that does not answer for *patience* seconds.
+    """
+
+    def __init__(self, backend: SlurmBackend, paths: RunPaths, patience: float) -> None:
         self._backend = backend
         self._paths = paths
+        self._patience = patience
         self._alive = True
         self._next_look = self._next_copy = 0.0
+        self._silent_since: float | None = None
+        self._events: list[Event] = []
 
     def alive(self) -> bool:
         """Whether an agent or a follower may add to the record."""
-        if time.monotonic() >= self._next_copy:
-            self._backend._find(self._paths.id)[1].refresh()
-            self._next_copy = time.monotonic() + SYNC_INTERVAL
-        if time.monotonic() >= self._next_look:
-            self._alive = self._look()
-            self._next_look = time.monotonic() + self._backend.look_interval
+        try:
+            if time.monotonic() >= self._next_copy:
+                self._backend._find(self._paths.id)[1].refresh()
+                self._next_copy = time.monotonic() + SYNC_INTERVAL
+                self._silent_since = None
+            if self._silent_since is None and time.monotonic() >= self._next_look:
+                self._alive = self._look()
+                self._next_look = time.monotonic() + self._backend.look_interval
+        except NoAnswer as error:
+            self._wait_for_answer(error)
         return self._alive
+
+    def take(self) -> list[Event]:
+        """The events of this follower since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def _wait_for_answer(self, error: NoAnswer) -> None:
+        """Say that the login node does not answer, once; NoAnswer after too long."""
+        now = time.monotonic()
+        text = str(error).removesuffix("; try again")
+        if self._silent_since is None:
+            self._silent_since = now
+            reason = f"{text}; the run goes on there, and this follows it again within {self._patience:g}s"
+            self._events.append(Event(time.time(), record.WAITING, values={"reason": reason}))
+        if now >= self._silent_since + self._patience:
+            remedy = f"the run goes on there, and `spotmpi logs -f {self._paths.id}` follows it"
+            raise NoAnswer(f"{text}; {remedy}") from error
+        self._next_copy = now + RETRY_INTERVAL
 
     def _look(self) -> bool:
         try:

@@ -16,8 +16,11 @@ from spotmpi.core.errors import SpotmpiError
 _LIMIT = 120.0  # seconds in which a command reads and prints nothing; slurmctld of a busy cluster answers slowly
 _LOOK = 1.0  # seconds between looks at that
 _LOST = 255  # the exit code of ssh where it has no connection
-# One connection serves all commands of a minute.
-_SSH = ("-o", "BatchMode=yes", "-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", "ControlPath={}/ssh-%C")
+# One connection serves all commands of a minute. One that is dead, as after a laptop's sleep, ends within half of that.
+_SSH = (
+    *("-o", "BatchMode=yes", "-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", "ControlPath={}/ssh-%C"),
+    *("-o", "ConnectTimeout=30", "-o", "ServerAliveInterval=10"),
+)
 
 
 class NoAnswer(SpotmpiError):

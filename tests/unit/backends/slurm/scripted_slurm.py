@@ -27,7 +27,8 @@ _PROGRAMS = {
     'cat "$DOUBLE/queue"; case " $* " in *" --me "*) ;; *) cat "$DOUBLE/queue of others" ;; esac',
     "sbatch": _SBATCH,
     # Not Slurm's: the login node is this machine, with a home in a folder of its own.
-    "ssh": 'while [ "$1" != -- ]; do shift; done; cd "$DOUBLE/home" && HOME=$PWD sh -c "$3"; exit $?',
+    "ssh": '[ -s "$DOUBLE/cut" ] && { sed -i s/.// "$DOUBLE/cut"; echo "Connection refused" >&2; exit 255; }\n'
+    'while [ "$1" != -- ]; do shift; done; cd "$DOUBLE/home" && HOME=$PWD sh -c "$3"; exit $?',
     "scancel": ":",
     "scontrol": '[ "$1" = show ] && printf "n0\\nn1\\n"',
     "srun": '[ ! -e "$DOUBLE/step" ] || cat "$DOUBLE/step"',
@@ -74,6 +75,10 @@ class ScriptedSlurm:
     def find_controller(self) -> None:
         """Let squeue find slurmctld again."""
         (self.folder / "down").unlink()
+
+    def refuse_connections(self, count: int) -> None:
+        """Let so many calls of ssh find no login node."""
+        (self.folder / "cut").write_text("." * count)
 
     def fall_silent(self) -> None:
         """Let sbatch never answer from now on."""

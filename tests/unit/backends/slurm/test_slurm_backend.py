@@ -339,6 +339,36 @@ def test_a_lost_connection_is_no_end_of_a_run(
     assert [event["event"] for event in reader.lines(tmp_path / "copies" / RUN / "events.jsonl")] == ["submitted"]
 
 
+def test_a_follower_waits_for_a_login_node_that_does_not_answer_and_says_so_once(
+    slurm: ScriptedSlurm, remote: tuple[SlurmBackend, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, there = remote
+    monkeypatch.setattr("spotmpi.backends.slurm.backend.RETRY_INTERVAL", 0.0)
+    with (there / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"t": 1e10, "event": "succeeded"}) + "\n")
+    slurm.refuse_connections(3)
+    events = list(backend.events(RUN, True))
+    assert [event.kind for event in events] == ["waiting", "submitted", "succeeded"]
+    assert events[0].reason == (
+        "cannot read the record of the run: Connection refused; the run goes on there, "
+        "and this follows it again within 600s"
+    )
+
+
+def test_a_follower_gives_a_login_node_up_with_the_command_that_follows_the_run_later(
+    slurm: ScriptedSlurm, remote: tuple[SlurmBackend, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, _ = remote
+    monkeypatch.setattr("spotmpi.backends.slurm.backend.RETRY_INTERVAL", 0.0)
+    backend.silence_limit = 0.2
+    slurm.refuse_connections(10_000)
+    with pytest.raises(NoAnswer, match=r"refused; the run goes on there, and `spotmpi logs -f train-1` follows it$"):
+        list(backend.events(RUN, True))
+    slurm.refuse_connections(1)
+    with pytest.raises(NoAnswer, match="Connection refused"):
+        backend.events(RUN, False)
+
+
 def test_a_pull_leaves_what_this_machine_knows_better(remote: tuple[SlurmBackend, Path]) -> None:
     backend, there = remote
     copy = backend.runs_folder / RUN

@@ -60,7 +60,7 @@ READS = {
     "jobs/spotmpi/backends/kubernetes/backend.py": (2, DEADLINE),
     "jobs/spotmpi/backends/local/backend.py": (1, SHOWN),
     "jobs/spotmpi/backends/local/machine.py": (1, DEADLINE),
-    "jobs/spotmpi/backends/slurm/backend.py": (6, f"{SHOWN}; {OF_SLURM}"),
+    "jobs/spotmpi/backends/slurm/backend.py": (5, f"{SHOWN}; {OF_SLURM}"),
     "jobs/spotmpi/checkpoint/store.py": (2, f"{NAMED}; {SHOWN}"),
     "jobs/spotmpi/cli/cost.py": (1, OF_AWS),
     "jobs/spotmpi/cli/entries.py": (1, SHOWN),

@@ -128,7 +128,7 @@ class SlurmBackend:
             if is_submitted is None or isinstance(error, NoAnswer):
                 remedy = f"`spotmpi status {paths.id}` tells later whether Slurm has taken the job"
                 raise SpotmpiError(f"{str(error).removesuffix('; try again')}; {remedy}") from error
-            self._end(paths, record.FAILED, str(error))
+            self._record(paths, record.FAILED, str(error))
             raise
 
     def _is_submitted(self, run: str) -> bool | None:
@@ -216,7 +216,7 @@ class SlurmBackend:
         if job is None:
             return replace(state, state=record.LOST, reason=reader.lost_reason(paths))
         if job.over:
-            self._end(paths, *self._end_of(paths, job))
+            self._record(paths, *self._end_of(paths, job))
             return reader.state(paths, writer_alive=True)
         if job.waits:
             return replace(state, state=record.WAITING, reason=job.why())
@@ -232,17 +232,14 @@ class SlurmBackend:
 
         Queues are hours long at many sites, so the default of that limit counts only from the start of the job.
         """
-        _, files = self._find(paths.id)
-        state = reader.state(paths, writer_alive=True)
-        if state.state in record.TERMINAL:
+        if reader.state(paths, writer_alive=True).state in record.TERMINAL:
             return
         limit = _recorded(paths)["queue_limit"] if job.state != queue.SUSPENDED else None
         if limit is not None and time.time() > _waits_since(paths, job) + limit:
             self._cancel(job)
-            self._end(paths, record.FAILED, f"limits.start ({limit:g}s) is over: {job.why()}")
-        elif (state.state, state.reason) != (record.WAITING, job.why()):
-            files.append(paths.events.name, {"t": time.time(), "event": record.WAITING, "reason": job.why()})
-            files.refresh()
+            self._record(paths, record.FAILED, f"limits.start ({limit:g}s) is over: {job.why()}")
+        else:
+            self._record(paths, record.WAITING, job.why())
 
     def stop(self, run: str, reason: str, now: bool) -> None:
         """Ask node 0's agent by a file in the run folder; without one, or where it does not answer, cancel the job."""
@@ -334,10 +331,20 @@ class SlurmBackend:
         reason = f"its job {job.id} ended as {job.state} ({job.reason}), and no agent recorded why"
         return record.FAILED, f"{reason}; last output: {last}" if last else reason
 
-    def _end(self, paths: RunPaths, kind: str, reason: str) -> None:
-        """Record the end of a run that no agent records."""
+    def _record(self, paths: RunPaths, kind: str, reason: str) -> None:
+        """Record what no agent does, unless the run has ended or the record says so: others may follow it as well."""
+
+        def is_recorded() -> bool:
+            state = reader.state(paths, writer_alive=True)
+            return state.state in record.TERMINAL or (state.state, state.reason) == (kind, reason)
+
+        if is_recorded():
+            return
         _, files = self._find(paths.id)
-        files.append(paths.events.name, {"t": time.time(), "event": kind, "reason": reason})
+        files.refresh()
+        with reader.lock(paths):
+            if not is_recorded():
+                files.append(paths.events.name, {"t": time.time(), "event": kind, "reason": reason})
         files.refresh()
 
     def _target(self, spec: JobSpec, run: str) -> SlurmTarget:

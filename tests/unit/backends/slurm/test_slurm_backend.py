@@ -22,6 +22,7 @@ from spotmpi.backends.slurm.login import Login, NoAnswer
 from spotmpi.backends.slurm.queue import QueuedJob, parse
 from spotmpi.backends.targets import Target
 from spotmpi.core.errors import InputError, RunInUse, SpotmpiError
+from spotmpi.core.names import RunPaths
 from spotmpi.runs import reader
 from spotmpi.spec.source import from_values
 from spotmpi.spec.validate import validate
@@ -178,6 +179,21 @@ def test_the_end_of_a_job_that_no_agent_recorded_is_recorded_by_who_looks(
     assert backend.state(RUN).state == kind and words in str(backend.state(RUN).reason)
     slurm.clear()
     assert [event.kind for event in backend.events(RUN, True)] == ["submitted", kind]
+
+
+def test_of_two_followers_that_find_the_end_of_a_job_one_records_it(
+    backend: SlurmBackend, slurm: ScriptedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(backend)
+    slurm.show(RUN, "CANCELLED")
+    other, end_of = SlurmBackend(backend.runs_folder), backend._end_of
+
+    def end_after_the_other(paths: RunPaths, job: QueuedJob) -> tuple[str, str]:
+        assert other.state(RUN).over
+        return end_of(paths, job)
+
+    monkeypatch.setattr(backend, "_end_of", end_after_the_other)
+    assert [event.kind for event in backend.events(RUN, True)] == ["submitted", "stopped"]
 
 
 def test_a_run_whose_job_slurm_has_forgotten_is_lost(backend: SlurmBackend) -> None:

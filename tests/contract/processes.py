@@ -17,6 +17,11 @@ def of_run(run: str) -> dict[int, str]:
     return {pid: command for pid, command, variables in _processes() if mark in variables.split(b"\0")}
 
 
+def with_text(text: str) -> dict[int, str]:
+    """The command line of every process in which this text is, by process id."""
+    return {pid: command for pid, command, _ in _processes() if text in command}
+
+
 def agents(folder: Path) -> list[int]:
     """The process ids of a run folder's agent: the guard, then the guarded process."""
     pids = [pid for pid, command, _ in _processes() if command.endswith(f"spotmpi.agent {folder}")]

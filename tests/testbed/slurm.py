@@ -157,6 +157,7 @@ class Slurm:
             yield
         finally:
             self._controller.start()
+            self._controller.wait_until_ready(self._controller_problem, START_LIMIT)
 
     def command(self, *arguments: object) -> str:
         """What one of Slurm's commands printed; TestbedError where it failed."""
@@ -196,6 +197,13 @@ class Slurm:
     def _munge_problem(self) -> str:
         socket_file = self.folder / "munge" / "socket"
         return "" if socket_file.exists() else f"no {socket_file}"
+
+    def _controller_problem(self) -> str:
+        try:
+            self.command("scontrol", "ping")
+        except TestbedError as error:
+            return str(error)
+        return ""
 
     def _problem(self) -> str:
         try:

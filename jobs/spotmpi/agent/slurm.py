@@ -11,6 +11,9 @@ import contextlib
 import os
 import re
 import shutil
+import signal
+import socket
+import struct
 import subprocess
 import sys
 from typing import Mapping, NamedTuple
@@ -40,6 +43,7 @@ NOTICE_INTERVAL = 1.0  # seconds between looks for the notice, on a file system 
 ANSWER_LIMIT = 2.0  # seconds in which slurmctld answers
 # Seconds between questions to one that does not. One that has just started answers, and refuses steps for some more.
 ASK_INTERVAL = 5.0
+EARLIER_LIMIT = 90.0  # seconds in which an earlier agent ends by itself, and after which it is killed
 # Ports below those that Linux gives to clients, as many for each job: several jobs may share a node.
 _FIRST_PORT, _PORTS, _JOBS = 20000, 4, 3000
 # What describes the task of an agent would mislead the ranks that it starts, which are not tasks of Slurm's.
@@ -149,6 +153,7 @@ def main(folder: str) -> int:
     for name in [name for name in os.environ if name.startswith("SLURM") and not name.startswith(_OF_JOB)]:
         del os.environ[name]
     own, used = os.path.join(folder, FOLDER), ports(int(job))
+    presence = announce_presence(context.plan["run"], CLOCK)
     notice = JobNotice(os.path.join(own, NOTICE), CLOCK)
     if context.is_coordinator:
         with contextlib.suppress(FileNotFoundError):
@@ -161,6 +166,7 @@ def main(folder: str) -> int:
     finally:
         shutil.rmtree(context.mounts.work, ignore_errors=True)
         shutil.rmtree(memory_folder(context.plan["run"]), ignore_errors=True)
+        presence.close()
     if context.is_coordinator:
         if code not in (protocol.FAILED, protocol.INTERRUPTED):
             write_atomically(os.path.join(own, EXIT_CODE), "%d\n" % min(code, 1))
@@ -171,6 +177,42 @@ def main(folder: str) -> int:
             subprocess.run(["scontrol", "requeue", job], stdin=subprocess.DEVNULL)
             _exclude(job, sorted(avoided))
     return code
+
+
+def announce_presence(run: str, clock: Clock) -> socket.socket:
+    """What this node's agent of *run* holds open while it uses the run's ports and folders here.
+
+    An earlier agent is asked to end, which writes a checkpoint, and killed if it does not. There is one where srun was
+    killed: the batch script starts agents anew, and Slurm does not end those before.
+
+    Raises:
+        TimeoutError: an earlier agent does not end.
+    """
+    name = "\0spotmpi-agent-" + run  # no file, and free once its process has ended: unix(7)
+    presence, begin, sent = socket.socket(socket.AF_UNIX), clock.uptime(), 0
+    while True:
+        try:
+            presence.bind(name)
+            presence.listen(1)
+            return presence
+        except OSError as error:
+            waited = clock.uptime() - begin
+            if waited > 2 * EARLIER_LIMIT:
+                raise TimeoutError("an earlier agent of run %s on this node does not end" % run) from error
+        number = signal.SIGKILL if waited > EARLIER_LIMIT else signal.SIGTERM
+        if number != sent:
+            sent = number
+            _signal_listener(name, number)
+        clock.sleep(0.1)
+
+
+def _signal_listener(name: str, number: int) -> None:
+    """Signal the process that listens at a Unix socket, if there still is one."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)
+        client.connect(name)
+        peer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        os.kill(struct.unpack("3i", peer)[0], number)
 
 
 def _exclude(job: str, nodes: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -190,6 +191,19 @@ def test_an_attempt_whose_ranks_srun_starts_waits_for_slurmctld(
         monkeypatch.setattr(slurm, "ANSWER_LIMIT", 0.2 if "sleep" in answer else 20.0)
         clock.sleep(pause)
         assert ("slurmctld does not answer" in str(controller.missing())) == missing, (answer, pause)
+
+
+def test_an_agent_ends_an_earlier_one_whose_ports_and_folders_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm leaves the agents of a srun that was killed."""
+    run, sent = f"run-{os.getpid()}", list[tuple[int, int]]()
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    earlier, clock = slurm.announce_presence(run, SetClock()), SetClock()
+    with pytest.raises(TimeoutError, match=f"an earlier agent of run {run} on this node does not end"):
+        slurm.announce_presence(run, clock)
+    assert sent == [(os.getpid(), signal.SIGTERM), (os.getpid(), signal.SIGKILL)]
+    slurm.announce_presence(f"{run}-of-another", SetClock()).close()
+    earlier.close()
+    slurm.announce_presence(run, SetClock()).close()
 
 
 def test_a_folder_of_another_user_is_not_used(tmp_path: Path) -> None:

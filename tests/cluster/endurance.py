@@ -94,7 +94,7 @@ class Endurance:
         hosts = [names.pod_host(run, node, job_per_node=True) for node in range(NODES)]
         for host in [*hosts, names.standby_host(run, STANDS_BY.number)]:
             self.clocks.set(host, 0)
-        self.run = FollowedRun(runs, runs.submit(self._values, run=run))
+        self.run = FollowedRun(runs, runs.submit(self._values, self._values["image"], run))
 
     def _spec(self, part: str) -> dict[str, Any]:
         template = self._folder / "clocks.json"
@@ -172,7 +172,7 @@ class Endurance:
         """Resume the run as its reason says; as what the attempt counts that had no space."""
         end = self.run.end()
         assert end.kind == record.FAILED and "free some space, then resume" in str(end.reason), end
-        self.runs.submit(self._values, run=self.run.id)
+        self.runs.submit(self._values, self._values["image"], self.run.id)
         self.run = FollowedRun(self.runs, self.run.id)
         return NOT_RETRYABLE
 

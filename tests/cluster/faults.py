@@ -79,12 +79,14 @@ OF_STANDBY = {
     "two nodes": Kind(INTERRUPTION, (1,), most=2),
     "node and standby": Kind(INTERRUPTION, (1, 2), most=2),
 }
+# Each node starts its own ranks, and none has an sshd.
+_OF_TORCHRUN = {**{name: kind for name, kind in KINDS.items() if name != "sshd"}, "launcher": Kind(FAILURE, _ANY)}
 ALONE, STREAM, WITH_STANDBY, TORCHRUN = "alone", "stream", "standby", "torchrun"
 PARTS = {
     ALONE: KINDS,
     STREAM: {**KINDS, **OF_STREAMS},
     WITH_STANDBY: {**KINDS, **OF_STANDBY},
-    TORCHRUN: {**KINDS, "launcher": Kind(FAILURE, _ANY)},  # which each node has
+    TORCHRUN: _OF_TORCHRUN,
 }
 
 

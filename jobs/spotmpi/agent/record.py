@@ -127,8 +127,7 @@ class Record:
 
     def claim_attempt(self) -> int:
         """The number of a new attempt, taken by exclusive create: the highest recorded one plus 1."""
-        for name in [name for name in self._open if name.startswith(_LOGS)]:  # of earlier ones
-            self._close(name)
+        self.close_logs()
         with contextlib.suppress(FileExistsError):
             os.mkdir(os.path.join(self.folder, "attempts"))
         while True:
@@ -138,6 +137,11 @@ class Record:
             except FileExistsError:
                 continue
             return number
+
+    def close_logs(self) -> None:
+        """Close the logs of attempts that have ended."""
+        for name in [name for name in self._open if name.startswith(_LOGS)]:
+            self._close(name)
 
     def next_attempt(self) -> int:
         """The number that the next attempt would take."""

@@ -333,6 +333,7 @@ class Worker:
         if self._record is None:
             os.makedirs(context.folder, exist_ok=True)
             self._record = PodRecord(context.folder, context.clock)
+        self._record.close_logs()
         commands = gang_commands(context.plan, [context.member.number], location(context, environment))
         plan, launch = without_progress(context.plan), Launch(commands, environment, context.pid_file)
         outcome = Attempt(coordinator.attempt, plan, launch, self._record, coordinator, context.clock).run()

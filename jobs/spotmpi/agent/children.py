@@ -185,7 +185,7 @@ class Children:
 def _shared_memory(context: AgentContext) -> dict[str, str]:
     """MPI's variables for its files in memory, without those that an earlier attempt has left.
 
-    None where the user or the spec names a folder for them, or memory has none.
+    Empty where the user or the spec names a folder for them, or memory cannot have one.
     """
     plan, folder = context.plan, context.mounts.shared_memory
     if folder is None or not launchers.is_mpi(plan["launcher"]):

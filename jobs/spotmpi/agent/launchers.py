@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from . import protocol
 
-_REACH = {"plm_ssh_agent", "plm_rsh_agent"}
+_REACH = {"plm_ssh_agent", "plm_rsh_agent"}  # parameters of mpirun: what starts its daemons on other hosts
 _MCA = ("mca", "gmca", "omca", "prtemca", "pmixmca")
 
 PORT = "{spotmpi-port}"  # replaced by a port when the attempt starts

@@ -48,7 +48,7 @@ def address_towards(host: str, port: int = 9) -> str:
 
 def own_address() -> str | None:
     """The address to which the own host name leads, in pods that of the pod by /etc/hosts; None if it leads to none."""
-    return next(iter(addresses(socket.gethostname())), None)
+    return min(addresses(socket.gethostname()), default=None)
 
 
 def addresses(host: str) -> set[str]:

@@ -23,6 +23,7 @@ from spotmpi.spec.source import load_spec
 from spotmpi.streams.figures import Figures, advice
 
 _KIND: Kind = ("", "", "")  # one price for all machines
+_LIMIT = 3.0  # seconds for AWS's answer
 
 
 def summarize(folder: Path, price: float | None, now: float | None = None) -> PoolSummary:
@@ -61,9 +62,6 @@ def _dollars(uses: list[Usage], price: float, now: float) -> float:
         machines.append(Lifetime(name, None, "", _KIND, began, began, ended))
     bill = make_bill(machines, uses, {_KIND: PriceCurve(((0.0, price),))}, 0.0, now)
     return sum(share.dollars for share in bill.runs)
-
-
-_LIMIT = 3.0  # seconds for AWS's answer
 
 
 def with_price(state: RunState, stream: Mapping[str, Any]) -> RunState:

@@ -123,7 +123,7 @@ def test_no_process_of_an_attempt_is_left_on_any_node_when_the_same_agents_start
 COUNTS_LOGS = """
 echo attempt $SPOTMPI_ATTEMPT
 [ $SPOTMPI_ATTEMPT = 3 ] || exit 3
-sleep 0.2
+until ls -l /proc/$PPID/fd | grep -q node-$RANK.log; do sleep 0.01; done
 ls -l /proc/$PPID/fd | grep -c node-$RANK.log
 """
 

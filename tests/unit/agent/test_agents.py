@@ -120,20 +120,6 @@ def test_no_process_of_an_attempt_is_left_on_any_node_when_the_same_agents_start
     assert (summary["failures"], summary["interruptions"]) == (1, 0)
 
 
-COUNTS_LOGS = """
-echo attempt $SPOTMPI_ATTEMPT
-[ $SPOTMPI_ATTEMPT = 3 ] || exit 3
-until ls -l /proc/$PPID/fd | grep -q node-$RANK.log; do sleep 0.01; done
-ls -l /proc/$PPID/fd | grep -c node-$RANK.log
-"""
-
-
-def test_no_log_of_an_earlier_attempt_stays_open_on_any_node(gang: Callable[..., Gang]) -> None:
-    run = gang("sh", "-c", COUNTS_LOGS, limits={"failures": 2})
-    assert run.codes() == [0, 0]
-    assert [run.texts(node)[-1] for node in (0, 1)] == ["1", "1"]
-
-
 def test_what_an_earlier_attempt_lacked_in_memory_is_no_reason_of_the_next(gang: Callable[..., Gang]) -> None:
     run = gang("sh", "-c", f"test $SPOTMPI_ATTEMPT = 1 || exit 3; test $RANK = 0 || sleep 60; {KILLED}", nodes=2)
     run.codes()

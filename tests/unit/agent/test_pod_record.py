@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -68,3 +69,19 @@ def test_a_record_is_not_written_through_a_link(tmp_path: Path, name: str) -> No
         writer.metric(1, COORDINATOR, "metric", {})
         writer.line(1, COORDINATOR, Line(None, "o", "hi"))
     assert not (tmp_path / "other").exists()
+
+
+def test_logs_of_ended_attempts_are_closed(tmp_path: Path) -> None:
+    own = Record(str(tmp_path))
+    for attempt in (1, 2, 3):
+        own.close_logs()
+        own.line(attempt, COORDINATOR, Line(None, "o", "text"))
+        links = [os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if _is_open(each)]
+        assert [link for link in links if link.startswith(f"{tmp_path}/logs")] == [
+            f"{tmp_path}/logs/{attempt}/node-0.log"
+        ]
+    own.close()
+
+
+def _is_open(descriptor: str) -> bool:
+    return os.path.exists(f"/proc/self/fd/{descriptor}")

@@ -86,16 +86,17 @@ class Tcp:
     def join(self, context: AgentContext, greeting: Greeting) -> peers.Admission | str:
         """A worker's connection to node 0, or the reason why not yet.
 
-        It is found by its name, or by the address that it has noted in the run folder: name servers keep an old answer,
-        or that there is none, for 5 s or more (CoreDNS, plugins kubernetes and cache).
+        It is found at the address that it has noted in the run folder, or by its name. The name comes second: name
+        servers keep an old answer, or that there is none, for 5 s or more (CoreDNS, plugins kubernetes and cache), and
+        one that does not answer costs what the resolver waits (resolv.conf(5): 5 s, twice, for each search domain).
         """
         nodes = sum(role["count"] for role in context.plan["roles"]) + len(context.standby)
-        answer = peers.join(context.hosts[0], self._channel(context), greeting, nodes)
-        address = noted_address(context.folder) if isinstance(answer, str) else None
-        if address is None:
-            return answer
-        found = peers.join(address, self._channel(context), greeting, nodes)
-        return answer if isinstance(found, str) else found
+        answer: peers.Admission | str = ""
+        for host in filter(None, (noted_address(context.folder), context.hosts[0])):
+            answer = peers.join(host, self._channel(context), greeting, nodes)
+            if not isinstance(answer, str):
+                break
+        return answer
 
     def _channel(self, context: AgentContext) -> peers.Channel:
         return peers.Channel(_identity(context), self._port, context.clock, context.plan["limits"]["silence"])

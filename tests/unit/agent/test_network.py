@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import network, node, processes, ssh
+from spotmpi.agent import network, node, peers, processes, record, ssh
 from spotmpi.agent.connection import Connection
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.plan import NODE, Member
+from spotmpi.agent.tcp import Tcp
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
 from tests.clocks import SetClock
 from tests.contract.processes import wait_until
@@ -91,6 +92,30 @@ def test_a_host_has_all_addresses_that_its_name_resolves_to(monkeypatch: pytest.
 
 
 NO_SSH = pytest.mark.skipif(not shutil.which("ssh"), reason="needs ssh: openssh-client")
+
+
+@pytest.mark.parametrize(("noted", "asked"), [("10.0.0.7", ["10.0.0.7", "run-0"]), (None, ["run-0"])])
+def test_node_0_is_looked_for_at_its_noted_address_before_any_name_server_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, noted: str | None, asked: list[str]
+) -> None:
+    """A name server that does not answer costs seconds each time, and one with a cache leads to the pod before."""
+    tried: list[str] = []
+
+    def join(host: str, *_arguments: Any) -> str:
+        tried.append(host)
+        return f"{host}: refused"
+
+    monkeypatch.setattr(peers, "join", join)
+    monkeypatch.setattr(Tcp, "_channel", lambda transport, context: None)
+    if noted:
+        (tmp_path / "run").mkdir()
+        record.note_address(str(tmp_path / "run"), noted)
+    plan: Any = {"hosts": ["run-0", "run-1"], "run": "run", "roles": [{"count": 2}]}
+    mounts = mounts_below("")._replace(runs=str(tmp_path))
+    context = AgentContext(plan, Member(NODE, 1), 0, None, mounts, SetClock())
+    greeting: Any = {}
+    assert Tcp().join(context, greeting) == "run-0: refused", "the reason names the pod"
+    assert tried == asked
 
 
 @pytest.fixture

@@ -21,9 +21,10 @@ _NEXT_TOKENS = ("NextToken", "nextToken", "NextPageToken")  # of answers that ar
 class Aws:
     """An AWS account as the environment's credentials see it; may be used from several threads."""
 
-    def __init__(self, session: Any, region: str | None) -> None:
+    def __init__(self, session: Any, region: str | None, attempts: int = _MAX_ATTEMPTS) -> None:
         self._session = session
         self.region = region
+        self._attempts = attempts
         self._clients: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 
@@ -35,7 +36,7 @@ class Aws:
         with self._lock:  # creating clients is the one operation of a boto3 session that is not thread-safe
             if (service, region) not in self._clients:
                 config = Config(
-                    retries={"mode": "standard", "total_max_attempts": _MAX_ATTEMPTS},
+                    retries={"mode": "standard", "total_max_attempts": self._attempts},
                     connect_timeout=5,
                     read_timeout=20,
                     max_pool_connections=MAX_CALLS,
@@ -156,8 +157,11 @@ def default_region() -> str | None:
     return os.environ.get("AWS_REGION") or boto3.Session().region_name
 
 
-def open_account(region: str | None = None) -> Aws:
-    """The account of the environment's AWS credentials and profile; *region* replaces the default region."""
+def open_account(region: str | None = None, attempts: int = _MAX_ATTEMPTS) -> Aws:
+    """The account of the environment's AWS credentials and profile; *region* replaces the default region.
+
+    Each call is sent at most *attempts* times.
+    """
     import boto3
     from botocore.exceptions import BotoCoreError
 
@@ -169,7 +173,7 @@ def open_account(region: str | None = None) -> Aws:
         raise translate_error(error, "credentials", region or "any region") from error
     if credentials is not None:
         remember(credentials.secret_key, credentials.token)
-    return Aws(session, session.region_name)
+    return Aws(session, session.region_name, attempts)
 
 
 def _call_error(error: Exception, client: Any, service: str, method: str, region: str) -> Exception:

@@ -6,7 +6,8 @@ import re
 import shutil
 import subprocess
 
-from spotmpi.aws.registry import RegistryError, registry_login
+from spotmpi.aws.errors import CloudError
+from spotmpi.aws.registry import registry_login
 from spotmpi.core import hints, names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.progress import Echo
@@ -63,10 +64,8 @@ def push(tool: str, target: Build, repository: str, echo: Echo) -> str:
 def _log_in(tool: str, repository: str, region: str) -> None:
     try:
         user, password = registry_login(region)
-    except RegistryError as error:
-        raise SpotmpiError(
-            f"could not get a login for {repository}: {error}; check `aws sts get-caller-identity`"
-        ) from error
+    except CloudError as error:
+        raise SpotmpiError(f"could not get a login for {repository}: {error}") from error
     host = repository.partition("/")[0]
     command = [tool, "login", "--username", user, "--password-stdin", host]
     process = subprocess.run(command, input=password, capture_output=True, text=True)

@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 
 import httpx2
 
-from spotmpi.aws.registry import RegistryError, registry_login
+from spotmpi.aws.errors import CloudError
+from spotmpi.aws.registry import registry_login
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.printable import printable
 from spotmpi.images.build import ecr_region
@@ -338,8 +339,8 @@ def _basic(image: Image) -> str | None:
         return None
     try:
         login = registry_login(region)
-    except RegistryError as error:
-        raise SpotmpiError(f"AWS gives no login for {image.host}: {error}; `spotmpi doctor` checks access") from error
+    except CloudError as error:
+        raise SpotmpiError(f"AWS gives no login for {image.host}: {error}") from error
     return _header(login.user, login.password)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
-from spotmpi.aws.registry import RegistryError, tag_digest
+from spotmpi.aws.errors import CloudError
+from spotmpi.aws.registry import tag_digest
 from spotmpi.core.errors import input_error
 from spotmpi.images import build as images
 from spotmpi.images.build import Build
@@ -26,8 +26,8 @@ def pin(build: Build, repository: str) -> Pinned:
     """
     try:
         digest = _digest(repository, build.tag)
-    except RegistryError as error:
-        note = f"could not check that the image is in its repository ({_one_line(error)}); pods will try to pull it"
+    except CloudError as error:
+        note = f"could not check that the image is in its repository ({error}); pods will try to pull it"
         return Pinned(build.reference(repository), note)
     except LookupError as error:
         remedy = f"this build is not in {repository}: push it with `{images.push_line(build)}`"
@@ -42,8 +42,8 @@ def pin_named(reference: str) -> Pinned:
     repository = f"{path}{slash}{name}"
     try:
         digest = None if "@" in last else _digest(repository, tag or "latest")
-    except RegistryError as error:
-        note = f"could not get the digest of kubernetes.image ({_one_line(error)}); pods pull it by its tag"
+    except CloudError as error:
+        note = f"could not get the digest of kubernetes.image ({error}); pods pull it by its tag"
         return Pinned(reference, note)
     except LookupError:
         return Pinned(reference, "kubernetes.image is not in its repository, unless a pull-through cache fetches it")
@@ -54,7 +54,3 @@ def _digest(repository: str, tag: str) -> str | None:
     """The digest of a tag in an ECR repository, None for another registry; LookupError where the tag is missing."""
     region = images.ecr_region(repository)
     return None if region is None else tag_digest(region, repository, tag)
-
-
-def _one_line(error: Exception) -> str:
-    return re.sub(r"\s+", " ", str(error))

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+from botocore.client import BaseClient
+from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from spotmpi.api.images import build_image, push_image
@@ -72,6 +74,18 @@ def test_a_push_gives_the_digest_and_to_ecr_logs_in_with_the_password_on_stdin(
     assert "\nlogin --username AWS --password-stdin 123456789012.dkr.ecr.eu-west-1.amazonaws.com\n" in calls
     assert "password: 123456789012-auth-token" in calls
     assert calls.rstrip().endswith(f"push {ECR}:{Build('chainermn').tag}")
+
+
+def test_a_push_with_expired_credentials_says_to_log_in_again(builder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def expired(client: object, operation: str, *_more: object) -> object:
+        raise ClientError({"Error": {"Code": "ExpiredTokenException", "Message": "expired"}}, operation)
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setattr(BaseClient, "_make_api_call", expired)
+    with pytest.raises(SpotmpiError, match=r"could not get a login for .*credentials have expired: log in again"):
+        push_image("chainermn", ECR, tool="buildah")
+    assert "push" not in builder.read_text()
 
 
 def test_wrong_input_names_the_remedy_where_no_builder_is_installed_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,6 +218,33 @@ def test_a_failed_attempt_is_retried_on_the_same_nodes_without_a_wait(harness: B
     assert iterations(events) == [1, 2, 3, 4, 5, 4, 5, 6, 7, 8, 9]
 
 
+DIES_ONCE = """
+import os, signal, time
+if os.environ["SPOTMPI_ATTEMPT"] == "1":
+    from mpi4py import MPI
+    MPI.COMM_WORLD.barrier()
+    print("shared", *(len(os.listdir(folder)) for folder in FOLDERS), flush=True)
+    MPI.COMM_WORLD.barrier()
+    if MPI.COMM_WORLD.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+left = [name for folder in FOLDERS for name in os.listdir(folder) if not name.startswith("spotmpi")]
+print("left", *left, flush=True)
+"""
+
+
+def test_killed_ranks_leave_nothing_in_the_memory_of_nodes(harness: BackendHarness) -> None:
+    """A node of Slurm is used by others, too: what stayed in its /dev/shm would take memory until it is restarted."""
+    folders = "FOLDERS = [path for path in ('/dev/shm', *__import__('glob').glob('/dev/shm/spotmpi-*/mpi'))]"
+    job = {"image": "chainermn", "command": ["python3", "-c", folders + DIES_ONCE], "nodes": 2, "slots": 2}
+    events = harness.all_events(job)
+
+    assert kinds(events)[-1] == "succeeded", events[-1]
+    shared = [text.split()[1:] for text in texts(events) if text.startswith("shared")]
+    assert len(shared) == 4 and all(others == "1" and int(own) > 0 for others, own in shared)
+    assert [text for text in texts(events) if text.startswith("left")] == 4 * ["left"]
+
+
 def test_why_a_run_waits_is_said_once_and_limits_start_ends_it(harness: BackendHarness, tmp_path: Path) -> None:
     closed = SlurmBackend(tmp_path / "runs", partition=CLOSED, look=0.3)
     waiting = BackendHarness(closed)

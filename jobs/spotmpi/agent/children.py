@@ -190,12 +190,10 @@ def _shared_memory(context: AgentContext) -> dict[str, str]:
     plan, folder = context.plan, context.mounts.shared_memory
     if folder is None or not launchers.is_mpi(plan["launcher"]):
         return {}
-    if any(name.endswith("backing_directory") for name in (*os.environ, *plan["environment"])):
-        return {}
     with contextlib.suppress(OSError):
         os.makedirs(folder, mode=0o700, exist_ok=True)
         processes.clear_shared_memory(folder)
-        return launchers.memory_environment(folder, plan["mpi"]["family"])
+        return launchers.memory_environment(folder, plan["mpi"]["family"], (*os.environ, *plan["environment"]))
     return {}
 
 

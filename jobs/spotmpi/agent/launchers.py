@@ -88,11 +88,13 @@ def session_environment(folder: str) -> dict[str, str]:
     return {"PRTE_MCA_prte_tmpdir_base": folder, "OMPI_MCA_orte_tmpdir_base": folder}
 
 
-def memory_environment(folder: str, family: int) -> dict[str, str]:
+def memory_environment(folder: str, family: int, variables: Collection[str]) -> dict[str, str]:
     """The variables that let ranks share memory by files in *folder*, in place of /dev/shm.
 
-    Killed ranks leave these, and mpirun is killed together with its ranks.
+    Killed ranks leave these, and mpirun is killed together with its ranks. Empty where *variables* of ranks name one.
     """
+    if any(name.endswith("backing_directory") for name in variables):
+        return {}
     components = ("btl_sm" if family >= 5 else "btl_vader", "osc_sm", "osc_rdma")
     return {"OMPI_MCA_%s_backing_directory" % component: folder for component in components}
 

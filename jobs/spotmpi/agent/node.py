@@ -236,10 +236,23 @@ def _environment(context: AgentContext, own: Mapping[str, str]) -> dict[str, str
     environment = {**os.environ, **own, **context.plan["environment"], **context.role["environment"]}
     if not launchers.is_mpi(context.plan["launcher"]):  # which chooses it by its arguments
         environment.update(launchers.transport_environment(environment))
+    elif context.slurm:
+        environment.update(_memory_environment(context, environment))
     folders = [environment.get("PYTHONPATH"), environment.pop(boot.ENV_IMAGE_PATH, None)]
     folders.append(context.wheels_folder if os.path.isdir(context.wheels_folder) else None)
     environment["PYTHONPATH"] = ":".join(filter(None, folders))
     return environment
+
+
+def _memory_environment(context: AgentContext, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables for MPI's files in memory, on a node that is not the run's alone."""
+    folder, mpirun = context.mounts.shared_memory, shutil.which("mpirun", path=environment.get("PATH"))
+    if mpirun is None or folder is None:
+        return {}
+    with contextlib.suppress(OSError):
+        os.makedirs(folder, exist_ok=True)
+        return launchers.memory_environment(folder, launchers.family(_version(mpirun)), environment)
+    return {}
 
 
 def _open_mpi(context: AgentContext, environment: dict[str, str]) -> launchers.OpenMpi:

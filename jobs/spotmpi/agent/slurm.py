@@ -101,6 +101,7 @@ def mounts(folder: str, environ: Mapping[str, str]) -> Mounts:
         requests=os.path.join(folder, REQUESTS),
         cgroup=_cgroup("job_" + environ["SLURM_JOB_ID"]),
         image_record=hardware.IMAGE_RECORD,
+        shared_memory=os.path.join(memory_folder(run), "mpi"),
     )
 
 

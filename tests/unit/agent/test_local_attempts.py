@@ -295,7 +295,7 @@ def test_each_attempt_under_mpirun_shares_memory_in_a_folder_of_the_run_without_
     run.ends, run.after = [FAILED, DONE], leave
     run.run()
     assert found == [False, False]
-    variables = launchers.memory_environment(str(run.memory), family)
+    variables = launchers.memory_environment(str(run.memory), family, ())
     assert all(variables.items() <= each.environment.items() for each in run.launches)
     monkeypatch.setenv(next(iter(variables)), "/mine")
     run.run()

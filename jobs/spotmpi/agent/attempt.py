@@ -35,7 +35,6 @@ EXCEPTION_PATIENCE = 15.0  # seconds without progress after which an exception o
 _UNUSED_STREAM = (
     "the program took no batch of its stream: iterate in it over spotmpi.stream(), or remove the table [stream]"
 )
-_SIGNALED = "was ended by SIGTERM or SIGINT from outside of the run; `spotmpi stop` ends a pool"
 _MAX_READS = 100  # of a pipe whose process has ended: others may go on to write to it
 
 
@@ -480,7 +479,8 @@ class Attempt:
         """The failure of a scheduler without a driver: only a signal ends it with exit code 0, here not the agent's."""
         if all(command["name"] != SCHEDULER for command in self.launch.commands):
             return None
-        return Outcome(FAILURE, launcher_output.SCHEDULER_END + _SIGNALED, protocol.FAILED)
+        reason = launcher_output.SCHEDULER_END + launcher_output.SCHEDULER_SIGNALED + "; `spotmpi stop` ends a pool"
+        return Outcome(FAILURE, reason, protocol.FAILED)
 
     def _unused_stream(self) -> Outcome | None:
         """The failure of a program that took no batch of its stream. A later attempt may have none left to take."""

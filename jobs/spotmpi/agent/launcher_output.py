@@ -26,6 +26,7 @@ _EXCEPTION = r"(?:\[\S+\] \*\*\* (?=MPI_ERR_))?((?:MPI_ERR_\w+|\w[\w.]*(?:Error|
 _HARMLESS = r"\[\S+\] plm:\w+: Warning: setpgid\(\d+,\d+\) failed in parent\b"
 
 SCHEDULER_END = "node 0: the scheduler "  # how a pool's launcher begins the line that says why its scheduler ended
+SCHEDULER_SIGNALED = "was ended by SIGTERM or SIGINT from outside of the run"  # a scheduler exits with 0 then
 _MAX_OWN_LINE = 1000  # characters; no launcher prints longer lines itself
 
 

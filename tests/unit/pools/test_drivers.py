@@ -31,6 +31,7 @@ from spotmpi.pools.calls import Call
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.pools.pool import Pool, PoolSummary
+from spotmpi.programs.pool import driver
 from spotmpi.programs.pool.call import CallFailure, pack, pack_function
 from tests.contract.processes import wait_until
 from tests.unit.pools.scripted_scheduler import ScriptedScheduler
@@ -759,6 +760,26 @@ driver.main(["--", "train"])
 """
 
 
+def test_a_driver_says_that_its_scheduler_got_a_signal_and_the_attempt_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A scheduler ends in order after SIGTERM or SIGINT (`programs/pool/scheduler.py`), with exit code 0."""
+
+    def start(command: list[str]) -> subprocess.Popen[bytes]:
+        address = [option.partition("=")[2] for option in command if option.startswith("--address-file=")]
+        if not address:
+            return subprocess.Popen(["sleep", "60"])
+        Path(*address).write_text("{}")
+        return subprocess.Popen(["sleep", "0.2"])
+
+    monkeypatch.setattr(driver, "_start", start)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setenv(protocol.ENV_PID_FILE, str(tmp_path / "rank-0.pid"))
+    assert driver.main(["--", "train"]) == 1
+    expected = "node 0: the scheduler was ended by SIGTERM or SIGINT from outside of the run\n"
+    assert capfd.readouterr().err == expected
+
+
 def test_drivers_that_are_killed_leave_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
     temporary, work = tmp_path / "tmp", tmp_path / "work"
     for folder in (temporary, work):
@@ -768,9 +789,9 @@ def test_drivers_that_are_killed_leave_nothing_in_the_temporary_folder(tmp_path:
         command = [sys.executable, "-c", DRIVER]
         with subprocess.Popen(
             command, env={**os.environ, **own}, stdout=subprocess.PIPE, start_new_session=True
-        ) as driver:
-            assert driver.stdout is not None
-            assert driver.stdout.readline() == b"ready\n"
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
             wait_until(lambda: list(tmp_path.glob("*/*")))
-            os.killpg(driver.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
         assert list(temporary.iterdir()) == [] and [path.name for path in work.iterdir()] == ["scheduler.json"]

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from spotmpi.agent import launchers, protocol, rank_wrapper
-from spotmpi.agent.launcher_output import SCHEDULER_END, process_end
+from spotmpi.agent.launcher_output import SCHEDULER_END, SCHEDULER_SIGNALED, process_end
 
 _FORK, _WAIT_FOR, _ADDRESS = "--fork=", "--wait-for=", "--address-file="
 _POLL = 0.05  # seconds between looks at the children
@@ -77,7 +77,8 @@ def _first_end(children: list[subprocess.Popen[bytes]], wait_for: Path | None) -
                 continue
             if code is not None:
                 if child is children[0] and code != protocol.NOT_RETRYABLE:
-                    print(f"{SCHEDULER_END}{process_end(code)}", file=sys.stderr, flush=True)
+                    how = process_end(code) if code else SCHEDULER_SIGNALED
+                    print(f"{SCHEDULER_END}{how}", file=sys.stderr, flush=True)
                     return max(code, 1)
                 return code if code >= 0 else 128 - code
         time.sleep(_POLL)

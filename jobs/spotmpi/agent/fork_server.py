@@ -14,6 +14,7 @@ MPI, GPUs and threads do not survive a fork. Where the imports leave any, the wr
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import os
@@ -351,6 +352,7 @@ def become(request: ForkRequest, output: Tuple[bytes, ...], server: int) -> None
             text = text[os.write(number, text) :]
     _seed()
     gc.enable()
+    atexit.register(gc.unfreeze)  # what stays frozen is not collected at exit, and triton prints it as leaked
 
 
 def _die_with(server: int) -> None:

@@ -98,6 +98,22 @@ def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
         processes.exempt.discard(ranks.server.pid)
 
 
+def test_what_the_libraries_keep_is_released_at_exit_as_in_a_new_interpreter(ranks: Ranks) -> None:
+    """As the modules of nanobind expect it, such as triton's: else they print what has leaked."""
+    ranks.library(
+        "library",
+        """
+        class Kept:
+            def __init__(self): self.itself = self
+            def __del__(self, print=print): print("released")
+        kept = Kept()
+        """,
+    )
+    ranks.serve("import library; print('up')")
+
+    assert ranks.run() == ranks.new_interpreter() == (0, "up\nreleased\n", "")
+
+
 @pytest.mark.parametrize("options", [[], ["-u"], ["-O", "-B"]], ids=str)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_program_sees_what_it_would_see_in_a_new_interpreter(

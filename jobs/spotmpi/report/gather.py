@@ -175,7 +175,7 @@ def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool = False) -
         method=method(results),
         warnings=_warnings(results, differences) + row_caveats(table, {}) + node_caveats(named, ()),
         commands=[shlex.join(["spotmpi", "run", names.display_path(path.spec)]) for path in paths],
-        spec=paths[0].spec.read_text() if is_file(paths[0].spec) else "",
+        spec=paths[0].spec.read_text(encoding="utf-8") if is_file(paths[0].spec) else "",
         subfolder=f"{paths[0].id}/report",
         sections=[section for section in candidates if section],
     )

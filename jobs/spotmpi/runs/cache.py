@@ -156,7 +156,7 @@ class RunCache:
 def create(paths: RunPaths, spec: str, plan: Mapping[str, object], submitted: float) -> None:
     """Create the copy of a run that was just submitted or resumed; *plan* holds no secrets."""
     paths.folder.mkdir(parents=True, exist_ok=True)
-    paths.spec.write_text(spec)
+    paths.spec.write_text(spec, encoding="utf-8")
     paths.plan.write_text(json.dumps(plan, indent=1) + "\n")
     paths.summary.unlink(missing_ok=True)
     continued = exists(paths.events)

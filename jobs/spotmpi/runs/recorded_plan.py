@@ -100,7 +100,7 @@ def worker_price(paths: RunPaths) -> float | None:
     if values.get("backend") != KUBERNETES:
         return None
     try:
-        spec = tomllib.loads(paths.spec.read_text())
+        spec = tomllib.loads(paths.spec.read_text(encoding="utf-8"))
         price = spec.get("stream", {}).get("workers", {}).get("price", spec.get("price"))
     except (AttributeError, OSError, ValueError):
         return None

@@ -73,9 +73,9 @@ class Sweep:
         self.trials = self.study.trials()
         try:
             self.folder.mkdir(parents=True)
-            (self.folder / _SPEC).write_text(self.study.spec.to_toml())
+            (self.folder / _SPEC).write_text(self.study.spec.to_toml(), encoding="utf-8")
             if self.study.from_file:
-                (self.folder / _STUDY).write_text(study_file.to_toml(self.study, _SPEC))
+                (self.folder / _STUDY).write_text(study_file.to_toml(self.study, _SPEC), encoding="utf-8")
             self.save()
         except OSError as error:
             raise SpotmpiError(

@@ -99,6 +99,16 @@ def test_a_terminal_without_unicode_gets_the_rest_of_the_line() -> None:
     assert result.stdout.splitlines()[0] == "caf?" and result.returncode == 0
 
 
+def test_another_encoding_of_the_terminal_reads_and_writes_files_as_utf_8() -> None:
+    spec = write_spec({"command": ["echo", "step 1 caf\u00e9"], "launcher": "none"})
+    old = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+
+    results = [spotmpi_process(*words, env=old) for words in (("run", spec), ("report",), ("init", "new.toml"))]
+
+    assert [each.returncode for each in results] == [0, 0, 0], [each.stderr for each in results]
+    assert "caf\u00e9" in only_run().spec.read_text("utf-8")
+
+
 def test_the_first_ctrl_c_stops_with_a_checkpoint() -> None:
     process = start_process("run", write_spec(fake_job(iterations=5000, pause=0.02, every=100_000)))
     paths = only_run()

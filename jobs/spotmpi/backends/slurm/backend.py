@@ -171,8 +171,8 @@ class SlurmBackend:
             content[f"{agent.FOLDER}/{CODE_ARCHIVE}"] = packed.archive
         files.put(archive({**content, "spec.toml": spec_text.encode(), "plan.yaml": plan_text.encode()}))
         files.put(archives.pod_side(names.SOURCE), f"{agent.FOLDER}/{agent.PACKAGE}")
-        paths.spec.write_text(spec_text)
-        paths.plan.write_text(plan_text)
+        paths.spec.write_text(spec_text, encoding="utf-8")
+        paths.plan.write_text(plan_text, encoding="utf-8")
         paths.summary.unlink(missing_ok=True)
         event = {"t": submitted, "event": record.SUBMITTED, "name": plan["name"], "continued": not is_new}
         files.append(paths.events.name, {**event, "owner": plan["owner"]})

@@ -64,7 +64,7 @@ async def _config_map(name: str, api: ClusterApi) -> dict[str, str]:
 
 def _read_file(name: str) -> str:
     try:
-        return Path(name).read_text()
+        return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise input_error(
             FIELD, name, f"cannot be read as a text file ({error}); write a ConfigMap as {CONFIG_MAP}NAME"

@@ -143,19 +143,19 @@ def advice(figures: Figures, price: float | None = None) -> str | None:
         )
     if waiting > HIGH_SHARE and needed > workers:
         more = " or more" if waiting > _MOST else ""
-        return f"ranks wait {percent(waiting)} for {output}: {_nodes(needed, workers, price, more + stage)}"
+        return f"ranks wait {percent(waiting)} for {output}: {_workers(needed, workers, price, more + stage)}"
     if waiting > HIGH_SHARE:
         return (
             f"ranks wait {percent(waiting)} for {output} and {name} {percent(workers_wait)} for ranks: "
-            "more nodes would not help; raise stream.prefetch, or make batches smaller"
+            "more workers would not help; raise stream.prefetch, or make batches smaller"
         )
     if needed < workers and busy < LOW_SHARE * workers:
-        return f"{name} wait {percent(workers_wait)} for ranks: {_nodes(needed, workers, price, stage)}"
+        return f"{name} wait {percent(workers_wait)} for ranks: {_workers(needed, workers, price, stage)}"
     return None
 
 
-def _nodes(needed: int, workers: int, price: float | None, more: str = "") -> str:
-    text = f"{needed} {'node' if needed == 1 else 'nodes'}{more} would do"
+def _workers(needed: int, workers: int, price: float | None, more: str = "") -> str:
+    text = f"{needed} {'worker' if needed == 1 else 'workers'}{more} would do"
     if price is None:
         return text
     return f"{text}, ${abs(needed - workers) * price:.2f}/h {'more' if needed > workers else 'less'}"

@@ -16,7 +16,7 @@ from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.core.test_environment import OUTPUTS
 
 WAITING = Figures(2, 2, 100, 50, 50, 0, 16, 20.0, 5.0, ranks_wait=0.5, workers_wait=0.0)
-ADVICE = "ranks wait 50 % for batches: 4 nodes would do"
+ADVICE = "ranks wait 50 % for batches: 4 workers would do"
 # Without disk and address, a node costs what its machine does.
 LAB = {**OUTPUTS, "node_groups": [{**OUTPUTS["node_groups"][0], "disk_gib": 0, "public_address": False}]}
 SPEC = 'command = ["train"]\n[stream]\nsource = "s3://set"\nbatch = 8\n[stream.workers]\ncount = 2\n'

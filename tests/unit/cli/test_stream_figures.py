@@ -18,7 +18,7 @@ from spotmpi.runs import reader, recorded_plan
 
 LINE = "10 batches/s, 16 chunks in flight, ranks wait 50 %, workers wait 0 %, 2 skipped"
 MOMENT = "5 batches/s, 8 chunks in flight, ranks wait 50 %, workers wait 50 %, 1 skipped"
-ADVICE = "ranks wait 50 % for batches: 4 nodes would do"
+ADVICE = "ranks wait 50 % for batches: 4 workers would do"
 
 
 def report(rank: int, seconds: float) -> dict[str, Any]:

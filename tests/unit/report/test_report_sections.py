@@ -77,12 +77,12 @@ def test_a_stream_has_a_section_with_both_waits_and_advice(runs: Path) -> None:
         ("base", "1", "2", "10.00", "1.000", "50.0 %", "0.0 %", "3"),
         ("base", "2", "2", "10.00", "1.000", "50.0 %", "0.0 %", "3"),
     )
-    assert streams.bullets[0] == "1 node: ranks wait 50 % for batches: 4 nodes would do, $7.20/h more"
+    assert streams.bullets[0] == "1 node: ranks wait 50 % for batches: 4 workers would do, $7.20/h more"
     sweep = find_sweep("study-1", runs)
     prices = {cell: Price(3.7, "with the share of two workers", 0.05) for cell in sweep.study.configurations}
     sweep.study = replace(sweep.study, budget=replace(sweep.study.budget, prices=prices))
     sweep.save()
-    assert section(gather([], runs, NOW), "Streams").bullets[0].endswith("4 nodes would do, $0.10/h more")
+    assert section(gather([], runs, NOW), "Streams").bullets[0].endswith("4 workers would do, $0.10/h more")
     (chart,) = streams.charts
     assert isinstance(chart, BarChart)
     assert [(bar.name, bar.parts) for bar in chart.bars] == [

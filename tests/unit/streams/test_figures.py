@@ -64,9 +64,9 @@ def test_the_time_of_workers_that_only_postprocess_is_counted_by_itself() -> Non
     assert figures and (figures.workers, figures.workers_wait) == (2, 0.75)
     assert figures.postprocess_workers == 4 and figures.postprocess_wait == pytest.approx(0.1)
     assert text(figures).endswith("workers wait 75 %, postprocess workers wait 10 %")
-    assert advice(figures, 0.5) == "ranks wait 50 % for results: 8 nodes for the postprocess would do"
+    assert advice(figures, 0.5) == "ranks wait 50 % for results: 8 workers for the postprocess would do"
     idle = figures._replace(ranks_wait=0.0, workers_wait=0.3, postprocess_wait=0.8)
-    assert advice(idle) == "postprocess workers wait 80 % for ranks: 1 node for the postprocess would do"
+    assert advice(idle) == "postprocess workers wait 80 % for ranks: 1 worker for the postprocess would do"
 
 
 def test_a_rank_reports_the_wait_that_has_not_ended(make_stream: Any, workers: Any) -> None:
@@ -131,17 +131,17 @@ def test_a_new_attempt_and_a_new_iteration_count_from_zero() -> None:
         (
             {"ranks_wait": 0.38, "workers_wait": 0.1},
             0.205,
-            "ranks wait 38 % for batches: 6 nodes would do, $0.41/h more",
+            "ranks wait 38 % for batches: 6 workers would do, $0.41/h more",
         ),
-        ({"ranks_wait": 0.5}, None, "ranks wait 50 % for batches: 8 nodes would do"),
-        ({"ranks_wait": 1.0}, None, "ranks wait 100 % for batches: 80 nodes or more would do"),
+        ({"ranks_wait": 0.5}, None, "ranks wait 50 % for batches: 8 workers would do"),
+        ({"ranks_wait": 1.0}, None, "ranks wait 100 % for batches: 80 workers or more would do"),
         ({"ranks_wait": 1.0, "batches_per_second": 0.0}, None, None),
-        ({"workers_wait": 0.8}, 0.1, "workers wait 80 % for ranks: 1 node would do, $0.30/h less"),
+        ({"workers_wait": 0.8}, 0.1, "workers wait 80 % for ranks: 1 worker would do, $0.30/h less"),
         (
             {"ranks_wait": 0.4, "workers_wait": 0.6},
             None,
-            "ranks wait 40 % for batches and workers 60 % for ranks: more nodes would not help; raise stream.prefetch, "
-            "or make batches smaller",
+            "ranks wait 40 % for batches and workers 60 % for ranks: more workers would not help; "
+            "raise stream.prefetch, or make batches smaller",
         ),
         (
             {"ranks_wait": 0.4, "mb_per_second": 90.0},

@@ -36,17 +36,19 @@ class Promotion(NamedTuple):
 class Assignment:
     """The pod of each member, of *nodes* and of those that stand by, as many as *standby*.
 
-    *at_work* are the pods that did the work of the nodes in the last attempt, if there was one.
+    *at_work* are the pods that did the work of the nodes in the last attempt, if there was one; others than *nodes*
+    pods of this run, with that of node 0 first, are ignored.
     """
 
     def __init__(self, nodes: int, standby: int, at_work: Optional[Sequence[Member]] = None) -> None:
         gang = [Member(NODE, index) for index in range(nodes)]
         others = [Member(STANDBY, index) for index in range(standby)]
-        known, pods = list(at_work or ()), [*gang, *others]
-        if len(known) != nodes or known[0] != COORDINATOR or not set(known) <= set(pods) or len(set(known)) < nodes:
-            known = gang
-        known = known + [pod for pod in pods if pod not in known]
-        self.pods: Dict[Member, Member] = dict(zip(pods, known))  # noqa: B905 (Python 3.8 has no strict)
+        members, working = [*gang, *others], list(at_work or ())
+        distinct = set(working)
+        if not (len(working) == len(distinct) == nodes and working[0] == COORDINATOR and distinct <= set(members)):
+            working = gang  # the record is of another size, or damaged
+        pods = working + [pod for pod in members if pod not in working]
+        self.pods: Dict[Member, Member] = dict(zip(members, pods))  # noqa: B905 (Python 3.8 has no strict)
 
     @property
     def at_work(self) -> List[Member]:

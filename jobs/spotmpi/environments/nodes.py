@@ -73,7 +73,7 @@ def with_placement(nodes: Sequence[Node], aws: Aws, region: str) -> tuple[Node, 
 
 
 def parse_quantity(text: str) -> float:
-    """A Kubernetes quantity as a number: ``"3920m"`` is 3.92, ``"15Gi"`` its bytes."""
+    """A Kubernetes quantity as a number: ``"3920m"`` is 3.92, ``"15Gi"`` its bytes; 0 for any other text."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         return 0.0

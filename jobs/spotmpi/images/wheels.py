@@ -46,7 +46,7 @@ _REQUIREMENT = re.compile(r"^Requires-Dist: ([\w.-]+)[^;\n]*>=\s*([\d.]+)", re.M
 
 
 def unpack_for(python: str, echo: Callable[[str], None]) -> Path | None:
-    """The folder with what an interpreter of this machine lacks of Dask; None if it has it, or is another version.
+    """The folder with Dask for an interpreter of this machine; None if that has Dask, or is of another minor version.
 
     Raises:
         SpotmpiError: the wheels cannot be fetched or unpacked.

@@ -188,6 +188,8 @@ def _is_valid(line: Line) -> bool:
 
 
 class _Reading:
+    """What the lines of a run's metrics have told so far, attempt by attempt."""
+
     def __init__(self) -> None:
         self.attempts: dict[int, _Attempt] = {}
         self.context: dict[str, Any] = {}
@@ -197,7 +199,7 @@ class _Reading:
         self.not_finite: frozenset[str] = frozenset()
         self.latest: tuple[Line, float] | None = None  # the line before, and its seconds since the first
         self.rank_times = RankTimes()
-        self.by_arrival = 0  # iterations that were timed so
+        self.by_arrival = 0  # iterations that were timed by the arrival of their lines
 
     def add(self, line: Line) -> None:
         """Take one valid line into account, in the order in which they were written."""

@@ -205,7 +205,7 @@ def _unpack(packed: bytes) -> list[Result]:
 
 
 def _chunk(batches: list[tuple[int, Any]], skips: list[Skip], begin: float) -> Chunk:
-    """What this worker has done since *begin*."""
+    """The chunk of *batches* with the seconds since *begin*; from here on this worker prepares no batch."""
     _current.clear()
     worker = int(os.environ.get(protocol.ENV_POOL_WORKER, "0"))
     return Chunk(batches, skips, time.perf_counter() - begin, sum(size_of(batch) for _, batch in batches), worker)

@@ -148,8 +148,11 @@ def _parquet_schema(source: str, name: str, version: str) -> Any:
     def has_nulls(column: str) -> bool:
         for group in range(metadata.num_row_groups):
             statistics = metadata.row_group(group).column(paths[column]).statistics
-            known = statistics is not None and statistics.has_null_count
-            if statistics.null_count if known else file.read_row_group(group, columns=[column]).column(0).null_count:
+            if statistics is not None and statistics.has_null_count:
+                nulls = statistics.null_count
+            else:
+                nulls = file.read_row_group(group, columns=[column]).column(0).null_count
+            if nulls:
                 return True
         return False
 

@@ -110,6 +110,7 @@ async def execute_async(call: bytes) -> bytes:
 
 
 async def _execute_async(call: bytes) -> bytes:
+    """`execute` for an asynchronous function, in the event loop of this process."""
     try:
         function, args, kwargs = _unpack(call)
         return _pack_result(function, await function(*args, **kwargs))

@@ -144,7 +144,7 @@ class ClusterFollower:
         yield [PodEntry(0, event=event) for event in await self._check()]
 
     def _hold_back_end(self, entries: list[PodEntry]) -> list[PodEntry]:
-        """*entries* without the end of the run, which comes last."""
+        """*entries* without the end of the run, which is kept to come last; notes joined agents and exits too."""
         ends = [entry for entry in entries if entry.event and entry.event.kind in record.TERMINAL]
         self._recorded_end = ends[-1] if ends else self._recorded_end
         self._has_joined = self._has_joined or any(e.event and e.event.kind == record.JOINED for e in entries)

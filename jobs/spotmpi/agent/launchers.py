@@ -263,6 +263,14 @@ def _plain_environment(start: Start) -> dict[str, str]:
 
 
 _OF_DDP = ("torch", "torch._dynamo")  # DistributedDataParallel imports the latter when it is made, which takes a second
+_IMPORT = r"^\s*(?:from\s+|import\s+(?:[^#\n]*,\s*)?)(?:%s)\b"  # a line of a script that imports one of these modules
+
+
+def imports(*modules: str) -> str:
+    """A pattern of a line that imports one of the *modules*, for a search over several lines."""
+    return _IMPORT % "|".join(modules)
+
+
 # A script is started by the last one that recognizes it, and alone without one.
 LAUNCHERS = {
     "mpirun": Launcher(
@@ -271,7 +279,7 @@ LAUNCHERS = {
         once=True,
         mpi=True,
         requirement="openmpi",
-        script=r"^\s*(import|from)\s+(chainermn|mpi4py|horovod)\b",
+        script=imports("chainermn", "mpi4py", "horovod"),
     ),
     "torchrun": Launcher(
         _torchrun,
@@ -286,7 +294,7 @@ LAUNCHERS = {
         module="accelerate",
         requirement="accelerate",
         tags=False,
-        script=r"^\s*(import|from)\s+accelerate\b",
+        script=imports("accelerate"),
         preload=(*_OF_DDP, "accelerate"),
         # Without a GPU its ranks would not find each other, and train alone (accelerate 1.15).
         without_gpu={"ACCELERATE_USE_CPU": "true"},
@@ -296,7 +304,7 @@ LAUNCHERS = {
         module="deepspeed",
         requirement="deepspeed",
         tags=False,
-        script=r"^\s*(import|from)\s+deepspeed\b",
+        script=imports("deepspeed"),
     ),
     "none": Launcher(lambda start: [], _plain_environment, parallel=False),
 }

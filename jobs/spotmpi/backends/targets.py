@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spotmpi.backends.base import Backend
 from spotmpi.core import names
-from spotmpi.core.errors import UnknownRun
+from spotmpi.core.errors import InputError, SpotmpiError, UnknownRun
 from spotmpi.runs import reader, recorded_plan
 
 if TYPE_CHECKING:
@@ -125,4 +125,16 @@ def environment_of(on: TargetLike) -> Environment | None:
     name = target_of(on).name
     if not target_of(on).has_pods or name.partition("/")[0] == KUBERNETES:
         return None
-    return environment.load(Path(name)) if name.endswith(".json") else environment.of_stack(name)
+    if name.endswith(".json"):
+        return environment.load(Path(name))
+    try:
+        return environment.of_stack(name)
+    except InputError:  # there is such a stack
+        raise
+    except SpotmpiError as error:
+        import difflib
+
+        similar = difflib.get_close_matches(name.partition("/")[0].partition("@")[0], (LOCAL, KUBERNETES, SLURM), 1)
+        if not similar:
+            raise
+        raise SpotmpiError(f"{error}; or did you mean {similar[0]}?") from error

@@ -24,4 +24,7 @@ def command(
 
     states = api.clean(read_duration("--older", older), yes, target(None, runs), echo)
     tables.show_runs(states, as_json)
-    echo(f"runs deleted: {len(states)}" if yes else f"runs: {len(states)}; --yes deletes them")
+    if not states:
+        echo(f"no run of this folder ended longer ago than {older}")
+    else:
+        echo(f"runs deleted: {len(states)}" if yes else f"runs: {len(states)}; --yes deletes them")

@@ -1,5 +1,6 @@
 """`spotmpi init`: a commented spec to start from, or a Pulumi project of one's own."""
 
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,14 +46,16 @@ def _write_spec(path: Path, named: str | None) -> None:
     from spotmpi.api import runs
     from spotmpi.spec import template
 
-    others = template.scripts(Path())[1:] if named is None else []
     script = named or _choose_script()
     print(runs.init(path, script))
     if script:
-        reads = "launcher, slots and metrics.pattern" if "\n[metrics]\n" in path.read_text() else "launcher and slots"
-        more = f" (--script {others[0]} takes another one)" if script in ("train.py", "main.py") and others else ""
-        typer.echo(f"the spec runs {script}{more}; check its image, {reads}", err=True)
-    typer.echo(f"next: spotmpi run {path}", err=True)
+        scripts = template.scripts(Path())
+        others = [] if named or template.likeliest(scripts) != script else scripts[1:]
+        more = f" (--script {shlex.quote(others[0])} takes another one)" if others else ""
+        has_pattern = "\n[metrics]\n" in path.read_text(encoding="utf-8")
+        guessed = "image, launcher, slots and metrics.pattern" if has_pattern else "image, launcher and slots"
+        typer.echo(f"the spec runs {script}{more}; check its {guessed}", err=True)
+    typer.echo(f"next: spotmpi run {shlex.quote(str(path))}", err=True)
 
 
 def _copy_example(name: str, path: Path) -> None:
@@ -60,7 +63,7 @@ def _copy_example(name: str, path: Path) -> None:
 
     print(*template.write_example(name, path), sep="\n")
     verb = "bench" if "[parameters]" in path.read_text(encoding="utf-8") else "run"
-    typer.echo(f"next: spotmpi {verb} {path}", err=True)
+    typer.echo(f"next: spotmpi {verb} {shlex.quote(str(path))}", err=True)
 
 
 def _choose_script() -> str | None:

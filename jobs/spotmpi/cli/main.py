@@ -317,9 +317,9 @@ def _lines(error: BaseException) -> list[str]:
         return [str(problem) for problem in error.problems]
     if isinstance(error, TyperException):
         message, context = error.format_message(), getattr(error, "ctx", None)
-        if type(error).__name__ == "MissingParameter" and context is not None:
-            message = f"{message.rstrip('.')}; `{context.command_path} --help` shows what it takes"
-        return [message]
+        if context is None or "Did you mean" in message or "Possible options" in message:
+            return [message]
+        return [f"{message.rstrip('.')}; `{context.command_path} --help` shows what it takes"]
     if isinstance(error, SpotmpiError):
         return [str(error)]
     if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd

@@ -170,7 +170,7 @@ def command(
     A command after -- needs no spec: without --image it runs with the programs on PATH, in the current folder unless
     --code or --file is given. With a spec, options override its keys, and --file and --template add to its lists.
 
-    The exit code is 0 if it succeeds, 1 if it fails and 130 if it is interrupted.
+    The exit code is 0 if it succeeds, 1 if it fails, 2 if the input is wrong and 130 if it is stopped.
     """
     from spotmpi.api import runs as api
     from spotmpi.api.view import echo, make_view

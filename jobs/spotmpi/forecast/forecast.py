@@ -221,4 +221,4 @@ def _efficiency_answers(last: int | None, usable: Sequence[NodeForecast], goal: 
         return ["unknown where more nodes stop paying: the model is not valid for any of these counts"]
     if last >= max(each.nodes for each in usable):
         return [f"up to {counted(last, 'node')}, each additional node adds at least {share} of the base rate per node"]
-    return [f"beyond {counted(last, 'node')} more do not pay: each adds less than {share} of the base rate per node"]
+    return [f"more nodes than {last} do not pay: each additional one adds less than {share} of the base rate per node"]

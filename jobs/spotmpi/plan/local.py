@@ -156,7 +156,8 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
         notes.append(f"oversubscribed: {count} threads of {processes} share {counted(machine.cores, 'core')}")
     if spec.files:
         what = "workers start in copies of" if spec.pool and not spec.command else "the command starts in"
-        notes.append(f"{what} {machine.folder}, which has copies of its files")
+        copied = "`code` and `files`" if spec.code else "`files`"
+        notes.append(f"{what} {machine.folder}, which contains copies of {copied}")
     if spec.data is not None and spec.data.stage:
         notes.append("data.stage has no effect on this machine: the data is read from its folder")
     notes += elastic_notes(spec, "all nodes are this machine, and only `spotmpi drill` takes some away")

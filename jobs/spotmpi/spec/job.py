@@ -322,7 +322,7 @@ class JobSpec(SpecModel):
     )
     program: str | None = Field(None, description="a training program of the image", examples=["digits"])
     command: list[str] | None = Field(
-        None, description="or your own command, as a list", examples=[["python", "train.py"]]
+        None, description="or your own command, as a list", examples=[["python3", "train.py"]]
     )
     args: list[str] = Field([], description="arguments after the program or command")
     code: FilePath | None = Field(

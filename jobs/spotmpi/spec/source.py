@@ -81,17 +81,20 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except FileNotFoundError:
-        command = hints.either("a command goes after --", "a command is a list")
+        command = hints.either("`spotmpi run` takes a command after --", "a command is a list")
         raise input_error("spec", str(path), f"no such file; `spotmpi init` writes one, and {command}") from None
+    except IsADirectoryError:
+        raise input_error("spec", str(path), "is a folder; name a spec file in it") from None
     except (OSError, UnicodeDecodeError) as error:
         raise input_error("spec", str(path), f"cannot be read as a text file: {error}") from error
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and lists in lists
         wrong = f"is not TOML: {error}"
         if path.suffix == ".py":
+            quoted = shlex.quote(str(path))
             run = hints.either(
-                f"`spotmpi run -- python3 {path}` runs it without", f'["python3", "{path}"] is a command'
+                f"`spotmpi run -- python3 {quoted}` runs it without", f'["python3", "{path}"] is a command'
             )
-            wrong = f"is a script, not a spec: `spotmpi init --script {path}` writes one for it, and {run}"
+            wrong = f"is a script, not a spec: `spotmpi init --script {quoted}` writes one for it, and {run}"
         raise input_error("spec", str(path), wrong) from error
 
 
@@ -126,6 +129,8 @@ class WrongKeys(InputError):
 def problem(detail: dict[str, Any], model: type[SpecModel]) -> Problem:
     """An error of pydantic for values of *model* as a Problem."""
     field = ".".join(str(part) for part in detail["loc"]) or "spec"
+    if detail["type"] == "missing":  # its input is the table that lacks it
+        return Problem(field, None, "is required; add it")
     if detail["type"] == "extra_forbidden":
         return Problem(field, detail["input"], f"unknown key; {_near(detail['loc'], model)}")
     if detail["type"] == "string_pattern_mismatch":  # every pattern of a spec is that of a size
@@ -133,7 +138,7 @@ def problem(detail: dict[str, Any], model: type[SpecModel]) -> Problem:
     if detail["type"] in ("model_type", "dict_type"):
         return Problem(field, detail["input"], "input should be a table")
     if detail["type"] == "list_type":
-        return Problem(field, detail["input"], 'input should be a list, such as ["python", "train.py"]')
+        return Problem(field, detail["input"], 'input should be a list, such as ["python3", "train.py"]')
     message = detail["msg"].removeprefix("Value error, ")
     return Problem(field, detail["input"], message[0].lower() + message[1:])
 
@@ -331,7 +336,7 @@ def write_spec(spec: JobSpec, path: Path) -> None:
 
 
 def write_new_file(path: Path, text: str) -> None:
-    """Write *text* to a new file, whole or not at all; InputError if *path* exists."""
+    """Write *text* to a new file, whole or not at all; InputError if *path* exists, or its folder does not."""
     try:
         with path.open("x", encoding="utf-8") as file:
             try:
@@ -342,5 +347,7 @@ def write_new_file(path: Path, text: str) -> None:
                 raise
     except FileExistsError:
         raise input_error("path", str(path), "exists already; remove it or name another file") from None
+    except FileNotFoundError:
+        raise input_error("path", str(path), "its folder does not exist; create it first") from None
     except OSError as error:
         raise SpotmpiError(f"cannot write {path}: {error.strerror}") from error

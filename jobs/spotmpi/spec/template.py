@@ -10,7 +10,7 @@ from typing import get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from spotmpi.agent.launchers import LAUNCHERS
+from spotmpi.agent.launchers import LAUNCHERS, imports
 from spotmpi.core import hints, names
 from spotmpi.core.errors import input_error
 from spotmpi.images.environment import launchers_of
@@ -24,7 +24,7 @@ _HEADER = """\
 """
 _EXAMPLE = """\
 image = "chainermn"       # locked requirements: chainermn or pytorch
-program = "digits"        # one of our programs; or: command = ["python", "train.py"]
+program = "digits"        # one of our programs; or: command = ["python3", "train.py"]
 args = ["--global-batch", "64", "--epochs", "5"]
 nodes = 1
 slots = 2                 # processes per node
@@ -36,9 +36,9 @@ _COMPLETE = re.compile(r"^(program|files) = ", re.MULTILINE)  # an example that 
 _NOT_SCRIPTS = re.compile(r"setup|conftest|__\w+__|test_.*|.*_test")
 
 # What a script imports, and the image that it suggests: launchers that are modules of Python start ranks of PyTorch.
-_MODULES = "|".join(dict.fromkeys(each.module for each in LAUNCHERS.values() if each.module))
-_TORCH = re.compile(rf"^\s*(import|from)\s+({_MODULES})\b", re.MULTILINE)
-_CHAINER = re.compile(r"^\s*(import|from)\s+chainer(mn)?\b", re.MULTILINE)
+_MODULES = dict.fromkeys(each.module for each in LAUNCHERS.values() if each.module)
+_TORCH = re.compile(imports(*_MODULES), re.MULTILINE)
+_CHAINER = re.compile(imports("chainer", "chainermn"), re.MULTILINE)
 
 
 def scripts(folder: Path) -> list[str]:
@@ -132,7 +132,7 @@ def _for_script(script: str, text: str) -> tuple[str, frozenset[str]]:
     preload = list(LAUNCHERS[launcher].preload)
     settings = [
         (f'image = "{image}"', "locked requirements; leave out for this machine's own software") if image else None,
-        (f"command = {_inline(['python' if image else 'python3', script])}", "with its arguments"),
+        (f"command = {_inline(['python3', script])}", "with its arguments"),
         (f'launcher = "{launcher}"', f"or {', '.join(name for name in LAUNCHERS if name != launcher)}"),
         ("nodes = 1", ""),
         (f"slots = {2 if LAUNCHERS[launcher].parallel else 1}", "processes per node"),

@@ -87,10 +87,10 @@ def _work(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     if spec.launcher == POOL:  # a command, its driver, is optional; `_pool` refuses a program
         pass
     elif (spec.program is None) == (spec.command is None):
-        found = "both" if spec.program else "neither"
-        yield Problem("program", spec.program, f"give exactly one of program and command, not {found}")
+        remedy = "give either a program or a command, not both" if spec.program else "give a program or a command"
+        yield Problem("program", spec.program, remedy)
     if spec.command is not None and not (spec.command and spec.command[0]):
-        remedy = 'write the command as a list, such as ["python", "train.py"]' + hints.either(
+        remedy = 'write the command as a list, such as ["python3", "train.py"]' + hints.either(
             ", or after -- on the command line", ""
         )
         yield Problem("command", spec.command, remedy)
@@ -103,7 +103,8 @@ def _work(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
 def _not_found(command: str) -> str:
     if "/" in command:
         return "command not found, or not an executable file (chmod +x); check the path, `code` and `files`"
-    return "command not found; check the name, PATH, `code` and `files`"
+    name = "the name (`python3` on many systems)" if command == "python" else "the name"
+    return f"command not found; check {name}, PATH, `code` and `files`"
 
 
 def _image(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -122,6 +123,35 @@ def test_a_missing_argument_names_where_it_is_explained(command: str) -> None:
     assert errors.endswith(f"'; `spotmpi {missing} --help` shows what it takes\n")
 
 
+def test_an_argument_too_many_names_what_the_command_takes() -> None:
+    problem = "Got unexpected extra argument(s) (b); `spotmpi why --help` shows what it takes"
+    assert invoke("why", "a", "b") == (2, "", f"spotmpi: {problem}\n")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "meant"), [("kubernets", "kubernetes"), ("slrum/gpu", "slurm"), ("loacl", "local")]
+)
+def test_a_misspelt_target_is_answered_with_the_nearest_one(
+    mistake: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(Path.cwd()))  # without pulumi
+
+    code, _, errors = invoke("run", "--on", mistake, "--", "true")
+
+    assert code == 1 and errors.startswith("spotmpi: command not found: pulumi, which reads the outputs of stack")
+    assert errors.endswith(f"; or did you mean {meant}?\n")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback(error: type[BaseException]) -> None:
+    code = f"import spotmpi.cli; raise {error.__name__}"
+
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    expected = (-signal.SIGINT, "") if error is KeyboardInterrupt else (1, "Traceback")
+    assert (result.returncode, result.stderr[:9]) == expected
+
+
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_each_option_of_every_command_has_help(name: str) -> None:
     for parameter in GROUP.get_command(None, name).params:
@@ -160,7 +190,7 @@ def test_completion_works() -> None:
         (["clean", "--older", "soon"], 2, "write a duration"),
         (["clean"], 2, "--older"),
         (["init", "job.toml"], 2, "exists already; remove it or name another file"),
-        (["init", "no/such/folder.toml"], 1, "cannot write"),
+        (["init", "no/such/folder.toml"], 2, "its folder does not exist; create it first"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

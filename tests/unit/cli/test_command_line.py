@@ -109,6 +109,7 @@ def test_clean_lists_runs_and_deletes_those_that_are_over_with_yes() -> None:
     preview = invoke("clean", "--older", "0s")
     assert run in preview.stdout and "--yes deletes them" in preview.stderr and len(reader.every(Path("runs"))) == 2
     assert run not in invoke("clean", "--older", "1d").stdout
+    assert invoke("clean", "--older", "1d").stderr == "spotmpi: no run of this folder ended longer ago than 1d\n"
 
     invoke("clean", "--older", "0s", "--yes")
     assert only_run().id == running

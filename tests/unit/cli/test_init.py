@@ -40,6 +40,23 @@ def test_train_py_is_taken_without_a_question() -> None:
     assert spec("mine.toml")["command"] == ["python3", "train.py"]
 
 
+def test_paths_in_the_commands_to_copy_are_quoted_where_a_shell_needs_it() -> None:
+    Path("my specs").mkdir()
+    for name in ("train.py", "a model.py"):
+        Path(name).touch()
+
+    code, _, talk = invoke("init", "my specs/job.toml")
+
+    assert code == 0 and talk.endswith("\nnext: spotmpi run 'my specs/job.toml'\n") and "--script 'a model.py'" in talk
+    assert invoke("init", "my specs/cpu.toml", "--example", "cpu").stderr == "next: spotmpi bench 'my specs/cpu.toml'\n"
+
+
+@pytest.mark.parametrize("options", [(), ("--example", "digits")])
+def test_a_spec_in_a_folder_that_does_not_exist_is_wrong_input(options: tuple[str, ...]) -> None:
+    problem = "path = 'specs/job.toml': its folder does not exist; create it first"
+    assert invoke("init", "specs/job.toml", *options) == (2, "", f"spotmpi: {problem}\n")
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_script_in_the_place_of_the_spec_is_neither_written_nor_to_be_removed(exists: bool) -> None:
     if exists:
@@ -58,6 +75,10 @@ def test_a_script_in_the_place_of_a_spec_says_how_it_is_run(command: str) -> Non
         "spotmpi: spec = 'train.py': is a script, not a spec: `spotmpi init --script train.py` writes one for it, and "
         "`spotmpi run -- python3 train.py` runs it without\n",
     )
+
+
+def test_a_folder_in_the_place_of_a_spec_is_named_as_one() -> None:
+    assert invoke("run", ".") == (2, "", "spotmpi: spec = '.': is a folder; name a spec file in it\n")
 
 
 def test_a_pattern_for_what_the_script_prints_is_named_to_be_checked() -> None:

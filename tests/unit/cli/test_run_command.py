@@ -211,7 +211,7 @@ def test_a_reference_is_the_image_to_pull_on_a_cluster() -> None:
             ["--file", "a/x.py", "--", "./y.py"],
             [r"command = './y.py': command not found, or not an executable file \(chmod \+x\)"],
         ),
-        (["true"], ["spec = 'true': no such file; `spotmpi init` writes one, and a command goes after --"]),
+        (["true"], ["spec = 'true': no such file; .* writes one, and `spotmpi run` takes a command after --"]),
         (["echo", "a b"], ["spec = 'echo a b': .*; a command goes after --: spotmpi run -- echo 'a b'"]),
         (
             ["--image", "python:3.12", "--file", "no.py", "--nodes", "0", "--save", "no/a.toml", "--"],

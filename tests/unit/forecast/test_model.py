@@ -242,7 +242,9 @@ def test_the_last_node_that_pays_is_found_one_by_one(fitted_model: model.Model, 
     last = next(count for count, gain in enumerate(gains, 1) if gain < share / truth(1))
     result = forecast.forecast(fitted_model, [1, 16], Goal(min_efficiency=share))
     assert result.last_paying == last
-    answer = f"beyond {last} nodes more do not pay: each adds less than {share:.0%} of the base rate per node"
+    answer = (
+        f"more nodes than {last} do not pay: each additional one adds less than {share:.0%} of the base rate per node"
+    )
     assert result.answers == (answer.replace("%", " %"),)
 
 
@@ -251,7 +253,7 @@ def test_where_every_node_pays_and_where_not_even_the_second_does(fitted_model: 
     answer = "up to 4 nodes, each additional node adds at least 1 % of the base rate per node"
     assert (every.last_paying, every.answers) == (4, (answer,))
     first = forecast.forecast(fitted_model, [1, 4], Goal(min_efficiency=0.99))
-    answer = "beyond 1 node more do not pay: each adds less than 99 % of the base rate per node"
+    answer = "more nodes than 1 do not pay: each additional one adds less than 99 % of the base rate per node"
     assert (first.last_paying, first.answers) == (1, (answer,))
     assert forecast.forecast(fitted_model, [1], Goal()).answers == ()  # nobody asks about another node
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.core import names
-from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.core.errors import InputError
 from spotmpi.spec import template
 from spotmpi.spec.source import from_values, load_spec, write_new_file
 
@@ -27,7 +27,10 @@ TORCH = "import torch\nimport torch.distributed as dist\n"
         ("import torch\nimport deepspeed\n", None, "deepspeed", 2),
         ("import chainermn\n", "chainermn", "mpirun", 2),
         ("from mpi4py import MPI\n", None, "mpirun", 2),
+        ("import os, torch as t\nimport time\n", "pytorch", "none", 1),
+        ("import numpy as np,mpi4py.MPI\n", None, "mpirun", 2),
         ("# import torch is not needed\n", None, "none", 1),
+        ("import os  # , torch\n", None, "none", 1),
         (b"\xff\xfe not UTF-8\n", None, "none", 1),
     ],
 )
@@ -41,7 +44,7 @@ def test_a_spec_for_a_script_fits_what_the_script_imports(
 
     assert all((names.IMAGES / name).is_dir() for name in re.findall(r'image = "(\w+)" ', written))
     assert "registry.example" not in written.partition("[kubernetes]")[0]
-    assert spec.command == ["python" if image else "python3", str(script)] and spec.program is None
+    assert spec.command == ["python3", str(script)] and spec.program is None
     assert (spec.image, spec.launcher, spec.slots, spec.nodes) == (image, launcher, slots, 1)
     of_ddp = {"torchrun": ["torch", "torch._dynamo"], "accelerate": ["torch", "torch._dynamo", "accelerate"]}
     assert spec.preload == of_ddp.get(launcher)
@@ -94,7 +97,7 @@ def test_every_example_that_is_complete_can_be_copied_with_the_files_that_it_sen
     assert (tmp_path / "factorization_machine.py").is_file()
     with pytest.raises(InputError, match="exists already"):
         template.write_example("digits", tmp_path / "digits.toml")
-    with pytest.raises(SpotmpiError, match="cannot write"):
+    with pytest.raises(InputError, match="its folder does not exist"):
         template.write(tmp_path / "no" / "folder.toml")
     with pytest.raises(InputError, match="use one of: allreduce, cpu, digits"):
         template.write_example("nothing", tmp_path / "nothing.toml")

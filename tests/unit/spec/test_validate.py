@@ -63,8 +63,8 @@ def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({}, "program: give exactly one of program and command, not neither"),
-        ({**GOOD, **COMMAND}, "program = 'digits': give exactly one of program and command, not both"),
+        ({}, "program: give a program or a command"),
+        ({**GOOD, **COMMAND}, "program = 'digits': give either a program or a command, not both"),
         ({"command": []}, "command = []: write the command as a list"),
         ({"command": [""]}, "command = ['']: write the command as a list"),
         ({**COMMAND, "args": ["a\0b"]}, "args = ['a\\x00b']: contains a zero byte, which no argument can hold"),

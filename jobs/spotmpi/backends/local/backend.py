@@ -154,10 +154,12 @@ class LocalBackend:
             return
         if self._take_away(paths, member, fault):
             return
-        if fault != "kill" or member != COORDINATOR:
-            only = f"{hints.option('node', 0)} and {hints.option('fault', 'kill')}"
-            remedy = f"a run on this machine supports only {only}, which kill rank 0"
+        if fault != "kill":
+            remedy = f"a run on this machine supports only {hints.option('fault', 'kill')}, which kills rank 0"
             raise input_error(hints.option("fault"), fault, remedy)
+        if member != COORDINATOR:
+            remedy = f"a run on this machine supports only {hints.option('node', 0)}, where rank 0 is killed"
+            raise input_error(hints.option("node"), member.text, remedy)
         pid_file = paths.folder / "rank-0.pid"
         try:
             os.kill(int(pid_file.read_text()), signal.SIGKILL)

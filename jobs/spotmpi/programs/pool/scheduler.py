@@ -382,7 +382,8 @@ async def serve(options: argparse.Namespace) -> int:
             write_atomically(
                 options.address_file, json.dumps({"url": scheduler.address, "id": scheduler.id, "process": os.getpid()})
             )
-        print(f"scheduler of {options.workers} workers listens at {scheduler.address}", flush=True)
+        workers = "1 worker" if options.workers == 1 else f"{options.workers} workers"
+        print(f"scheduler of {workers} listens at {scheduler.address}", flush=True)
         stopped = asyncio.ensure_future(stop.wait())
         watch = DriverWatch(options.start_limit, options.driver_limit, scheduler.clock.read())
         while not stop.is_set():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -18,6 +19,8 @@ from spotmpi.agent.children import Children, read_context
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import in_run_folder
 from spotmpi.agent.coordinator import AttemptLoop
+from spotmpi.agent.plan import COORDINATOR, NODE, Member
+from spotmpi.core.errors import InputError
 from spotmpi.runs import reader
 from tests.command_line import SPOTMPI
 from tests.contract import processes
@@ -54,6 +57,25 @@ def test_killed_agents_leave_no_process_and_a_run_that_can_be_resumed(local: Bac
     summary: Any = reader.summary(paths_of(local, run))
     first, second = summary["attempts"]
     assert first["cause"] == "interruption" and second["resumed_iteration"] >= 3
+
+
+def test_a_fault_that_this_machine_does_not_support_is_named_with_what_it_does(local: BackendHarness) -> None:
+    run = local.submit(shell("sleep 300"))
+
+    for member, fault, message in (
+        (
+            COORDINATOR,
+            "evict",
+            "fault = 'evict': a run on this machine supports only fault=\"kill\", which kills rank 0",
+        ),
+        (
+            Member(NODE, 1),
+            "kill",
+            "node = 'node/1': a run on this machine supports only node=0, where rank 0 is killed",
+        ),
+    ):
+        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+            local.backend.inject_fault(run, member, fault)
 
 
 def test_a_run_that_outlives_its_guard_leaves_no_file_outside_of_its_folder(

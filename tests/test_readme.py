@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
+
+from spotmpi.cli.main import app
 
 PROJECT = Path(__file__).resolve().parent.parent
 TOUR = (PROJECT / "docs" / "tour.md").read_text()
 PAGES = (PROJECT / "README.md").read_text() + TOUR
 BIN = Path(sys.executable).parent
+TOML_PAGES = [
+    str(page.relative_to(PROJECT)) for page in sorted(PROJECT.glob("docs/*.md")) if "```toml" in page.read_text()
+]
+EVERY_PAGE = [*PROJECT.glob("*.md"), *PROJECT.glob("docs/*.md"), *PROJECT.glob("jobs/*/*.toml")]
+EVERY_PAGE = [page for page in EVERY_PAGE if page.name != "CHANGELOG.md"]  # it has what was renamed
 
 PYTHON_NAME = re.compile(r"\bspotmpi\.(\w+)\(")
 
@@ -26,7 +38,7 @@ RUN_ELSEWHERE = {
     "./scripts/test": ".ci/run",
     "spotmpi bench cpu.toml": "tests/unit/study/test_study_with_mpi.py",
     "spotmpi models keep ID digits": "tests/unit/entries/test_kept_models.py",
-    "spotmpi models predict digits:1 --data datasets:ratings --with flow:predict": "tests/unit/entries/test_predictions.py",
+    "spotmpi models predict digits:1 --data datasets:ratings --with flow:predict --batch 64": "tests/unit/entries/test_predictions.py",
     "spotmpi why FILE": "tests/unit/entries/test_lineage.py",
     "spotmpi reproduce FILE": "tests/unit/entries/test_lineage.py",
     "helm install jobset oci://registry.k8s.io/jobset/charts/jobset --namespace jobset-system --create-namespace": (
@@ -153,13 +165,45 @@ def test_the_data_set_is_built_by_its_command_and_found_again(tmp_path: Path) ->
     assert pyarrow.parquet.read_table(folder / "b.parquet").to_pydict() == {"user": [1, 2], "stars": [0.7, 0.6]}
 
 
-def test_every_toml_block_is_a_valid_part_of_a_spec() -> None:
-    import tomllib
+@pytest.mark.parametrize("page", ["README.md", *TOML_PAGES])
+def test_every_toml_block_is_a_valid_part_of_a_spec_or_study(page: str) -> None:
+    from spotmpi.core import names
+    from spotmpi.spec.source import from_values, read_toml
+    from spotmpi.study import study_file
 
-    from spotmpi.spec.source import from_values
+    for block in re.findall(r"```toml\n(.*?)```", (PROJECT / page).read_text(), re.DOTALL):
+        values = tomllib.loads(block)
+        if study_file.is_study(values):
+            spec = read_toml(names.EXAMPLES / values.get("spec", "ssd.toml"))
+            study_file.from_values({**values, "spec": spec})
+        else:
+            from_values(values)
 
-    for block in re.findall(r"```toml\n(.*?)```", PAGES, re.DOTALL):
-        from_values(tomllib.loads(block))
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda page: page.name)
+def test_every_command_of_every_page_exists_with_the_options_that_it_has_there(page: Path) -> None:
+    text = page.read_text().replace("\\\n", " ")
+    blocks = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    if page.suffix == ".md":
+        text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    inline = [" ".join(each.split()) for each in re.findall(r"`(spotmpi [^`]+)`", text)]
+
+    wrong = [line for line in [*blocks, *inline] if line.startswith("spotmpi ") and not _is_known(line)]
+
+    assert not wrong
+
+
+def _is_known(line: str) -> bool:
+    """Whether there are the command of *line* and each option that it has before ``--``."""
+    words, command = shlex.split(line, comments=True)[1:], typer.main.get_command(app)
+    context: Any = None
+    while words and hasattr(command, "get_command") and not words[0].startswith("-"):
+        command = command.get_command(context, words.pop(0))
+        if command is None:
+            return False
+    own = list(takewhile(lambda word: word != "--", words))
+    options = {option for each in command.params for option in each.opts} | {"-h", "--help", "--debug", "--version"}
+    return {word.partition("=")[0] for word in own if re.match("--?[a-z]", word)} <= options
 
 
 @pytest.mark.images

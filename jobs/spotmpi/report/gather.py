@@ -61,7 +61,16 @@ def gather(ids: Sequence[str], runs_folder: Path, now: datetime, force: bool = F
     sweep = _requested_sweep(ids, runs_folder)
     if sweep:
         return sweep_report(sweep, runs_folder, now, force)
-    return runs_report([runs.find(run, runs_folder) for run in dict.fromkeys(ids)], now, force)
+    return runs_report([_find_run(run, runs_folder) for run in dict.fromkeys(ids)], now, force)
+
+
+def _find_run(run: str, runs_folder: Path) -> RunPaths:
+    """The paths of the run that an id names, which is not that of a sweep; UnknownRun lists the sweeps too."""
+    sweeps = ", ".join(path.name for path in sweep_folders(runs_folder))
+    if sweeps and not any(paths.id.startswith(run) for paths in runs.every(runs_folder)):
+        remedy = f"no such run or sweep in {runs_folder}; sweeps: {sweeps}; `spotmpi list` lists the runs"
+        raise UnknownRun([Problem("run", run, remedy)])
+    return runs.find(run, runs_folder)
 
 
 def sweep_report(sweep: Sweep, runs_folder: Path, now: datetime, force: bool = False) -> Report:

@@ -267,7 +267,7 @@ def test_ids_that_cannot_be_reported_are_refused_with_the_reason(runs: Path) -> 
         gather([], runs, NOW)
     record_sweep(runs, SPEC, StudyOptions([1], repeats=1), {("base", 1): []})
     record(runs, "run-0", SPEC, Recorded())
-    with pytest.raises(UnknownRun, match="no such run"):
+    with pytest.raises(UnknownRun, match=r"no such run or sweep in .*; sweeps: sweep-1; `spotmpi list`"):
         gather(["nope"], runs, NOW)
     with pytest.raises(InputError, match="no trial has succeeded yet"):
         gather(["sweep-1"], runs, NOW)

@@ -1,6 +1,6 @@
 """A load test of a web server: pool A drives it, each worker at its own rate, while pool B checks its answers.
 
-python load_test.py URL --seconds 30 --rates 10 20 50        a worker of pool A for each rate, in requests per second
+python3 load_test.py URL --seconds 30 --rates 10 20 50        a worker of pool A for each rate, in requests per second
 
 --pool FILE is a spec with the image and other settings of both pools, SPOTMPI_ON the environment that they run in.
 """

@@ -1,6 +1,6 @@
 """Write a `ratings.csv` in the sizes and the skew of one of MovieLens' sets, always the same for a seed.
 
-    python jobs/examples/movielens.py ratings.csv --set 1m
+    python3 jobs/examples/movielens.py ratings.csv --set 1m
 
 Each user rates at least 20 movies, each of them once; few users and few movies have most of the ratings.
 """

@@ -1,4 +1,4 @@
-"""Counts the keys of Redis servers by prefix, each server by one call: python scan_redis.py WORKERS HOST:PORT ...
+"""Counts the keys of Redis servers by prefix, each server by one call: python3 scan_redis.py WORKERS HOST:PORT ...
 
 Workers need no package for it. A server whose worker is lost is scanned again, and still counts once.
 """
@@ -48,6 +48,8 @@ def answer(stream: BinaryIO) -> Any:
 
 def main() -> None:
     """Scan all servers and print the sum."""
+    if len(sys.argv) < 3:
+        sys.exit("usage: python3 scan_redis.py WORKERS HOST:PORT ...")
     workers, servers = int(sys.argv[1]), sys.argv[2:]
     with spotmpi.pool(workers=workers) as pool:
         total: Counter[str] = sum(pool.map(scan, servers), Counter())

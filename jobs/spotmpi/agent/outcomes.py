@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional, Protocol, Tuple, TypeVar
 
 from . import protocol, record
 from .clock import Clock
+from .files import is_folder
 from .plan import RunPlan
 from .schema import AttemptRecord
 
@@ -103,7 +104,16 @@ def error_reason(error: OSError, folder: str | None) -> str:
     """The reason of an attempt, recorded in *folder*, that ends by *error*."""
     if folder is not None and error.errno in record.DISK_FULL:
         return record.disk_full_reason(error, folder)
+    if folder is not None and error.errno == errno.ENOENT and _is_gone(folder):
+        return "the run folder %s was moved or deleted" % folder
     return "%s: %s" % (error.filename, error.strerror) if error.filename and error.strerror else str(error)
+
+
+def _is_gone(folder: str) -> bool:
+    try:
+        return not is_folder(folder)
+    except OSError:  # its disk fails
+        return False
 
 
 def is_futile(progress: Progress, seconds: float) -> bool:

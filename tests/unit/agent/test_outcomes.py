@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,14 @@ def test_a_permanent_error_ends_the_run(error: OSError) -> None:
 )
 def test_the_reason_names_the_file_and_what_helps_on_a_full_disk(error: OSError, reason: str) -> None:
     assert outcome_of_error(error, "/runs/r-1").reason == reason
+
+
+def test_a_run_folder_that_is_gone_is_the_reason_and_not_the_file_that_was_looked_for_in_it(tmp_path: Path) -> None:
+    gone = str(tmp_path / "r-1")
+    error = FileNotFoundError(errno.ENOENT, "No such file or directory", gone + "/attempts")
+
+    assert outcome_of_error(error, gone).reason == f"the run folder {gone} was moved or deleted"
+    assert outcome_of_error(error, str(tmp_path)).reason == f"{gone}/attempts: No such file or directory"
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def sources(folder: Path | None, files: Sequence[Path] = ()) -> dict[str, Path]:
     *folder* gives its files, and each of *files* comes under its own name, in place of what *folder* has by that name.
 
     Raises:
-        InputError: git cannot list them, or a folder has no files except those that git ignores.
+        InputError: git cannot list them, or a folder is empty but for files that git ignores.
     """
     result = {} if folder is None else _sources_in(folder, "")
     for path in files:
@@ -149,7 +149,7 @@ def pack(folder: Path | None, files: Sequence[Path] = ()) -> Packed:
 def _sources_in(folder: Path, prefix: str) -> dict[str, Path]:
     result = {f"{prefix}{name}": folder / name for name in names(folder)}
     if not result:
-        raise input_error("files" if prefix else "code", str(folder), "has no files except those that git ignores")
+        raise input_error("files" if prefix else "code", str(folder), "is empty, or git ignores all of its files")
     return result
 
 

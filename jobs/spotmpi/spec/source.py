@@ -86,7 +86,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     except IsADirectoryError:
         raise input_error("spec", str(path), "is a folder; name a spec file in it") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise input_error("spec", str(path), f"cannot be read as a text file: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise input_error("spec", str(path), f"cannot be read as a text file: {reason}") from error
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and lists in lists
         wrong = f"is not TOML: {error}"
         if path.suffix == ".py":

@@ -236,3 +236,17 @@ def test_wrong_input_names_every_problem_and_its_remedy(arguments: list[str], me
     for problem, message in zip(problems, messages, strict=True):
         assert re.match(f"spotmpi: {message}", problem)
     assert reader.every(Path("runs")) == [] and not Path("a.toml").exists()
+
+
+def test_the_name_of_an_image_is_in_the_example_of_the_reference_that_a_cluster_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "c"}}
+    lists = {"clusters": [cluster], "contexts": [context], "users": [{"name": "c", "user": {}}]}
+    Path("config").write_text(json.dumps({"current-context": "c", **lists}))
+    monkeypatch.setenv("KUBECONFIG", "config")
+
+    problem = "kubernetes.image: name the image to pull, such as --image REGISTRY/pytorch:TAG"
+    result = invoke("run", "--on", "kubernetes", "--image", "pytorch", "--dry-run", "--", "true")
+    assert result == (2, "", f"spotmpi: {problem}\n")

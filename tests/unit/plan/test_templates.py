@@ -250,7 +250,7 @@ def test_templates_are_read_in_the_order_given_and_a_config_map_in_that_of_its_k
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "cannot be read as a text file"),
+        (None, "cannot be read as a text file (No such file or directory); write"),
         (b"\xff", "cannot be read as a text file"),
         (b"a: [", "is not YAML"),
         (b"- a", "is not a pod template"),

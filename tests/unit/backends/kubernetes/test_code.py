@@ -153,9 +153,9 @@ def test_files_that_cannot_be_packed_are_named_with_a_remedy(
     with pytest.raises(InputError, match=r"is larger than 0 MiB; move data to another folder"):
         code_folder.pack(code)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="has no files except those that git ignores"):
+    with pytest.raises(InputError, match="is empty, or git ignores all of its files"):
         code_folder.pack(tmp_path / "empty")
-    with pytest.raises(InputError, match=r"files = .*/empty': has no files except those that git ignores"):
+    with pytest.raises(InputError, match=r"files = .*/empty': is empty, or git ignores all of its files"):
         code_folder.pack(None, [tmp_path / "empty"])
 
 

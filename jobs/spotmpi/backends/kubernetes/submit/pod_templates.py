@@ -66,8 +66,9 @@ def _read_file(name: str) -> str:
     try:
         return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise input_error(
-            FIELD, name, f"cannot be read as a text file ({error}); write a ConfigMap as {CONFIG_MAP}NAME"
+            FIELD, name, f"cannot be read as a text file ({reason}); write a ConfigMap as {CONFIG_MAP}NAME"
         ) from error
 
 

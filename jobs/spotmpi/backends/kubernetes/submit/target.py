@@ -166,7 +166,8 @@ def _pin(spec: JobSpec, build: Build | None, environment: Environment | None) ->
         return registry.pin(build, environment.repositories[build.image])
     if spec.kubernetes.image:
         return registry.pin_named(spec.kubernetes.image)
-    remedy = f"name the image to pull, such as {hints.option('image', 'REGISTRY/chainermn:TAG')}"
+    example = hints.option("image", f"REGISTRY/{spec.image or 'chainermn'}:TAG")
+    remedy = f"name the image to pull, such as {example}"
     raise input_error("kubernetes.image", None, remedy)
 
 

@@ -15,7 +15,7 @@ from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
 from spotmpi.core import names
 from spotmpi.core.certificates import run_certificates
-from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.spec.source import from_values
 from tests.cluster.environment_namespace import objects
 from tests.cluster.runs import Runs, plain, runs_in
@@ -34,9 +34,8 @@ a_wait_more = pytest.mark.nightly("a wait of its own for the start limit, as the
         ({"nodes": 2}, "registry.invalid/none:1", ["2/2 nodes", "registry.invalid/none:1"]),
         ({"resources": {"gpu": 1}}, "base", ["1/1 nodes", "Insufficient nvidia.com/gpu"]),
         pytest.param({"kubernetes": {"secrets": ["absent"]}}, "base", ['secret "absent" not found'], marks=a_wait_more),
-        pytest.param({"kubernetes": {"volume": "absent"}}, "base", ['claim "absent" not found'], marks=a_wait_more),
     ],
-    ids=["image", "GPU", "Secret", "volume"],
+    ids=["image", "GPU", "Secret"],
 )
 def test_what_a_run_needs_and_does_not_get_is_named_until_the_start_limit_ends_the_run(
     runs: Runs, values: dict[str, Any], image: str, words: list[str]
@@ -50,6 +49,11 @@ def test_what_a_run_needs_and_does_not_get_is_named_until_the_start_limit_ends_t
     assert any("gives up in" in reason for reason in run.reasons())
     assert runs.backend.state(run.id).state == "failed"
     run.wait_until_gone()
+
+
+def test_a_claim_that_does_not_exist_is_refused_before_the_run_is_created(runs: Runs) -> None:
+    with pytest.raises(InputError, match=r"kubernetes.volume = 'absent': .* has no such PersistentVolumeClaim"):
+        runs.submit(plain("true", kubernetes={"volume": "absent"}), image="base")
 
 
 @contextmanager

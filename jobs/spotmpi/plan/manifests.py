@@ -219,6 +219,15 @@ def run_volume(jobset: Mapping[str, Any]) -> Volume | None:
     return Volume(volume["persistentVolumeClaim"]["claimName"], image, secrets, own)
 
 
+def mounted_claims(pod: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The claims that a pod of this template mounts, each with the key of the spec that names it."""
+    volumes = [each for each in pod["spec"].get("volumes") or [] if "persistentVolumeClaim" in each]
+    keys = {"volume": "kubernetes.volume"}
+    return [
+        (each["persistentVolumeClaim"]["claimName"], keys.get(each["name"], "kubernetes.mounts")) for each in volumes
+    ]
+
+
 def forwarded_variables(objects: Sequence[Object]) -> list[str]:
     """The names of the variables that a plan's Secret forwards from the submitting process."""
     prefix = pods.forwarded_key("")

@@ -62,6 +62,7 @@ class FakeCluster:
         self.requests: list[Request] = []
         self.paths: list[str] = []  # of the same requests, with their parameters
         self.tokens: list[str] = []  # the Authorization of each
+        self.impersonated: list[list[tuple[str, str]]] = []  # the headers of each by which its user acts as another
         self.created: list[Object] = []  # as they were sent
         self.patched: list[tuple[str, str, Object]] = []  # kind, name and values
         self.deleted: list[str] = []  # by requests

@@ -96,6 +96,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _admit(self) -> None:
         self.cluster.tokens.append(self.headers.get("Authorization", ""))
+        impersonated = [(name.lower(), value) for name, value in self.headers.items() if "mpersonate" in name]
+        self.cluster.impersonated.append(impersonated)
         if not self.cluster.admits(self.cluster.tokens[-1]):
             raise _Refused(401, "Unauthorized", "Unauthorized")
 
@@ -306,7 +308,8 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         if content:  # some proxies answer without any
-            self.send_header("Content-Type", "application/json" if content[:1] == b"{" else "text/plain")
+            kinds = {b"{": "application/json", b"<": "text/html; charset=utf-8"}
+            self.send_header("Content-Type", kinds.get(content[:1], "text/plain"))
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)

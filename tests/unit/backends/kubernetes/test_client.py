@@ -389,6 +389,15 @@ def test_the_last_line_of_a_log_is_short(api: ClusterApi, cluster: FakeCluster) 
     assert 3 < len(asyncio.run(api.last_line("a"))) < 1 << 16
 
 
+def dead(webhook: str, address: str) -> str:
+    """What the API server says of a webhook that nobody serves (Kubernetes 1.35)."""
+    post = f'failed to call webhook: Post "https://{address}/x?timeout=10s": dial tcp: connect: connection refused'
+    return f'Internal error occurred: failed calling webhook "{webhook}": {post}'
+
+
+JOBSET_IS_DOWN = "JobSet's webhook does not answer: check `kubectl -n jobset-system get pods`"
+TERMINATING = "unable to create new content in namespace n because it is being terminated"
+FORBIDDEN = 'jobsets.jobset.x-k8s.io "a" is forbidden:'
 NO_JOBSET = "JobSet, which runs need, is not installed on the cluster; install its chart"
 
 
@@ -398,7 +407,35 @@ NO_JOBSET = "JobSet, which runs need, is not installed on the cluster; install i
         (404, "404 page not found", NO_JOBSET),
         (404, "the server could not find the requested resource", NO_JOBSET),
         (403, "User cannot create", r"not permitted \(User cannot create\)"),
-        (500, 'failed calling webhook "vjobset.kb.io": refused', "JobSet's webhook does not answer"),
+        (500, dead("vjobset.kb.io", "jobset-webhook-service.jobset-system.svc:443"), JOBSET_IS_DOWN),
+        (500, dead("vjobset.kb.io", "jobset-webhook-service.ml-infra.svc:443"), "JobSet's .*kubectl -n ml-infra get"),
+        (500, 'failed calling webhook "vjobset.kb.io": context deadline exceeded', JOBSET_IS_DOWN),
+        (
+            500,
+            dead("mjobset.kb.io", "kueue-webhook-service.queues.svc:443"),
+            "webhook mjob.*-n queues get pods",
+        ),
+        (500, dead("validate.kyverno.svc-fail", "127.0.0.1:1"), "webhook validate.kyverno.*not answer: ask the admin"),
+        (
+            403,
+            'admission webhook "vjobset.kb.io" denied the request: \n\nno',
+            'admission webhook "vj.*the request: no$',
+        ),
+        (403, f"{FORBIDDEN} ValidatingAdmissionPolicy 'p' denied request: add a label", f"{FORBIDDEN} Validat"),
+        (
+            403,
+            f"{FORBIDDEN} exceeded quota: q, requested: pods=1",
+            "requested.*`kubectl describe quota q` shows",
+        ),
+        (403, f"{FORBIDDEN} failed quota: q: must specify limits.cpu", "describe quota q` shows"),
+        (
+            403,
+            f"{FORBIDDEN} unable to create new content in namespace n because it is being terminated",
+            "its namespace is",
+        ),
+        (403, f"{FORBIDDEN} maximum memory usage per Container is 1Gi, but limit is 2Gi", f"{FORBIDDEN} maximum"),
+        (200, "<html>Sign in</html>", "cannot reach the cluster .*a web page, as a proxy or a login does"),
+        (200, "", r"the answer is not one of a Kubernetes API \(Input data was truncated\): a proxy may be in the way"),
         (401, "No", r"the cluster does not accept your credentials \(No\); log in again"),
         (422, "spec.x: invalid", "spec.x: invalid"),
         (502, "<html>bad gateway</html>", "the cluster answered 502"),
@@ -409,10 +446,33 @@ def test_errors_of_a_submission_become_one_line(
     api: ClusterApi, cluster: FakeCluster, code: int, answer: str, words: str
 ) -> None:
     cluster.refuse("create", "jobsets", code, answer)
-    words = f"could not submit the run: {words}"
+    words = f"^could not submit the run: .*{words}"
     with pytest.raises(SpotmpiError, match=words) as raised, translate_errors("submit the run"):
         asyncio.run(api.create(of_kind("JobSet", "a", spec={})))
     assert "\n" not in str(raised.value)
+    assert isinstance(raised.value, NotPermitted) == ("User cannot" in answer), "only a missing right is one"
+    assert ("not permitted" in str(raised.value)) == ("User cannot" in answer)
+
+
+def test_a_redirect_is_not_followed_and_says_where_it_leads(api: ClusterApi, cluster: FakeCluster) -> None:
+    cluster.refuse("get", "pods", 302, "", headers={"Location": "https://sso.example/login"})
+    words = "its address sends us on to https://sso.example/login, as a login page does"
+    with pytest.raises(SpotmpiError, match=words), translate_errors("look"):
+        asyncio.run(api.find(POD, "a"))
+
+
+@pytest.mark.parametrize("page", ["<html>busy</html>", ""])
+def test_a_watch_goes_on_after_pages_of_a_proxy_in_place_of_lists(
+    api: ClusterApi, cluster: FakeCluster, page: str
+) -> None:
+    cluster.put(pod("a"))
+
+    def break_off() -> None:
+        cluster.refuse("watch", "pods", 410, "too old resource version", times=1)
+        cluster.refuse("list", "pods", 200, page, times=3)
+        cluster.end_watches()
+
+    assert names(take(lambda: api.watch(POD), 2, break_off)) == [("ADDED", "a"), (RESYNC, ["a"])]
 
 
 MAP = of_kind("ConfigMap", "it")

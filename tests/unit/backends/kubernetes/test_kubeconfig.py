@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.backends.kubernetes.client import kubeconfig
+from spotmpi.backends.kubernetes.client import kubeconfig, login_program
 from spotmpi.backends.kubernetes.client.api import POD, ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.core.errors import InputError, SpotmpiError
 from tests.cloud.cluster.fake_cluster import FakeCluster, write_kubeconfig
+from tests.cloud.cluster.objects import a_pod
+from tests.contract.processes import wait_until
+from tests.testbed.certificates import Authority
 
 
 def write_config(path: Path, name: str, current: bool = True, authority: str = "ca") -> Path:
@@ -69,6 +72,75 @@ def test_a_cluster_is_reached_through_its_proxy(
         kubeconfig.configuration(None)
 
 
+def test_a_certificate_may_have_another_name_than_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a tunnel; kubectl takes the name from tls-server-name, also for connections into pods."""
+    authority = Authority(tmp_path / "keys")
+    cluster = FakeCluster(a_pod("a", "Running", {}), credential=authority.issue("api", hosts=["cluster.internal"]))
+    cluster.answer_commands("hello")
+    trust = {"certificate-authority": str(authority.certificate)}
+
+    def use(**more: str) -> ClusterApi:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "config", {**trust, **more})))
+        return cluster.api()
+
+    try:
+        asyncio.run(use(**{"tls-server-name": "cluster.internal"}).find(POD, "a"))
+        assert asyncio.run(cluster.api().execute("a", ["echo"])) == "hello"
+        with pytest.raises(SpotmpiError, match=r"Hostname mismatch|IP address mismatch"), translate_errors("list"):
+            asyncio.run(use().find(POD, "a"))
+    finally:
+        cluster.close()
+
+
+def test_a_user_acts_as_another_one_where_the_kubeconfig_says_so(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without these headers an administrator would have all rights where kubectl has those of the other user."""
+    user = {"token": "t", "as": "ann", "as-groups": ["ml", "staff"], "as-uid": "7", "as-user-extra": {"a/b": ["c"]}}
+    cluster.put(a_pod("a", "Running", {}))
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", cluster.address, user=user)))
+    asyncio.run(cluster.api().find(POD, "a"))
+    asyncio.run(cluster.api().execute("a", ["true"]))
+    headers = [
+        ("user", "ann"),
+        ("group", "ml"),
+        ("group", "staff"),
+        ("uid", "7"),
+        ("extra-a%2fb", "c"),
+    ]  # percent-encoded
+    assert cluster.impersonated == [[(f"impersonate-{name}", value) for name, value in headers]] * 2
+
+
+@pytest.mark.parametrize(
+    ("user", "more", "words"),
+    [
+        (
+            {"client-certificate": "me.crt", "client-key": "me.key"},
+            {},
+            "client-certificate .*me.crt of the kubeconfig cannot be read",
+        ),
+        (
+            {},
+            {"certificate-authority": "ca.crt"},
+            r"certificate-authority .*ca.crt of the kubeconfig cannot be read \(No such file",
+        ),
+        ({}, {"certificate-authority-data": "%%%"}, "the certificates of the kubeconfig cannot be used"),
+        ({"client-certificate-data": "aGFsbG8="}, {}, "the certificates of the kubeconfig cannot be used"),
+        ({"as": "ann", "as-groups": 3}, {}, "not a kubeconfig"),
+        ({}, {"proxy-url": 3}, "not a kubeconfig"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_certificates_that_cannot_be_used_are_one_line_that_names_them(
+    user: dict[str, object], more: dict[str, object], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = write_kubeconfig(tmp_path / "config", "https://127.0.0.1:1", user=user, more=more)
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    with pytest.raises(SpotmpiError, match=words) as refused, translate_errors("list"):
+        asyncio.run(ClusterApi(None, None).find(POD, "a"))
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -123,7 +195,11 @@ def test_a_login_program_gets_the_same_environment_as_from_kubectl(
 @pytest.mark.parametrize(
     ("command", "shell", "words"),
     [
-        ("echo the SSO session has expired >&2; exit 255", "sh", "Exec sh returned 255: the SSO session has expired"),
+        (
+            "echo the SSO session >&2; echo has expired >&2; exit 255",
+            "sh",
+            r"the login program sh failed \(exit code 255\): the SSO session has expired",
+        ),
         ("", "no-login", r"cannot start the login program no-login \(No such file or directory\): install it"),
         ("echo Welcome", "sh", "the login program sh printed no token; client certificates .* are not supported"),
         ('echo \'{"status": {"clientKeyData": "k"}}\'', "sh", "the login program sh printed no token; client certif"),
@@ -137,3 +213,74 @@ def test_a_failed_login_is_one_line_with_a_remedy(
     words = f"could not list: {words}.*; log in again"
     with pytest.raises(SpotmpiError, match=words), translate_errors("list"):
         asyncio.run(ClusterApi(None, "n").find(POD, "a"))
+
+
+def test_a_login_program_beside_the_kubeconfig_is_found(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path to it is relative to the kubeconfig; a bare name is looked up on PATH."""
+    (tmp_path / "two").mkdir()
+    program = tmp_path / "two" / "login"
+    program.write_text('#!/bin/sh\necho \'{"status": {"token": "t"}}\'\n')
+    program.chmod(0o755)
+    login_with(tmp_path / "two", monkeypatch, "", cluster.address, shell="./login")
+    asyncio.run(ClusterApi(None, "n").find(POD, "a"))
+    assert cluster.tokens == ["Bearer t"]
+
+
+def test_a_login_program_that_waits_for_somebody_shows_what_it_says(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Such as a page to open and a code to enter there, without which the program waits for ever."""
+    monkeypatch.setattr(login_program, "_QUIET", 0.05)
+    token = 'echo \'{"status": {"token": "t"}}\''
+    wait = f"echo open https://login and enter ABC >&2; until [ -e {tmp_path}/done ]; do sleep 0.05; done"
+    login_with(tmp_path, monkeypatch, f"{wait}; echo thank you >&2; {token}", cluster.address)
+    shown: list[str] = []
+
+    async def log_in() -> None:
+        finding = asyncio.create_task(ClusterApi(None, "n").find(POD, "a"))
+        while "ABC" not in "".join(shown):
+            await asyncio.sleep(0.02)
+            shown.append(capfd.readouterr().err)
+        (tmp_path / "done").touch()
+        await finding
+
+    asyncio.run(asyncio.wait_for(log_in(), 30))
+    lines = "".join([*shown, capfd.readouterr().err]).splitlines()
+    assert lines == ["waiting for the login program sh", "open https://login and enter ABC", "thank you"]
+
+
+def test_a_login_program_runs_once_for_all_clients_and_requests_of_a_command(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command has several clients, and each may watch several kinds at once: a browser opens once, not for each."""
+    count = f"echo login >> {tmp_path}/logins; sleep 0.1; token=$(wc -l < {tmp_path}/logins)"
+    login = f'{count}; printf \'{{"status": {{"token": "%s"}}}}\' $token'
+    login_with(tmp_path, monkeypatch, login, cluster.address)
+
+    async def ask() -> None:
+        await asyncio.gather(*(api.find(POD, "a") for api in [ClusterApi(None, "n"), ClusterApi(None, "n")] * 2))
+
+    asyncio.run(ask())
+    asyncio.run(ask())  # another event loop
+    assert cluster.tokens == ["Bearer 1"] * 8
+    cluster.admits = lambda token: token != "Bearer 1"
+    asyncio.run(ask())
+    assert set(cluster.tokens[8:]) == {"Bearer 1", "Bearer 2"}, "a token that is refused is replaced once"
+
+
+def test_a_login_program_ends_with_the_command_that_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login_with(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/pid; exec sleep 60")
+
+    async def give_up() -> None:
+        finding = asyncio.create_task(ClusterApi(None, "n").find(POD, "a"))
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            await asyncio.sleep(0.02)
+        finding.cancel()
+        await asyncio.wait({finding})
+
+    asyncio.run(asyncio.wait_for(give_up(), 30))
+    wait_until(lambda: not Path("/proc", (tmp_path / "pid").read_text().strip()).exists())

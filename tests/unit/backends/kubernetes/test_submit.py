@@ -141,10 +141,12 @@ def test_a_user_who_may_not_read_queues_hears_that_nobody_has_looked_for_his(clu
     [
         ("typo", [], None, "kubernetes.queue = 'typo': namespace here has no such LocalQueue of Kueue"),
         (None, ["onJobFailureMessagePatterns"], None, "the CRD of JobSet on the cluster is older than 0.10"),
+        (None, ["rules"], None, "the CRD of JobSet on the cluster is older than 0.10"),
+        (None, ["failurePolicy"], None, "the CRD of JobSet on the cluster is older than 0.10"),
         (None, [], (422, "Job is invalid: effect: Unsupported"), "could not submit the run: Job is invalid"),
         (None, [], (403, 'webhook "x" denied the request: no owner'), "denied the request: no owner"),
     ],
-    ids=["queue", "old JobSet", "invalid Job", "admission webhook"],
+    ids=["queue", "old JobSet", "older JobSet", "oldest JobSet", "invalid Job", "admission webhook"],
 )
 def test_a_run_that_would_wait_for_ever_or_never_restart_is_refused_and_nothing_of_it_is_left(
     cluster: FakeCluster, queue: str | None, fields: list[str], refusal: tuple[int, str] | None, words: str
@@ -500,6 +502,72 @@ def test_a_user_who_may_not_create_runs_hears_so_before_anything_else(cluster: F
     assert cluster.created == []
 
 
+@pytest.mark.parametrize(
+    ("rights", "words"),
+    [
+        ([("get", "jobsets")], "you may not get JobSets in"),
+        ([("patch", "jobsets"), ("delete", "jobsets")], "you may not patch JobSets, delete JobSets in"),
+        ([("list", "pods")], "you may not list Pods in namespace here, so no runs"),
+    ],
+)
+def test_a_user_who_could_not_start_follow_or_stop_a_run_creates_none(
+    cluster: FakeCluster, rights: list[tuple[str, str]], words: str
+) -> None:
+    """It would hold nodes which only somebody else could give back."""
+    for verb, resource in rights:
+        cluster.forbid(verb, resource)
+    with pytest.raises(NotPermitted, match=words):
+        submit(cluster, plan())
+    assert cluster.created == []
+
+
+def claim(*modes: str, name: str = "runs") -> Object:
+    return of_kind("PersistentVolumeClaim", name, spec={"accessModes": [*modes]})
+
+
+@pytest.fixture
+def shared(cluster: FakeCluster) -> None:
+    """The namespace has a claim that pods on all nodes can mount."""
+    cluster.put(claim("ReadWriteMany", name="shared"))
+
+
+def with_claim(spec: JobSpec) -> Any:
+    """The plan of a run with the run volume ``runs``."""
+    run_plan = planned(spec)
+    for pod in manifests.templates(run_plan["objects"]):
+        (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "volume")
+        del volume["emptyDir"]
+        volume["persistentVolumeClaim"] = {"claimName": "runs"}
+    return run_plan
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "key", "missing"),
+    [({}, "kubernetes.volume", "runs"), ({"mounts": [{"path": "/w", "claim": "w"}]}, "kubernetes.mounts", "w")],
+)
+def test_a_claim_that_does_not_exist_is_refused_before_the_run_is_created(
+    cluster: FakeCluster, kubernetes: Object, key: str, missing: str
+) -> None:
+    cluster.put(claim("ReadWriteMany", name="runs" if missing == "w" else "other"))
+    words = f"{key} = '{missing}': namespace here has no such PersistentVolumeClaim; `kubectl get pvc` lists them"
+    with pytest.raises(InputError, match=words):
+        submit(cluster, with_claim(from_values({**SPEC, "kubernetes": kubernetes})))
+    assert cluster.created == []
+    cluster.forbid("get", "persistentvolumeclaims")
+    submit(cluster, with_claim(from_values({**SPEC, "kubernetes": kubernetes})))
+
+
+@pytest.mark.parametrize(("mode", "nodes", "is_noted"), [("ReadWriteOnce", 2, True), ("ReadWriteOnce", 1, False)])
+def test_a_claim_for_one_node_at_a_time_is_noted_for_a_run_of_several(
+    cluster: FakeCluster, mode: str, nodes: int, is_noted: bool
+) -> None:
+    cluster.put(claim(mode))
+    _, messages = submit(cluster, with_claim(from_values({**SPEC, "nodes": nodes})))
+    note = "claim runs is ReadWriteOnce: if pods of the run are on several nodes, they wait"
+    assert messages == [f"{note}; use one with ReadWriteMany (kubernetes.volume)"] * is_noted
+
+
+@pytest.mark.usefixtures("shared")
 def test_each_node_has_a_job_where_jobset_restarts_single_ones(cluster: FakeCluster, tmp_path: Path) -> None:
     image = "registry/any@sha256:0"
     spec = from_values({**SPEC, "kubernetes": {"image": image, "volume": "shared"}})
@@ -520,6 +588,7 @@ def test_each_node_has_a_job_where_jobset_restarts_single_ones(cluster: FakeClus
     assert not cluster.created
 
 
+@pytest.mark.usefixtures("shared")
 def test_pods_stand_by_where_jobset_restarts_single_jobs_and_elsewhere_a_line_says_that_none_do(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
@@ -550,6 +619,7 @@ def test_pods_stand_by_where_jobset_restarts_single_jobs_and_elsewhere_a_line_sa
     assert agent_plan(shared)["rate"] == 5.0 and "standby" not in agent_plan(shared), "for which nobody pays"
 
 
+@pytest.mark.usefixtures("shared")
 def test_pods_stand_by_for_the_nodes_of_a_stream_and_cost_as_nodes_do_not_as_workers(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
@@ -569,6 +639,7 @@ def test_pods_stand_by_for_the_nodes_of_a_stream_and_cost_as_nodes_do_not_as_wor
     assert workers_job["spec"]["completions"] == 4
 
 
+@pytest.mark.usefixtures("shared")
 def test_the_workers_of_each_stage_have_their_image_and_price(cluster: FakeCluster, tmp_path: Path) -> None:
     stream = {
         "source": "s3://set/*.csv",
@@ -595,6 +666,7 @@ def test_the_workers_of_each_stage_have_their_image_and_price(cluster: FakeClust
     ]
 
 
+@pytest.mark.usefixtures("shared")
 def test_several_numbers_of_nodes_need_a_jobset_that_restarts_single_jobs(cluster: FakeCluster, tmp_path: Path) -> None:
     kubernetes = {"image": "registry/any@sha256:0", "volume": "shared"}
     spec = from_values({**SPEC, "nodes": [2, 4], "price": 2.5, "kubernetes": kubernetes})

@@ -18,6 +18,7 @@ import msgspec
 from lightkube import ApiError, codecs
 from lightkube.config.client_adapter import ConnectionParams, ExecAuth
 from lightkube.core.decoders import decode_list, decode_watch_event
+from lightkube.core.exceptions import ConfigError
 from lightkube.core.generic_client import GenericAsyncClient
 from lightkube.core.selector import build_selector
 from lightkube.generic_resource import create_namespaced_resource
@@ -30,12 +31,15 @@ from spotmpi.backends.kubernetes.client.answers import Answer, ErrorOutput
 from spotmpi.backends.kubernetes.client.errors import is_missing, status_code, websocket_errors
 from spotmpi.backends.kubernetes.client.kubeconfig import (
     EksAccess,
-    ExecLogin,
     access_of,
     configuration,
+    impersonation,
     in_pod,
     proxy_of,
+    require_certificates,
+    tls_server_name,
 )
+from spotmpi.backends.kubernetes.client.login_program import login_of
 from spotmpi.plan.pods import CONTAINER
 
 Object = dict[str, Any]
@@ -81,6 +85,7 @@ _BUSY_TRIES = 10  # of a request, as client-go does
 _LONGEST_DELAY = 10.0  # seconds
 _REFUSED = (401, 403, 404)
 MAX_REFUSALS = 10  # in a row; one more is final
+_SILENT_FAILURES = 3  # of a watch in a row; 6 seconds, and more where connecting takes its time
 CLOCK_TOLERANCE = 2.0  # seconds of difference that count as none: Date has whole seconds, and travels
 
 
@@ -131,19 +136,37 @@ class _Connection(ConnectionParams):
         self._clock, self._access = clock, access
 
     def httpx_params(self, config: Any) -> dict[str, Any]:
-        """The arguments of the HTTP client."""
-        parameters: dict[str, Any] = super().httpx_params(config)
+        """The arguments of the HTTP client; ConfigError where a certificate cannot be used."""
+        require_certificates(config)
+        try:
+            parameters: dict[str, Any] = super().httpx_params(config)
+        except (ssl.SSLError, ValueError, TypeError) as error:  # certificates without a key are a TypeError
+            raise ConfigError(f"the certificates of the kubeconfig cannot be used ({error})") from error
         if config.user.exec and isinstance(parameters["auth"], ExecAuth):
-            parameters["auth"] = ExecLogin(config.user.exec)
+            parameters["auth"] = login_of(config.user.exec)
         if self._access:
             parameters["auth"] = self._access
         # Authorities may have no key identifiers (EKS's are reported so): Python 3.13 demands them, kubectl does not.
         parameters["verify"].verify_flags &= ~ssl.VERIFY_X509_STRICT
-        return {**parameters, "event_hooks": {"response": [self._record_response]}}
+        parameters["headers"] = impersonation(config)
+        hooks: dict[str, Any] = {"response": [self._check_response]}
+        if name := tls_server_name(config):
 
-    async def _record_response(self, response: httpx2.Response) -> None:
+            async def expect_certificate_of(request: httpx2.Request) -> None:
+                request.extensions = {**request.extensions, "sni_hostname": name}
+
+            hooks["request"] = [expect_certificate_of]
+        return {**parameters, "event_hooks": hooks}
+
+    async def _check_response(self, response: httpx2.Response) -> None:
+        """Take the server's clock from a response; RemoteProtocolError where it is a page for people, as of a login."""
         self._clock.update(response.headers.get("Date"))
         response.headers.setdefault("Content-Type", "")  # lightkube relies on it, and not every proxy sends one
+        if response.has_redirect_location:
+            where = response.headers["Location"]
+            raise httpx2.RemoteProtocolError(f"its address sends us on to {where}, as a login page does")
+        if response.is_success and response.headers["Content-Type"].startswith("text/html"):
+            raise httpx2.RemoteProtocolError("its address answers with a web page, as a proxy or a login does")
 
 
 class _Client(GenericAsyncClient):
@@ -182,6 +205,7 @@ class ClusterApi:
     """
 
     def __init__(self, context: str | None, namespace: str | None) -> None:
+        self.outage: str | None = None  # why the API has not answered its watches for a while
         self._clock = ClusterClock()
         self._silence = httpx2.Timeout(CONNECT_TIMEOUT, read=MAX_SILENCE)
         self._access = access_of(context)
@@ -239,10 +263,10 @@ class ClusterApi:
         values: Object = obj.to_dict()
         return values
 
-    async def may_create(self, kind: str) -> bool:
-        """Whether this user may create objects of that kind in the namespace; every user may ask that."""
+    async def may(self, verb: str, kind: str) -> bool:
+        """Whether this user may do that with objects of a kind in the namespace; every user may ask that."""
         info = _RESOURCES[kind]._api_info
-        attributes = {"verb": "create", "group": info.resource.group, "resource": info.plural}
+        attributes = {"verb": verb, "group": info.resource.group, "resource": info.plural}
         attributes["namespace"] = self.namespace
         review = authorization_v1.SelfSubjectAccessReview.from_dict({"spec": {"resourceAttributes": attributes}})
         answer = await self._client.request("post", obj=review)
@@ -327,12 +351,16 @@ class ClusterApi:
         for failures in itertools.count(1):
             pages = self._pages(kind, labels, fields)
             try:
-                return [_trim(kind, item) async for item in pages], pages.resourceVersion
-            except httpx2.HTTPError as error:
+                items = [_trim(kind, item) async for item in pages]
+                self.outage = None
+                return items, pages.resourceVersion
+            except (httpx2.HTTPError, ValueError) as error:  # ValueError: what answers is no API server
                 # A server that has just started may refuse a user it knows.
                 refusals -= status_code(error) in _REFUSED
                 if refusals < 0:
                     raise
+                if failures > _SILENT_FAILURES:
+                    self.outage = str(error) or type(error).__name__
             await asyncio.sleep(retry_delay(failures))
         raise AssertionError
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx2
+import msgspec
 from lightkube import ApiError
 from lightkube.core.exceptions import ConfigError
 
@@ -17,19 +19,30 @@ _INSTALL = (
     "`helm install jobset oci://registry.k8s.io/jobset/charts/jobset --namespace jobset-system --create-namespace`"
 )
 
+_FAILED_WEBHOOK = re.compile(r'failed calling webhook "([^"]*)"')
+_SERVICE = re.compile(r'https?://([^./:\s"]+)\.([^./:\s"]+)\.svc\b')  # of a webhook, with its namespace
+_QUOTA = re.compile(r"(exceeded|failed) quota: ([^,:\s]+)")
+_TERMINATING = "because it is being terminated"
+# How admission refuses what the user may do, with the code of a missing right: webhooks, policies of the API server,
+# LimitRanges, Pod Security, and OpenShift's constraints.
+_ADMISSION = re.compile(
+    r"denied (the )?request|(maximum|minimum) \w+ usage per|max limit to request ratio|violates PodSecurity"
+    r"|security context constraint"
+)
+
 
 @contextmanager
 def translate_errors(action: str) -> Iterator[None]:
     """Raise SpotmpiError for what the API or the connection raises; *action* completes "could not ...".
 
     Raises:
-        NotPermitted: the API answered 403.
+        NotPermitted: the user lacks a right.
         SpotmpiError: any other error.
     """
     try:
         yield
     except ApiError as error:
-        kind = NotPermitted if error.status.code == 403 else SpotmpiError
+        kind = NotPermitted if lacks_right(error) else SpotmpiError
         raise kind(f"could not {action}: {_explain(error)}") from error
     except ConfigError as error:
         reason = " ".join(str(error).split())
@@ -53,6 +66,11 @@ def translate_errors(action: str) -> Iterator[None]:
     except (httpx2.HTTPError, OSError) as error:
         reason = str(error) or type(error).__name__
         raise SpotmpiError(f"could not {action}: cannot reach the cluster ({reason}); try `kubectl version`") from error
+    except msgspec.DecodeError as error:
+        raise SpotmpiError(
+            f"could not {action}: the answer is not one of a Kubernetes API ({error}): a proxy may be in the way; "
+            "check the `server` of `kubectl config view --minify`, and try `kubectl version`"
+        ) from error
 
 
 @contextmanager
@@ -69,22 +87,43 @@ def websocket_errors() -> Iterator[None]:
         raise httpx2.ReadError(f"the connection into the pod broke off: {error!r}") from error
 
 
+def lacks_right(error: ApiError) -> bool:
+    """Whether the API refused a request since its user lacks a right, and not by a quota, a policy or a webhook."""
+    message = str(error.status.message)
+    is_admission = _ADMISSION.search(message) or _QUOTA.search(message) or _TERMINATING in message
+    return error.status.code == 403 and not is_admission
+
+
 def _explain(error: ApiError) -> str:
-    """Why the API refused a request, with the remedy where there is one."""
+    """Why the API refused a request, in one line, with the remedy where there is one."""
     status = error.status
-    message = str(status.message or error)
+    message = " ".join(str(status.message or error).split())
     if status.code == 401:
         access = error.request.extensions.get(ACCESS) if error.request else None
         if access:
             return str(access.refusal())
         return f"the cluster does not accept your credentials ({message}); log in again, then try `kubectl version`"
-    if status.code == 403 and "admission webhook" not in message:
+    if lacks_right(error):
         return f"not permitted ({message})"
     if status.code == 404 and "jobsets" in str(error.request.url if error.request else ""):
         return _INSTALL if "could not find the requested resource" in message else message
-    if "webhook" in message and ("jobset" in message or "refused" in message):
-        return f"JobSet's webhook does not answer: check `kubectl -n jobset-system get pods` ({message})"
+    if webhook := _FAILED_WEBHOOK.search(message):
+        return _explain_webhook(webhook[1], message)
+    if quota := _QUOTA.search(message):
+        return f"{message}; `kubectl describe quota {quota[2]}` shows what is used, and `spotmpi list` the runs"
+    if _TERMINATING in message:
+        return f"its namespace is being deleted; use another one ({message})"
     return message
+
+
+def _explain_webhook(name: str, message: str) -> str:
+    """That an admission webhook does not answer, which may be JobSet's, with where its pods are."""
+    service = _SERVICE.search(message)
+    namespace = service[2] if service else "jobset-system" if "jobset" in name else None
+    is_jobsets = service is None or "jobset" in service[1]  # Kueue's for JobSets has the same name
+    whose = "JobSet's webhook" if is_jobsets and "jobset" in name + message else f"admission webhook {name}"
+    check = f"check `kubectl -n {namespace} get pods`" if namespace else "ask the administrator of the cluster"
+    return f"{whose} does not answer: {check} ({message})"
 
 
 def is_missing(error: ApiError) -> bool:

@@ -15,12 +15,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import msgspec
 import yaml
 from lightkube import KubeConfig
-from lightkube.config.client_adapter import ExecAuth
 from lightkube.config.kubeconfig import SERVICE_ACCOUNT, SingleConfig, to_mapping
 from lightkube.config.models import Cluster, Context, User
 from lightkube.config.models import Cluster as ClusterEntry
@@ -44,28 +44,19 @@ _TOKEN_LIFETIME = 10 * 60.0  # seconds, well below those of `eks.LIFETIME`
 
 
 class ProxiedCluster(Cluster, omit_defaults=True):
-    """A cluster with the proxy that leads to it, if any."""
+    """A cluster with the proxy that leads to it and the name in its certificate, if they are not as usual."""
 
     proxy: str | None = msgspec.field(name="proxy-url", default=None)
+    tls_server_name: str | None = msgspec.field(name="tls-server-name", default=None)
 
 
-class ExecLogin(ExecAuth):
-    """The exec credential plugin of a user; ConfigError where it gives no token."""
+class Impersonator(User, omit_defaults=True):
+    """A user who acts as another one, if any."""
 
-    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """The request with the plugin's token, and with a new one if the cluster does not accept that."""
-        flow, command = super().async_auth_flow(request), self._exec.command
-        try:
-            response = yield await anext(flow)
-            yield await flow.asend(response)
-        except StopAsyncIteration:
-            return
-        except OSError as error:
-            hint = f": {self._exec.installHint}" if self._exec.installHint else ""
-            raise ConfigError(f"cannot start the login program {command} ({error.strerror}){hint}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            remedy = "client certificates from login programs are not supported"
-            raise ConfigError(f"the login program {command} printed no token; {remedy}") from error
+    as_user: str | None = msgspec.field(name="as", default=None)
+    as_uid: str | None = msgspec.field(name="as-uid", default=None)
+    as_groups: list[str] | None = msgspec.field(name="as-groups", default=None)
+    as_extra: dict[str, list[str]] | None = msgspec.field(name="as-user-extra", default=None)
 
 
 def configuration(context: str | None) -> Any:
@@ -91,6 +82,42 @@ def proxy_of(config: Any) -> str | None:
     return proxy
 
 
+def tls_server_name(config: Any) -> str | None:
+    """The name that the certificate of the cluster has to have, where it is not that of its address."""
+    name: str | None = getattr(config.cluster, "tls_server_name", None)
+    return name
+
+
+def impersonation(config: Any) -> list[tuple[str, str]]:
+    """The headers by which a user acts as another one (Kubernetes, Authenticating, User impersonation)."""
+    user = config.user
+    if not isinstance(user, Impersonator) or user.as_user is None:
+        return []
+    headers = [("Impersonate-User", user.as_user), *(("Impersonate-Group", group) for group in user.as_groups or [])]
+    headers += [("Impersonate-Uid", user.as_uid)] if user.as_uid else []
+    extra = (user.as_extra or {}).items()
+    return [
+        *headers,
+        *((f"Impersonate-Extra-{quote(key, safe='')}", value) for key, values in extra for value in values),
+    ]
+
+
+def require_certificates(config: Any) -> None:
+    """ConfigError where a file that the settings of a context name cannot be read."""
+    user = config.user or User()
+    files = {
+        "certificate-authority": None if config.cluster.certificate_auth_data else config.cluster.certificate_auth,
+        "client-certificate": None if user.client_cert_data else user.client_cert,
+        "client-key": None if user.client_key_data else user.client_key,
+    }
+    for key, path in files.items():
+        try:
+            if path:
+                Path(path).open("rb").close()
+        except OSError as error:
+            raise ConfigError(f"the {key} {path} of the kubeconfig cannot be read ({error.strerror})") from error
+
+
 def read() -> KubeConfig:
     """All contexts; ConfigError where nothing is configured, InputError where a file cannot be read."""
     if in_pod():
@@ -101,8 +128,14 @@ def read() -> KubeConfig:
     # Of a name that is in several files, and of the current context, the first one counts.
     merged: dict[str, Any] = {key: [item for each in reversed(contents) for item in each[key]] for key in LISTS}
     currents = [each["current-context"] for each in contents if each.get("current-context")]
-    config = KubeConfig.from_dict({**merged, "current-context": next(iter(currents), None)})
-    config.clusters = to_mapping(merged["clusters"], "cluster", ProxiedCluster)
+    return _parse({**merged, "current-context": next(iter(currents), None)})
+
+
+def _parse(values: Mapping[str, Any]) -> KubeConfig:
+    """All contexts of the content of a kubeconfig, also with what lightkube does not know."""
+    config = KubeConfig.from_dict(dict(values))
+    config.clusters = to_mapping(values["clusters"], "cluster", ProxiedCluster)
+    config.users = to_mapping(values["users"], "user", Impersonator)
     return config
 
 
@@ -125,7 +158,7 @@ def require_kubeconfig(path: Path) -> Mapping[str, Any]:
     """The content of one file as it is; InputError where it is not a kubeconfig."""
     try:
         values = yaml.safe_load(path.read_text()) or {}
-        KubeConfig.from_dict({**values, **{key: values.get(key) or [] for key in LISTS}})
+        _parse({**values, **{key: values.get(key) or [] for key in LISTS}})
     except (
         OSError,
         UnicodeError,
@@ -231,14 +264,17 @@ def _resolve(entry: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
 
 def _with_paths(values: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     paths = {key: str(folder / values[key]) for key in _PATHS if values.get(key)}
-    return {**values, **paths, **({"exec": _login_program(values["exec"])} if values.get("exec") else {})}
+    return {**values, **paths, **({"exec": _login_program(values["exec"], folder)} if values.get("exec") else {})}
 
 
-def _login_program(program: Mapping[str, Any]) -> Mapping[str, Any]:
+def _login_program(program: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     """An exec credential plugin as lightkube takes it, which does not know version v1.
 
-    As with kubectl, the plugin gets the version that it is configured for in KUBERNETES_EXEC_INFO.
+    As with kubectl, the plugin gets the version that it is configured for in KUBERNETES_EXEC_INFO, and a relative path
+    to it is relative to the *folder* of the kubeconfig.
     """
+    if os.sep in (command := program["command"]):
+        program = {**program, "command": str(folder / command)}
     info = {"kind": "ExecCredential", "apiVersion": program["apiVersion"], "spec": {"interactive": False}}
     variables = [*(program.get("env") or []), {"name": "KUBERNETES_EXEC_INFO", "value": json.dumps(info)}]
     version = f"{_EXEC}/v1beta1" if program["apiVersion"] == f"{_EXEC}/v1" else program["apiVersion"]

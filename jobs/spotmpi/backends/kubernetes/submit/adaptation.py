@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,11 @@ from spotmpi.plan.manifests import ClusterPlan
 
 _REFUSED = (400, 403, 422)  # by a webhook, or by the schema of an older version
 _REASON_LENGTH = 240
+_RIGHTS = (
+    *((verb, cluster_api.JOBSET) for verb in ("create", "get", "patch", "delete")),
+    ("list", cluster_api.POD),
+)
+_SHARED = {"ReadWriteMany", "ReadOnlyMany"}
 
 
 async def adapt(api: ClusterApi, plan: ClusterPlan, echo: Echo) -> ClusterPlan:
@@ -27,19 +33,16 @@ async def adapt(api: ClusterApi, plan: ClusterPlan, echo: Echo) -> ClusterPlan:
     the keys of the existing Secret that the plan names. *echo* gets a message where the user may not look.
 
     Raises:
-        InputError: no queue of Kueue would ever admit the run.
-        NotPermitted: the user may not create JobSets, or no Secret where the run needs one of its own.
+        InputError: no queue of Kueue would ever admit the run, or its pods mount a claim that does not exist.
+        NotPermitted: the user lacks a right without which nobody could start, follow and stop the run.
         SpotmpiError: the cluster does not answer.
     """
     with translate_errors("look up what the cluster permits"):
-        if not await api.may_create(cluster_api.JOBSET):
-            raise NotPermitted(
-                f"you may not create JobSets in namespace {api.namespace}, so no runs; ask its administrator for the "
-                "rights in docs/sharing.md"
-            )
+        await _require_rights(api)
+        await _require_claims(api, plan["objects"], echo)
         await _require_queue(api, plan["objects"][0], echo)
         objects = await _with_egress(api, plan["objects"], echo)
-        if not await api.may_create(cluster_api.SECRET):
+        if not await api.may("create", cluster_api.SECRET):
             objects = await _without_secret(api, plan, objects)
             echo(f"you may not create Secrets: the run shares the keys of {plan['ssh_secret']}")
     return {**plan, "objects": list(objects)}
@@ -66,6 +69,40 @@ async def restart_obstacle(api: ClusterApi, run: str, nodes: int) -> str | None:
             remedy = "JobSet 0.12 replaces the lost one alone with its feature gate RestartJob"
             return f"{consequence}; {remedy} (the cluster says: {reason})"
     return None
+
+
+async def _require_rights(api: ClusterApi) -> None:
+    """Refuse users who could not start a run, or would then be unable to follow and to stop it."""
+    answers = await asyncio.gather(*(api.may(verb, kind) for verb, kind in _RIGHTS))
+    missing = [f"{verb} {kind}s" for (verb, kind), may in zip(_RIGHTS, answers, strict=True) if not may]
+    if missing:
+        raise NotPermitted(
+            f"you may not {', '.join(missing)} in namespace {api.namespace}, so no runs; ask its administrator for the "
+            "rights in docs/sharing.md"
+        )
+
+
+async def _require_claims(api: ClusterApi, objects: Sequence[Object], echo: Echo) -> None:
+    """Refuse a run whose pods mount a claim that does not exist: they would wait for it until ``limits.start``.
+
+    *echo* gets a message where only pods of one node can mount one at a time.
+    """
+    mounted = [(name, key) for pod in manifests.templates(objects) for name, key in manifests.mounted_claims(pod)]
+    shares = manifests.pod_count(objects[0]) > 1 or bool(manifests.worker_templates(objects))
+    for name, key in dict(mounted).items():
+        try:
+            claim = await api.find(cluster_api.CLAIM, name)
+        except ApiError as error:
+            if error.status.code == 403:
+                return  # the scheduler says so
+            raise
+        if claim is None:
+            problem = f"namespace {api.namespace} has no such PersistentVolumeClaim; `kubectl get pvc` lists them"
+            raise input_error(key, name, problem)
+        modes = (claim.get("spec") or {}).get("accessModes") or []
+        if shares and modes and not _SHARED & {*modes}:
+            remedy = f"use one with ReadWriteMany ({key})"
+            echo(f"claim {name} is {', '.join(modes)}: if pods of the run are on several nodes, they wait; {remedy}")
 
 
 async def _require_queue(api: ClusterApi, jobset: Object, echo: Echo) -> None:

@@ -111,10 +111,8 @@ async def _create_all(api: ClusterApi, objects: Sequence[Object]) -> CreatedRun:
 
 def _require_current_jobset(jobset: Object, created: Object) -> None:
     """Refuse a JobSet that is too old: the API server drops the fields that it does not know, without an error."""
-    patterns = [
-        [rule.get("onJobFailureMessagePatterns") for rule in each["spec"]["failurePolicy"]["rules"]]
-        for each in (jobset, created)
-    ]
+    rules = [(each["spec"].get("failurePolicy") or {}).get("rules") or [] for each in (jobset, created)]
+    patterns = [[rule.get("onJobFailureMessagePatterns") for rule in each] for each in rules]
     if patterns[0] != patterns[1]:
         chart = "oci://registry.k8s.io/jobset/charts/jobset"
         raise SpotmpiError(

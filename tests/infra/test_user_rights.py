@@ -11,6 +11,8 @@ import ast
 import re
 from collections.abc import Iterator
 
+import yaml
+
 from infra.access import run_rules
 from tests.tools import REPOSITORY
 
@@ -78,14 +80,35 @@ def _of_call(method: ast.Attribute, arguments: list[ast.expr]) -> Iterator[Right
         yield from ((_RESOURCES[kind], verb) for verb in _VERBS[method.attr])
 
 
+def granted_in_environments() -> set[tuple[str, Right]]:
+    """The rights of users in the namespace of an environment, with their API groups."""
+    granted: set[tuple[str, Right]] = set()
+    for rule in run_rules(queueing=False):
+        assert isinstance(rule.resources, list) and isinstance(rule.verbs, list) and isinstance(rule.api_groups, list)
+        (group,) = rule.api_groups
+        granted |= {(str(group), (str(what), str(verb))) for what in rule.resources for verb in rule.verbs}
+    return granted
+
+
+def test_the_role_for_a_cluster_of_ones_own_has_the_same_rights() -> None:
+    text = (REPOSITORY / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    (block,) = (each for each in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "kind: Role" in each)
+    role = yaml.safe_load(block)
+    documented = {
+        (group, (what, verb))
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for what in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert documented == granted_in_environments()
+
+
 def test_users_have_every_right_that_the_cli_needs_and_no_other() -> None:
     requested = set(requests())
     known = {("jobsets", "watch"), ("jobs", "patch"), ("pods/exec", "get"), ("secrets", "create"), ("pods", "delete")}
     assert requested >= known | _OF_ADMINISTRATORS  # else the source is not read as it should be
-    granted: set[Right] = set()
-    for rule in run_rules(queueing=False):
-        assert isinstance(rule.resources, list) and isinstance(rule.verbs, list)
-        granted |= {(str(resource), str(verb)) for resource in rule.resources for verb in rule.verbs}
+    granted = {right for _, right in granted_in_environments()}
     assert granted == (requested - _OF_ADMINISTRATORS) | _KUBECTL
     # `patch`, `update` and `delete` may answer with the whole object, so each of them reads as well.
     assert {verb for what, verb in granted if what == "secrets"} == {"create"}

@@ -64,7 +64,7 @@ def jobset(
 
 def pod(node: int, phase: str, age: float = 0, **status: Any) -> Object:
     """The pod of a node of the run."""
-    labels = {names.LABEL_RUN: RUN, names.LABEL_ROLE: NODE}
+    labels = {**names.run_labels(RUN), names.LABEL_ROLE: NODE}
     labels |= {manifests.LABEL_INDEX: str(node), manifests.LABEL_JOB_INDEX: "0"}
     return a_pod(f"{RUN}-node-0-{node}-abcde", phase, labels, age, **status)
 

@@ -25,7 +25,7 @@ from spotmpi.backends.kubernetes.client.errors import no_such_run, translate_err
 from spotmpi.backends.kubernetes.client.kubeconfig import access_of
 from spotmpi.backends.kubernetes.client.portal import call, iterate
 from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts, submission_time
-from spotmpi.backends.kubernetes.follow.run import RUNNING, ClusterFollower
+from spotmpi.backends.kubernetes.follow.run import RUNNING, ClusterFollower, Listing, list_all
 from spotmpi.backends.kubernetes.follow.waiting import CloudDiagnosis
 from spotmpi.backends.kubernetes.submit import (
     adaptation,
@@ -225,14 +225,14 @@ class KubernetesBackend:
             raise no_such_run(run)
         return self._state_of(jobset) if jobset else self._without_jobset(run)
 
-    def _state_of(self, jobset: Object) -> reader.RunState:
+    def _state_of(self, jobset: Object, listing: Listing | None = None) -> reader.RunState:
         """The state of a run that the cluster has; unknown where this version cannot read its JobSet."""
         run = jobset["metadata"]["name"]
         cached = self._cached(run)
         if cached and cached.state in record.TERMINAL:
             return cached
         try:
-            return self._current_state(run, jobset)
+            return self._current_state(run, jobset, listing)
         except UnreadableRun as error:
             state = cached or reader.RunState(run, str(self.runs_folder / run), run, reader.UNKNOWN)
             owner = manifests.annotations_of(jobset).get(manifests.ANNOTATION_OWNER)
@@ -248,11 +248,11 @@ class KubernetesBackend:
             return state
         return replace(state, state=record.LOST, reason=f"its JobSet is gone from namespace {api.namespace}")
 
-    def _current_state(self, run: str, jobset: Object) -> reader.RunState:
+    def _current_state(self, run: str, jobset: Object, listing: Listing | None) -> reader.RunState:
         """The state of a run that the cluster has; the copy alone cannot know whether it has been resumed."""
         paths = names.RunPaths(self.runs_folder / run)
         last = None
-        for event in self._live_events(paths, jobset, follow=False):
+        for event in self._live_events(paths, jobset, follow=False, listing=listing):
             last = event if isinstance(event, Event) else None
         waiting = last is not None and last.kind == record.WAITING and RUNNING not in last.values
         state = add_restart_counts(reader.state(paths), jobset, reader.earlier_attempts(paths), waiting)
@@ -268,10 +268,11 @@ class KubernetesBackend:
 
     def list(self) -> list[reader.RunState]:
         """The runs of the namespace and those that this terminal has copies of, oldest first."""
-        jobsets = {jobset["metadata"]["name"]: jobset for jobset in call(self._jobsets())}
+        listed, listing = call(self._jobsets())
+        jobsets = {jobset["metadata"]["name"]: jobset for jobset in listed}
         own = _namespace(self._api())
         copies = [paths.id for paths in reader.every(self.runs_folder) if recorded_plan.cluster_of(paths) == own]
-        states = [self._state_of(jobset) for jobset in jobsets.values()]
+        states = [self._state_of(jobset, listing) for jobset in jobsets.values()]
         states += [self._without_jobset(run) for run in copies if run not in jobsets]
         return sorted(states, key=lambda state: (state.submitted or math.inf, state.id))
 
@@ -339,15 +340,22 @@ class KubernetesBackend:
         with translate_errors(f"look up run {run}"):
             return await self._api().find(cluster_api.JOBSET, run) if names.is_folder_name(run) else None
 
-    async def _jobsets(self) -> Sequence[Object]:
+    async def _jobsets(self) -> tuple[Sequence[Object], Listing | None]:
+        """The JobSets of the namespace, and what all of them are looked up in; None where that may not be listed."""
         with translate_errors("list runs"):
             api = self._api()
             jobsets = await api.list(cluster_api.JOBSET, {names.LABEL_APP: "spotmpi"})
             own = [jobset for jobset in jobsets if names.is_folder_name(jobset["metadata"]["name"])]
-            return await stopping.delete_abandoned(api, own)
+            current = await stopping.delete_abandoned(api, own)
+            return current, await list_all(api) if len(current) > 1 else None
 
     def _live_events(
-        self, paths: names.RunPaths, jobset: Object, follow: bool, need_output: bool = False
+        self,
+        paths: names.RunPaths,
+        jobset: Object,
+        follow: bool,
+        need_output: bool = False,
+        listing: Listing | None = None,
     ) -> Iterator[Event | Lines]:
         """The events in this terminal's copy, then new ones; NotPermitted where needed output may not be read."""
         self._ensure_copy(jobset)
@@ -355,16 +363,18 @@ class KubernetesBackend:
         for event in folder_events(paths, follow=False, alive=lambda: True):
             if seen.is_new(event):
                 yield event
-        batches = iterate(self._entries(jobset, follow, need_output))
+        batches = iterate(self._entries(jobset, follow, need_output, listing))
         with translate_errors(f"follow run {paths.id}"), contextlib.closing(batches), RunCache(paths) as cache:
             for entries in batches:
                 cache.take(entries)
                 for entry in entries:
                     yield from seen.new_in(entry)
 
-    async def _entries(self, jobset: Object, follow: bool, need_output: bool) -> AsyncIterator[Sequence[PodEntry]]:
+    async def _entries(
+        self, jobset: Object, follow: bool, need_output: bool, listing: Listing | None
+    ) -> AsyncIterator[Sequence[PodEntry]]:
         follower = ClusterFollower(self._api(), jobset, self._why_no_machine(jobset))
-        async for entries in follower.follow() if follow else follower.snapshot():
+        async for entries in follower.follow() if follow else follower.snapshot(listing):
             yield entries
         if need_output and follower.folder_log.failure:
             raise NotPermitted(follower.folder_log.failure)

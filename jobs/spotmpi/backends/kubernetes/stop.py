@@ -32,6 +32,7 @@ _SUBMISSION_TIMEOUT = 300.0  # seconds within which a submission has created all
 # JobSet's controller starts again, which takes half a minute on a busy cluster.
 END_TIMEOUT = 90.0
 _END_INTERVAL = 0.5  # seconds between looks
+_LOOKS = 16  # at once, of many runs that wait
 _QUIET = 3.0  # seconds of a wait about which nothing is said
 _DELETION_TIMEOUT = 150.0  # seconds that the pods of a deleted run may take; the longest grace period is less
 
@@ -97,7 +98,14 @@ async def delete_and_wait(api: ClusterApi, run: str) -> None:
 
 async def delete_abandoned(api: ClusterApi, jobsets: Sequence[Object]) -> Sequence[Object]:
     """*jobsets* without those whose submission failed minutes ago: they would wait for ever, and are deleted."""
-    abandoned = [jobset["metadata"]["name"] for jobset in jobsets if await _is_abandoned(api, jobset)]
+    slots = asyncio.Semaphore(_LOOKS)
+
+    async def is_abandoned(jobset: Object) -> bool:
+        async with slots:
+            return await _is_abandoned(api, jobset)
+
+    answers = await asyncio.gather(*map(is_abandoned, jobsets))
+    abandoned = [jobset["metadata"]["name"] for jobset, answer in zip(jobsets, answers, strict=True) if answer]
     for run in abandoned:
         with contextlib.suppress(ApiError):  # A user without the right leaves it to others.
             await api.delete(cluster_api.JOBSET, run)

@@ -24,7 +24,7 @@ from spotmpi.plan.manifests import ClusterPlan, cached_plan
 from spotmpi.runs import cache, reader, recorded_plan
 from spotmpi.runs.reader import RunState
 from tests.cloud.cluster.fake_cluster import FakeCluster, write_kubeconfig
-from tests.cloud.cluster.objects import RUN, jobset, log_line, pod
+from tests.cloud.cluster.objects import RUN, event, jobset, log_line, pod
 
 pytestmark = pytest.mark.usefixtures("a_run")
 
@@ -101,6 +101,24 @@ def test_a_run_is_looked_up_in_its_recorded_namespace_unless_one_is_named(
     monkeypatch.setenv("KUBECONFIG", ":".join(map(str, configs)))
     backend: Any = targets.backend_of(RUN, targets.Target(on, runs))
     assert backend._api().namespace == namespace
+
+
+@pytest.mark.parametrize("may_read_events", [True, False])
+def test_a_list_of_many_runs_asks_for_their_pods_and_events_once(
+    runs: Path, cluster: FakeCluster, may_read_events: bool
+) -> None:
+    waiting = [f"waiting-{number}" for number in range(5)]
+    cluster.put(*(jobset(name=name) for name in waiting))
+    cluster.put(*(event({"name": f"{name}-node-0"}, "FailedCreate", "no quota", name) for name in waiting))
+    if not may_read_events:
+        cluster.forbid("list", "events")
+    cluster.answer_commands("")
+    states = {state.id: state for state in targets.backend(targets.Target("kubernetes", runs)).list()}
+    assert {state.state for name, state in states.items() if name in waiting} == {"waiting"}
+    reason = "FailedCreate: no quota" if may_read_events else "no pods yet (you are not permitted to read events"
+    assert all(str(states[name].reason).startswith(reason) for name in waiting), states
+    assert [len(cluster.requests_of("list", kind)) for kind in ("jobsets", "pods", "events")] == [1, 1, 1]
+    assert not cluster.requests_of("get", "pods"), states
 
 
 def test_a_run_of_another_cluster_is_not_lost(runs: Path, cluster: FakeCluster) -> None:

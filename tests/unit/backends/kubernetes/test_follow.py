@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +34,7 @@ from tests.cloud.cluster.objects import (
     unscheduled_pod,
 )
 from tests.cloud.cluster.store import Object
+from tests.testbed.web import free_port
 from tests.unit.backends.kubernetes.following import follow, look
 
 
@@ -61,6 +64,86 @@ def test_a_run_that_may_have_fewer_nodes_waits_for_none_that_it_can_do_without(
     else:
         assert "insufficient cpu (gives up in" in str(waiting.reason)
     assert waiting.values.get(following.RUNNING, False) is goes_on
+
+
+def test_a_run_at_which_no_controller_of_jobset_looks_says_so(cluster: FakeCluster) -> None:
+    """As where its CRD was installed without its controller, or that is down and has no webhook."""
+    (young,) = look(cluster, jobset(age=5))
+    assert young.reason and "no pods yet (gives up in 10 min)" in young.reason
+    (waiting,) = look(cluster, jobset(age=30))
+    words = "no pods yet; JobSet's controller has not looked at the run; check `kubectl -n jobset-system get pods`"
+    assert waiting.reason and waiting.reason.startswith(words)
+    (seen,) = look(cluster, jobset(age=30, status=condition("Suspended", "False", lastTransitionTime=stamp(25))))
+    assert seen.reason and seen.reason.startswith("no pods yet (gives up")
+
+
+def test_a_claim_of_the_run_that_gets_no_volume_is_part_of_the_reason(cluster: FakeCluster) -> None:
+    cluster.put(unscheduled_pod(0, "pod has unbound immediate PersistentVolumeClaims"))
+    about = {"kind": "PersistentVolumeClaim", "name": "runs"}
+    cluster.put(event(about, "ProvisioningFailed", 'storageclass.storage.k8s.io "efs" not found'))
+    (waiting,) = look(cluster, jobset(volume="runs"))
+    assert waiting.reason and 'claim runs: storageclass.storage.k8s.io "efs" not found' in waiting.reason
+
+
+def test_a_follower_says_once_that_the_cluster_does_not_answer_and_goes_on_when_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = FakeCluster(port=free_port())
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "config")))
+    cluster.put(pod(0, "Running"), pod(1, "Running"))
+    clusters, timers = [cluster], list[threading.Timer]()
+
+    def come_back() -> None:
+        ended = jobset(status=condition("Completed", lastTransitionTime=stamp()))
+        clusters.append(FakeCluster(ended, port=cluster.port))
+        assert clusters[-1].port == cluster.port
+
+    def script(events: list[Event]) -> None:
+        if events[-1].reason and "does not answer" in events[-1].reason:
+            timers.append(threading.Timer(0.3, come_back))
+            timers[-1].start()
+
+    timers.append(threading.Timer(0.5, cluster.close))
+    timers[-1].start()
+    try:
+        events = follow(cluster, jobset(), script)
+    finally:
+        for timer in timers:
+            timer.join()
+        for restarted in clusters[1:]:
+            restarted.close()
+    outages = [each for each in events if each.reason and "the cluster does not answer (" in each.reason]
+    assert len(outages) == 1 and outages[0].values[following.RUNNING], events
+    assert events[-1].kind == record.SUCCEEDED
+
+
+def injected(node: int, *sidecars: str, kind: str = "containerStatuses") -> Object:
+    """A pod that runs, to which a webhook has added containers; native sidecars are init containers."""
+    state = {"running": {"startedAt": stamp()}}
+    running = {name: {"name": name, "state": state} for name in ("node", *sidecars)}
+    statuses: Object = {"containerStatuses": [running.pop("node")]}
+    statuses[kind] = [*statuses.get(kind, []), *running.values()]
+    return pod(node, "Running", **statuses)
+
+
+def test_a_container_that_a_webhook_adds_is_named_since_no_pod_ends_before_it(cluster: FakeCluster) -> None:
+    """Istio's and Linkerd's proxies, unless they are native sidecars: JobSet neither replaces nor ends such pods."""
+    cluster.put(injected(0, "istio-proxy"), injected(1, "istio-proxy"))
+    (running,) = look(cluster, jobset())
+    assert running.values[following.RUNNING] and "adds the container istio-proxy to the pods" in str(running.reason)
+    cluster.put(injected(0, "istio-proxy", kind="initContainerStatuses"), injected(1))
+    assert look(cluster, jobset()) == []
+
+
+def test_nodes_that_an_added_container_keeps_after_the_end_are_no_secret(cluster: FakeCluster) -> None:
+    cluster.put(injected(0, "istio-proxy"), injected(1, "istio-proxy"))
+    cluster.add_log(pod(0, "Running"), log_line(1, record.SUCCEEDED))
+    kept, end = look(cluster, jobset())[-2:]
+    assert end.kind == record.SUCCEEDED and f"`kubectl delete jobset {RUN}` ends it" in str(kept.reason)
+    kept, end = follow(cluster, jobset())[-2:]
+    assert end.kind == record.SUCCEEDED and f"`kubectl delete jobset {RUN}` ends it" in str(kept.reason)
+    ended = jobset(status=condition("Completed", lastTransitionTime=stamp()))
+    assert "keeps their nodes" not in str(look(cluster, ended))
 
 
 def test_the_clouds_diagnosis_is_part_of_the_waiting_reason(cluster: FakeCluster) -> None:

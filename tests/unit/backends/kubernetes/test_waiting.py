@@ -165,6 +165,26 @@ def test_without_pods_events_about_the_run_count(key: str) -> None:
     assert reason_of(events=(event("run-2", "FailedCreate", "another run"),)) == "no pods yet"
 
 
+def test_a_job_that_jobset_may_not_create_is_the_reason() -> None:
+    """As JobSet 0.12 says it for a quota, a policy, or a webhook on Jobs that does not answer."""
+    refusal = 'job "run-1-node-0" creation failed with error: jobs.batch "run-1-node-0" is forbidden: exceeded quota: q'
+    assert reason_of(events=(event("run-1", "JobCreationFailed", refusal),)) == f"JobCreationFailed: {refusal}"
+
+
+def test_a_claim_without_a_volume_says_why_it_has_none() -> None:
+    """The scheduler only knows that it is not bound; messages are those of Kubernetes 1.35."""
+    scheduler = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
+    why = "no persistent volumes available for this claim and no storage class is set"
+    about = {"kind": "PersistentVolumeClaim"}
+    events = [event(name, "FailedBinding", why) for name in ("runs", "others")]
+    observations = Observations({"a": unscheduled_pod("a", scheduler)}, claims=frozenset(["runs"]))
+    for each in events:
+        observations.add_event({**each, "involvedObject": {**each["involvedObject"], **about}})
+    assert waiting_reason(observations, "run-1", 1) == f"1/1 nodes: {scheduler}; claim runs: {why}"
+    observations.pods["a"] = unscheduled_pod("a", "0/2 nodes: no GPU")
+    assert waiting_reason(observations, "run-1", 1) == "1/1 nodes: 0/2 nodes: no GPU", "its claim is no reason"
+
+
 def test_a_user_who_may_not_read_events_gets_a_note() -> None:
     observations = Observations({"a": unscheduled_pod("a", "no GPU")}, events_forbidden=True)
     note = "(you are not permitted to read events, which may say more)"

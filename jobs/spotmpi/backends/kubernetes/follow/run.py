@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 from lightkube import ApiError
@@ -18,7 +18,7 @@ from spotmpi.agent.placement import next_group, pauses, waits_until
 from spotmpi.agent.plan import COORDINATOR, WORKERS, Member
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
-from spotmpi.backends.kubernetes.client.errors import translate_errors
+from spotmpi.backends.kubernetes.client.errors import lacks_right, translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import (
     ExitDiagnosis,
     has_ended,
@@ -43,11 +43,14 @@ from spotmpi.backends.kubernetes.follow.waiting import (
     Observations,
     PendingDiagnostics,
     has_nodes,
+    kept_nodes_reason,
     lost_node_reason,
     reason_key,
+    sidecar_reason,
     standby_waiting_reason,
     waiting_reason,
     with_countdown,
+    without_controller,
     without_nodes,
     workers_waiting_reason,
 )
@@ -65,6 +68,31 @@ RUNNING = "running"  # a value of a wait during which the run goes on
 CHECK_INTERVAL = 1.0  # seconds between checks of why a run waits
 
 
+class Listing(NamedTuple):
+    """What all runs of a namespace are looked up in, which is requested once for all of them."""
+
+    pods: Mapping[str, Sequence[Object]]  # by run
+    events: Sequence[Object] | None  # None where they may not be listed
+
+
+async def list_all(client: ClusterApi) -> Listing | None:
+    """The pods and events of a namespace; None where its pods may not be listed."""
+    pods: dict[str, list[Object]] = {}
+    try:
+        for pod in await client.list(api.POD, {names.LABEL_APP: "spotmpi"}):
+            pods.setdefault(pod["metadata"]["labels"].get(names.LABEL_RUN, ""), []).append(pod)
+    except ApiError as error:
+        if not lacks_right(error):
+            raise
+        return None
+    try:
+        return Listing(pods, await client.list(api.EVENT))
+    except ApiError as error:
+        if not lacks_right(error):
+            raise
+        return Listing(pods, None)
+
+
 class ClusterFollower:
     """Merges all that happens to one run into one stream of entries."""
 
@@ -73,7 +101,8 @@ class ClusterFollower:
         self._run = run_info(jobset)
         self._jobset: Object = jobset
         self._queue: asyncio.Queue[list[PodEntry] | Exception | None] = asyncio.Queue(QUEUE_SIZE)
-        self._seen = Observations()
+        claims = frozenset(name for name, _ in manifests.mounted_claims(manifests.pod_template(jobset)))
+        self._seen = Observations(claims=claims)
         self._diagnostics = PendingDiagnostics(client, cloud)
         self._tasks: list[asyncio.Task[None]] = []
         self._logs: dict[str, asyncio.Task[None]] = {}
@@ -109,7 +138,7 @@ class ClusterFollower:
                 yield self._hold_back_end(entries)
                 if self._recorded_end:
                     self._ended.set()
-            yield [self._last_entry()]
+            yield [*self._kept_nodes(), self._last_entry()]
         finally:
             tasks = [*self._tasks, *self._logs.values()]
             for task in tasks:
@@ -117,20 +146,24 @@ class ClusterFollower:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._folder.close()
 
-    async def snapshot(self) -> AsyncIterator[list[PodEntry]]:
-        """All that has happened up to now; a run that has waited too long is ended."""
+    async def snapshot(self, listing: Listing | None = None) -> AsyncIterator[list[PodEntry]]:
+        """All that has happened up to now, by a *listing* if there is one; a run that has waited too long is ended."""
         try:
-            async for entries in self._snapshot():
+            async for entries in self._snapshot(listing):
                 yield entries
         finally:
             await self._folder.close()
 
-    async def _snapshot(self) -> AsyncIterator[list[PodEntry]]:
+    async def _snapshot(self, listing: Listing | None) -> AsyncIterator[list[PodEntry]]:
         """All entries so far: placements, the output of pods and of deleted ones, then the end, or why pods wait."""
         self._update_jobset(self._jobset)
         yield [PodEntry(0, event=event) for event in placement_events(self._jobset)]
-        pods = await self._client.list(api.POD, {names.LABEL_RUN: self._run.run})
-        pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        pods: Sequence[Object]
+        if listing is None:
+            pods = await self._client.list(api.POD, {names.LABEL_RUN: self._run.run})
+        else:
+            pods = listing.pods.get(self._run.run, ())
+        pods = sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         self._seen.pods = {pod_name(pod): pod for pod in pods}
         logs = [self._output(pod, follow=False) for pod in pods if self._has_output(pod)]
         for stream in (concatenate(logs), self._output_of_deleted_pods()):
@@ -138,9 +171,9 @@ class ClusterFollower:
                 yield self._hold_back_end(entries)
         if self._recorded_end or self._jobset_end:
             await self._end_workers()
-            yield [self._last_entry()]
+            yield [*self._kept_nodes(), self._last_entry()]
             return
-        await self._read_events()
+        await self._read_events(listing)
         yield [PodEntry(0, event=event) for event in await self._check()]
 
     def _hold_back_end(self, entries: list[PodEntry]) -> list[PodEntry]:
@@ -156,6 +189,11 @@ class ClusterFollower:
             return self._recorded_end
         assert self._jobset_end is not None
         return self._exits.explain(self._jobset_end, self._seen.pods.values())
+
+    def _kept_nodes(self) -> list[PodEntry]:
+        """That nodes are kept after the end, if they are: the JobSet does not end before the containers in them do."""
+        reason = None if terminal_condition(self._jobset) else kept_nodes_reason(self._seen, self._jobset)
+        return [PodEntry(0, event=self._event(record.WAITING, reason))] if reason else []
 
     async def _output_of_deleted_pods(self) -> AsyncIterator[list[PodEntry]]:
         """What the run folder holds of members whose pods were deleted before this follower came, after the end."""
@@ -273,27 +311,37 @@ class ClusterFollower:
         except ApiError as error:
             self._without_events(error)
 
-    async def _read_events(self) -> None:
+    async def _read_events(self, listing: Listing | None) -> None:
         try:
-            for event in await self._client.list(api.EVENT):
-                self._add_event(event)
+            events = await self._client.list(api.EVENT) if listing is None else listing.events
         except ApiError as error:
             self._without_events(error)
+            return
+        self._seen.events_forbidden = events is None
+        for event in events or ():
+            self._add_event(event)
 
     def _without_events(self, error: ApiError) -> None:
         """Note that events can't be read: the pods' own conditions remain. A busy server is not a lack of a right."""
         self._seen.events_forbidden = error.status.code == HTTPStatus.FORBIDDEN
 
     def _add_event(self, event: Object) -> None:
-        # The name of Kueue's workload contains that of its JobSet.
-        if self._run.run in str(event["involvedObject"].get("name", "")):
+        name = str(event["involvedObject"].get("name", ""))
+        if self._run.run in name or name in self._seen.claims:  # that of Kueue's workload contains that of its JobSet
             self._seen.add_event(event)
 
     async def _report_reasons(self) -> None:
         """Report why the run waits, whenever that changes; not before its pods are known, or it might be given up."""
         await self._pods_known.wait()
+        reported = None
         while not self._ended.is_set():
             await asyncio.sleep(CHECK_INTERVAL)
+            if (outage := self._client.outage) and not reported:
+                event = self._event(
+                    record.WAITING, f"the cluster does not answer ({outage}); the run may go on meanwhile"
+                )
+                await self._queue.put([PodEntry(0, event=replace(event, values={**event.values, RUNNING: True}))])
+            reported = outage
             if not self._ended.is_set():
                 await self._queue.put([PodEntry(0, event=event) for event in await self._check()])
 
@@ -301,6 +349,8 @@ class ClusterFollower:
         """Why the run waits, if that has changed; its end, if it has waited too long."""
         await self._diagnostics.update(self._seen, self._run.submitted)
         reason = waiting_reason(self._seen, self._run.run, self._run.nodes, bool(self._run.workers))
+        if reason and (absence := without_controller(self._jobset, self._seen, self._client.now())):
+            reason = f"{reason}; {absence}"
         state = placement_state(self._jobset)
         if state is not None and (until := waits_until(state)):
             reason = without_nodes(state["decisions"][-1]["reason"], until - self._client.now())
@@ -318,7 +368,7 @@ class ClusterFollower:
             reason = "; ".join(filter(None, reasons)) or None
         reason = reason or lost_node_reason(self._seen, self._run.nodes)
         if is_up:
-            reason = reason or standby_waiting_reason(self._seen)
+            reason = reason or standby_waiting_reason(self._seen) or sidecar_reason(self._seen, self._jobset)
         if reason and wait and not is_up:
             left = wait.since + self._start_limit - self._client.now()
             if left > 0:

@@ -25,10 +25,12 @@ from spotmpi.backends.kubernetes.follow.jobset import (
     of_role,
     pod_name,
     pod_phase,
+    submission_time,
     unix_time,
 )
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import controller_name, workers_name
+from spotmpi.plan import manifests
 
 Object = Mapping[str, Any]
 
@@ -39,7 +41,8 @@ _EVENT_REASONS = {
     "FailedCreatePodSandBox",
     "Failed",
     "FailedCreate",
-    "HeadlessServiceCreationFailed",  # of a JobSet
+    "HeadlessServiceCreationFailed",  # of a JobSet, as is the next, since JobSet 0.12
+    "JobCreationFailed",
     "NodeNotReady",
     "Pending",  # of a Kueue workload without quota
 }
@@ -50,6 +53,7 @@ _SCALE_UP_REASONS = {
     "FailedScaleUp",  # of GKE's
     "Nominated",  # of Karpenter
 }
+_CLAIM_REASONS = {"FailedBinding", "ProvisioningFailed", "ExternalProvisioning"}
 _KARPENTER_FAILURE = "Failed to schedule pod, "  # the beginning of its messages with the scheduler's reason
 _NODE_PROBLEMS = {
     "NodeNotReady",
@@ -77,6 +81,7 @@ _NODE_RECOVERED = {
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 _CREATING_REASONS = {"ContainerCreating", "PodInitializing"}
 _CREATING = "containers are being created"
+_CONTROLLER_TIME = 20.0  # seconds in which JobSet's controller looks at a new run
 _LONGEST = 240  # characters of a reason
 _JOB = r"{}-node-\d+"  # the names of the Jobs of a run's gang, see `core.names`
 
@@ -89,6 +94,8 @@ class Observations:
     messages: dict[str, str] = field(default_factory=dict)  # by object, its newest event that explains a wait
     scale_ups: dict[str, str] = field(default_factory=dict)  # by pod, the autoscaler's newest message
     node_problems: dict[str, str] = field(default_factory=dict)  # by node, the newest message about it
+    claims: frozenset[str] = frozenset()  # that the run's pods mount
+    claim_problems: dict[str, str] = field(default_factory=dict)  # by claim, why it has no volume yet
     machine_problem: str | None = None  # why the cloud or the autoscaler brings no machine
     events_forbidden: bool = False
     _times: dict[tuple[bool, str], float] = field(default_factory=dict)  # of the newest scale-up or message, by object
@@ -100,6 +107,10 @@ class Observations:
         """
         regarding = event.get("regarding") or event.get("involvedObject") or {}
         name, message = str(regarding.get("name")), event.get("note") or event.get("message") or ""
+        if regarding.get("kind") == api.CLAIM:
+            if name in self.claims and event.get("reason") in _CLAIM_REASONS and self._is_newest(event, False, name):
+                self.claim_problems[name] = f"claim {name}: {message}"
+            return
         is_scale_up = event.get("reason") in _SCALE_UP_REASONS or message.startswith(_KARPENTER_FAILURE)
         if is_scale_up and self._is_newest(event, True, name):
             self.scale_ups[name] = message
@@ -160,6 +171,13 @@ def _gang_reason(gang: Mapping[str, Object], seen: Observations, run: str, nodes
     return reason or _unreachable_nodes(gang, seen, nodes)
 
 
+def without_controller(jobset: Object, seen: Observations, now: float) -> str | None:
+    """That JobSet's controller has not looked at a run which has no pods; None where it has, or still may soon."""
+    if seen.pods or jobset.get("status") or now - submission_time(jobset) < _CONTROLLER_TIME:
+        return None
+    return "JobSet's controller has not looked at the run; check `kubectl -n jobset-system get pods`"
+
+
 def has_nodes(seen: Observations, least: int) -> bool:
     """Whether the gang of a run that may have fewer nodes than pods has node 0 and *least* in all."""
     gang = of_role(seen.pods.values(), NODE)
@@ -212,7 +230,8 @@ def _pod_reason(pod: Object, seen: Observations) -> str | None:
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             scheduler = condition.get("message") or "not scheduled yet"
-            reasons = [scheduler, seen.scale_ups.get(pod_name(pod)), seen.machine_problem]
+            claims = seen.claim_problems.values() if "PersistentVolumeClaim" in scheduler else ()
+            reasons = [scheduler, *claims, seen.scale_ups.get(pod_name(pod)), seen.machine_problem]
             return "; ".join(_shorten(str(each)) for each in reasons if each)
     reason = seen.messages.get(pod_name(pod), _CREATING)
     if reason.startswith("FailedScheduling"):  # outdated: it has a node by now
@@ -238,6 +257,40 @@ def _event_time(event: Object) -> float:
 
 def _permission_note(seen: Observations) -> str:
     return " (you are not permitted to read events, which may say more)" if seen.events_forbidden else ""
+
+
+def added_containers(seen: Observations, jobset: Object) -> str | None:
+    """The containers that run in the run's pods and that its JobSet does not have: a webhook has added them.
+
+    Native sidecars, which Kubernetes ends, are init containers and do not count.
+    """
+    own = {each["name"] for each in manifests.pod_template(jobset)["spec"]["containers"]}
+    pods = (pod for pod in seen.pods.values() if member_of(pod).role == NODE and pod_phase(pod) == "Running")
+    running = {
+        str(each["name"])
+        for pod in pods
+        for each in pod["status"].get("containerStatuses") or []
+        if "running" in (each.get("state") or {})
+    }
+    return ", ".join(sorted(running - own)) or None
+
+
+def sidecar_reason(seen: Observations, jobset: Object) -> str | None:
+    """What it means for a run that a webhook has added containers to its pods; None where none has."""
+    containers = added_containers(seen, jobset)
+    return containers and (
+        f"a webhook of the cluster adds the container {containers} to the pods, which do not end before it does: "
+        "no lost node is replaced, and the nodes are kept after the end; docs/kubernetes.md#sidecars has the remedy"
+    )
+
+
+def kept_nodes_reason(seen: Observations, jobset: Object) -> str | None:
+    """That the nodes of a run which has ended are kept by containers that a webhook has added; None where none are."""
+    containers, run = added_containers(seen, jobset), jobset["metadata"]["name"]
+    return containers and (
+        f"the container {containers}, which a webhook of the cluster has added to the pods, runs on and keeps their "
+        f"nodes; `kubectl delete jobset {run}` ends it (docs/kubernetes.md#sidecars)"
+    )
 
 
 def lost_node_reason(seen: Observations, nodes: int) -> str | None:

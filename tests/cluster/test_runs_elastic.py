@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import record
-from spotmpi.backends.kubernetes.follow.run import RUNNING
+from spotmpi.backends.kubernetes.follow.jobset import RUNNING
 from tests.cluster.runs import Runs, digits, local_events, parameters
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(500)]

@@ -24,8 +24,8 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import no_such_run, translate_errors
 from spotmpi.backends.kubernetes.client.kubeconfig import access_of
 from spotmpi.backends.kubernetes.client.portal import call, iterate
-from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts, submission_time
-from spotmpi.backends.kubernetes.follow.run import RUNNING, ClusterFollower, Listing, list_all
+from spotmpi.backends.kubernetes.follow.jobset import RUNNING, add_restart_counts, submission_time
+from spotmpi.backends.kubernetes.follow.run import ClusterFollower, Listing, list_all
 from spotmpi.backends.kubernetes.follow.waiting import CloudDiagnosis
 from spotmpi.backends.kubernetes.submit import (
     adaptation,
@@ -262,9 +262,8 @@ class KubernetesBackend:
             return replace(state, state=last.kind, reason=last.reason, ended=last.time)
         if last and waiting:
             return replace(state, state=record.WAITING, reason=last.reason)
-        return replace(
-            state, state=reader.RUNNING, reason=last.reason if last and RUNNING in last.values else state.reason
-        )
+        known = None if state.state == reader.ELSEWHERE else state.reason  # which says to ask the cluster
+        return replace(state, state=reader.RUNNING, reason=last.reason if last and RUNNING in last.values else known)
 
     def list(self) -> list[reader.RunState]:
         """The runs of the namespace and those that this terminal has copies of, oldest first."""

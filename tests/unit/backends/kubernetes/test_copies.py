@@ -136,6 +136,13 @@ def test_a_run_without_a_jobset_in_its_cluster_is_lost_and_can_be_resumed(runs: 
     assert (state.state, state.reason, state.over) == ("lost", "its JobSet is gone from namespace here", True)
 
 
+def test_a_run_whose_cluster_is_asked_is_not_said_to_be_elsewhere(runs: Path, cluster: FakeCluster) -> None:
+    """Its pods run and have recorded nothing yet, so only the copy has a reason: to ask the cluster."""
+    copy(runs)
+    state = spotmpi.status(RUN, targets.Target("kubernetes", runs))
+    assert (state.state, state.reason) == (reader.RUNNING, None)
+
+
 def test_a_copy_records_the_context_even_if_it_was_the_current_one(runs: Path, cluster: FakeCluster) -> None:
     """The record has the context's name, so that a later command contacts the same cluster."""
     KubernetesBackend(runs).list()

@@ -19,6 +19,7 @@ from spotmpi.api.view import Throughput, event_text
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.follow import run as following
+from spotmpi.backends.kubernetes.follow.jobset import RUNNING
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests
 from tests.cloud.cluster.fake_cluster import FakeCluster
@@ -63,7 +64,7 @@ def test_a_run_that_may_have_fewer_nodes_waits_for_none_that_it_can_do_without(
         assert waiting.reason == f"1/{nodes[-1]} nodes: 0/2 nodes: insufficient cpu; the run goes on without"
     else:
         assert "insufficient cpu (gives up in" in str(waiting.reason)
-    assert waiting.values.get(following.RUNNING, False) is goes_on
+    assert waiting.values.get(RUNNING, False) is goes_on
 
 
 def test_a_run_at_which_no_controller_of_jobset_looks_says_so(cluster: FakeCluster) -> None:
@@ -113,7 +114,7 @@ def test_a_follower_says_once_that_the_cluster_does_not_answer_and_goes_on_when_
         for restarted in clusters[1:]:
             restarted.close()
     outages = [each for each in events if each.reason and "the cluster does not answer (" in each.reason]
-    assert len(outages) == 1 and outages[0].values[following.RUNNING], events
+    assert len(outages) == 1 and outages[0].values[RUNNING], events
     assert events[-1].kind == record.SUCCEEDED
 
 
@@ -130,7 +131,7 @@ def test_a_container_that_a_webhook_adds_is_named_since_no_pod_ends_before_it(cl
     """Istio's and Linkerd's proxies, unless they are native sidecars: JobSet neither replaces nor ends such pods."""
     cluster.put(injected(0, "istio-proxy"), injected(1, "istio-proxy"))
     (running,) = look(cluster, jobset())
-    assert running.values[following.RUNNING] and "adds the container istio-proxy to the pods" in str(running.reason)
+    assert running.values[RUNNING] and "adds the container istio-proxy to the pods" in str(running.reason)
     cluster.put(injected(0, "istio-proxy", kind="initContainerStatuses"), injected(1))
     assert look(cluster, jobset()) == []
 

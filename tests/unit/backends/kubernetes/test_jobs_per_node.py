@@ -12,11 +12,11 @@ from spotmpi.backends.kubernetes import stop
 from spotmpi.backends.kubernetes.fault_injection import inject_fault, pod_of
 from spotmpi.backends.kubernetes.follow.jobset import (
     LABELS_RESTARTS,
+    RUNNING,
     add_restart_counts,
     has_predecessors,
     member_of,
 )
-from spotmpi.backends.kubernetes.follow.run import RUNNING
 from spotmpi.backends.kubernetes.follow.waiting import Observations, standby_waiting_reason, waiting_reason
 from spotmpi.core import names
 from spotmpi.plan import manifests

@@ -21,6 +21,7 @@ from lightkube import ApiError
 from spotmpi.agent import record
 from spotmpi.agent.plan import COORDINATOR, Member
 from spotmpi.backends.kubernetes.follow import pod_log
+from spotmpi.backends.kubernetes.follow.jobset import RUNNING
 from spotmpi.backends.kubernetes.follow.pod_log import FolderLog, PodLog, Source
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
@@ -86,7 +87,7 @@ class FakePod:
 
     def numbers(self) -> list[int | str]:
         """The numbers of all lines that are read, and gaps with the number of entries that are missing."""
-        events = self.read()[0]
+        events = [event for event in self.read()[0] if event.kind != record.WAITING]
         return [f"{event.values['size']} missing" if event.kind == record.GAP else event.number for event in events]
 
 
@@ -279,7 +280,33 @@ def resident_pages() -> int:
 
 
 _REQUEST = httpx2.Request("GET", "https://cluster/log")
-FORBIDDEN = ApiError(request=_REQUEST, response=httpx2.Response(403, json=status(403, "no"), request=_REQUEST))
+
+
+def refusal(code: int, text: str) -> ApiError:
+    return ApiError(request=_REQUEST, response=httpx2.Response(code, json=status(code, text), request=_REQUEST))
+
+
+FORBIDDEN = refusal(403, "no")
+
+
+def test_a_log_that_cannot_be_read_says_so_once_while_it_is_followed() -> None:
+    """As where the API server does not reach the kubelets: the run would go on without a word."""
+    pod = FakePod(*[[CUT]] * 9, lines(1, 2))
+    waiting, *read = pod.read()[0]
+    assert waiting.kind == record.WAITING and waiting.values[RUNNING]
+    words = (
+        "could not read the output of node 0: cannot reach the cluster (cut); try `kubectl version`; it is tried again"
+    )
+    assert str(waiting.reason).startswith(words)
+    assert [event.number for event in read] == [1, 2]
+    assert [event.kind for event in FakePod(*[[CUT]] * 3, lines(1, 1)).read()[0]] == [record.LINE]
+
+
+def test_a_snapshot_of_a_log_that_cannot_be_read_has_a_gap_unless_the_container_is_about_to_start() -> None:
+    unreachable = refusal(500, "Get https://10.0.0.9:10250/containerLogs: i/o timeout")
+    (gap,) = FakePod([unreachable]).read(follow=False)[0]
+    assert gap.kind == record.GAP and "could not read the output of node 0: Get https://10.0.0.9" in str(gap.reason)
+    assert FakePod([refusal(400, "is waiting to start")]).read(follow=False)[0] == []
 
 
 def test_a_forbidden_log_raises_at_once() -> None:

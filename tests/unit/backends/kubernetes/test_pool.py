@@ -22,7 +22,7 @@ from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.follow import jobset as jobsets
 from spotmpi.backends.kubernetes.follow import pod_log
 from spotmpi.backends.kubernetes.follow import run as following
-from spotmpi.backends.kubernetes.follow.run import RUNNING
+from spotmpi.backends.kubernetes.follow.jobset import RUNNING
 from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason, workers_waiting_reason
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, NotPermitted, SpotmpiError, UnknownRun

@@ -24,6 +24,9 @@ Object = Mapping[str, Any]
 LABELS_RESTARTS = ("jobset.sigs.k8s.io/restart-attempt", "jobset.sigs.k8s.io/job-restart-attempt")
 
 
+RUNNING = "running"  # a value of a wait during which the run goes on
+
+
 @dataclass(frozen=True)
 class RunInfo:
     """What a follower has to know of a run."""

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Generic, TypeVar
 
 import httpx2
@@ -23,8 +24,8 @@ from spotmpi.agent.plan import Member
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.client.api import RETRY_DELAY, ClusterApi, Object
-from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
-from spotmpi.backends.kubernetes.follow.jobset import submission_time
+from spotmpi.backends.kubernetes.client.errors import is_missing, status_code, translate_errors
+from spotmpi.backends.kubernetes.follow.jobset import RUNNING, submission_time
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess, volume_access
 from spotmpi.core import archives, names
 from spotmpi.core.errors import NotPermitted, SpotmpiError
@@ -40,6 +41,7 @@ from spotmpi.runs.pod_output import PodEntry
 T = TypeVar("T")
 
 HEARTBEAT_TIMEOUT = 3.0  # seconds of silence after which a pod's log may have been rotated below all that it printed
+_SILENT_FAILURES = 4  # to read a log, in a row: six seconds, and more where connecting takes its time
 _LONGEST_DELAYS = 10  # of RETRY_DELAY, where a log cannot be read again and again
 OVERLAP = 5  # seconds by which a resumed stream begins before the last entry; clocks may differ by as much
 CONCURRENT_LOGS = 4  # logs that are read at the same time, where they are not followed
@@ -86,6 +88,7 @@ class PodLog:
             NotPermitted: the user may not read logs.
         """
         complete, refusals, failures = True, 0, 0
+        problem: Exception | None = None
         while True:
             over = not follow or self._source.is_finished()
             since = None if complete else max(int(self._client.now() - self._time), 0) + OVERLAP
@@ -101,7 +104,7 @@ class PodLog:
                         yield entries
                     if incomplete:
                         raise _BeganTooLate
-                failures = 0
+                failures, problem = 0, None
             except _BeganTooLate:
                 complete, over, failures = True, False, failures + 1
             except ApiError as error:
@@ -109,13 +112,28 @@ class PodLog:
                 if error.status.code == 403:
                     refusals += 1
                     self._refuse(error, refusals if follow and self._last else api.MAX_REFUSALS + 1)
-                if is_missing(error) or not follow:
+                if is_missing(error):
                     return
-            except httpx2.HTTPError:
-                over, failures = not follow, failures + 1  # A dead node's log: a snapshot does not wait for it.
+                over, problem = not follow, error
+            except httpx2.HTTPError as error:
+                over, failures, problem = not follow, failures + 1, error  # A snapshot does not wait for a dead node.
+            if problem and (failures == _SILENT_FAILURES if follow else not _is_starting(problem)):
+                yield [PodEntry(0, event=self._unreadable(problem, follow))]
             if over:
                 return
             await asyncio.sleep(RETRY_DELAY * min(failures or not self._source.is_finished(), _LONGEST_DELAYS))
+
+    def _unreadable(self, error: Exception, follow: bool) -> Event:
+        """That the log cannot be read, by a follower until it can be; the run goes on meanwhile."""
+        try:
+            with translate_errors(f"read the output of {self._source.member}"):
+                raise error
+        except SpotmpiError as problem:
+            reason = str(problem)
+        if not follow:
+            return Event(self._client.now(), record.GAP, values={"reason": reason})
+        values = {"reason": f"{reason}; it is tried again, and the run goes on", RUNNING: True}
+        return Event(self._client.now(), record.WAITING, values=values)
 
     def _refuse(self, error: ApiError, refusals: int) -> None:
         """Raise NotPermitted after too many refusals; a server that has just started may refuse a user it knows."""
@@ -224,6 +242,11 @@ class PodLog:
             return False
         self._lines[key] = event.number
         return True
+
+
+def _is_starting(error: Exception) -> bool:
+    """Whether the kubelet says that the container has not started, and so has no log yet."""
+    return status_code(error) == HTTPStatus.BAD_REQUEST
 
 
 def _is_same_line(one: PodEntry, other: PodEntry) -> bool:

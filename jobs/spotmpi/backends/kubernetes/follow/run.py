@@ -20,6 +20,7 @@ from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import lacks_right, translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import (
+    RUNNING,
     ExitDiagnosis,
     has_ended,
     has_predecessors,
@@ -64,7 +65,6 @@ from spotmpi.runs.pod_output import PodEntry
 LOG_TIMEOUT = 10.0  # seconds that logs may still take once the JobSet has ended
 MAX_STREAMS = 64  # logs read at once; the client's connections are limited, and watches need theirs
 QUEUE_SIZE = 16  # pieces of logs, up to 64 kB each, that may wait for the consumer
-RUNNING = "running"  # a value of a wait during which the run goes on
 CHECK_INTERVAL = 1.0  # seconds between checks of why a run waits
 
 

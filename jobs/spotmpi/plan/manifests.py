@@ -39,6 +39,7 @@ ANNOTATION_FOLDER = "spotmpi.dev/folder"
 ANNOTATION_STOPPED = "spotmpi.dev/stopped"  # why it is being deleted
 ANNOTATION_GIVEN_UP = "spotmpi.dev/given-up"  # why a follower ended a run that had no coordinator
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
+_ARCHITECTURE = "kubernetes.io/arch"
 LABEL_INDEX = "batch.kubernetes.io/job-completion-index"
 LABEL_JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 RESTART_JOB = "RestartJob"  # action of a failure policy: one Job alone
@@ -216,7 +217,15 @@ def run_volume(jobset: Mapping[str, Any]) -> Volume | None:
     secrets = tuple(secret["name"] for secret in pod.get("imagePullSecrets") or [])
     image = str(pods.image(pod_template(jobset)))
     own = tuple(each for each in pod.get("tolerations") or [] if not pods.is_automatic(each))
-    return Volume(volume["persistentVolumeClaim"]["claimName"], image, secrets, own)
+    labels = (pod_template(jobset).get("metadata") or {}).get("labels") or {}
+    return Volume(
+        volume["persistentVolumeClaim"]["claimName"],
+        image,
+        secrets,
+        own,
+        tuple((key, value) for key, value in labels.items() if not names.is_reserved(key)),
+        tuple((key, value) for key, value in (pod.get("nodeSelector") or {}).items() if key == _ARCHITECTURE),
+    )
 
 
 def mounted_claims(pod: Mapping[str, Any]) -> list[tuple[str, str]]:

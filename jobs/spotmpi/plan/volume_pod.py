@@ -22,13 +22,16 @@ _UNPACK = Path(unpack.__file__).read_text()
 class Volume(NamedTuple):
     """The claim of a run volume, and what a pod needs to mount it: an image with ``sh``, ``sleep`` and ``python3``.
 
-    The tolerations are those of the user: where all nodes are tainted, no pod starts without.
+    Tolerations and labels are those of the user: where all nodes are tainted, no pod starts without, and policies may
+    ask for labels. Of the node selector it has what the image needs: its architecture.
     """
 
     claim: str
     image: str
     pull_secrets: tuple[str, ...] = ()
     tolerations: tuple[dict[str, Any], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    node_selector: tuple[tuple[str, str], ...] = ()
 
 
 def volume_pod(name: str, namespace: str, volume: Volume, uid: str | None = None) -> dict[str, Any]:
@@ -38,7 +41,11 @@ def volume_pod(name: str, namespace: str, volume: Volume, uid: str | None = None
     (aws-network-policy-agent#327).
     """
     spec = pod_spec(volume, ["sleep", str(LIFETIME)], _REQUESTS)
-    metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": labels(PURPOSE)}
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": namespace,
+        "labels": {**dict(volume.labels), **labels(PURPOSE)},
+    }
     if uid is not None:
         owner = {"apiVersion": "v1", "kind": CLAIM, "name": volume.claim, "uid": uid}
         metadata["ownerReferences"] = [owner]
@@ -78,6 +85,7 @@ def pod_spec(volume: Volume, command: list[str], requests: dict[str, str]) -> di
         "securityContext": pods.pod_security(),
         "imagePullSecrets": [{"name": secret} for secret in volume.pull_secrets],
         "tolerations": list(volume.tolerations),
+        **({"nodeSelector": dict(volume.node_selector)} if volume.node_selector else {}),
         "containers": [container],
         "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": volume.claim}}],
     }

@@ -44,7 +44,8 @@ class FakeCluster:
       (apiserver, ``responsewriters.Forbidden``); an unknown API group is text, "404 page not found"
     * everybody may create a SelfSubjectAccessReview (RBAC's default role system:basic-user), which answers by `forbid`
     * JobSet's webhook refuses actions that need a feature gate (`restarts_jobs`)
-    * custom resources lose the fields that their CRD does not know (`pruned`), without an error ("Field pruning")
+    * JobSets lose the fields that their CRD does not know, and Jobs those of a newer Kubernetes (`pruned`), without an
+      error (kubernetes.io, "Field pruning" and "Field validation")
     * the log of a pod is that of its kubelet: 400 before its container starts, followed until it has ended
     * deletion in the foreground leaves the object visible until what it owns is gone: here for one more look at it
     * exec and port-forward: see channels.py

@@ -139,7 +139,8 @@ class Handler(BaseHTTPRequestHandler):
             self._list(place, request.parameters)
         else:
             item = getattr(self, f"_{request.verb}")(place, request)
-            self.cluster.on_request(request)
+            if "dryRun" not in request.parameters:
+                self.cluster.on_request(request)
             self._send(201 if request.verb == "create" else 200, item)
 
     # --- objects
@@ -160,7 +161,7 @@ class Handler(BaseHTTPRequestHandler):
             raise _Refused(400, "the namespace of the provided object does not match the namespace sent", "BadRequest")
         if key in cluster.store.objects:
             raise _Refused(409, f'{place.resource.title} "{key.name}" already exists', "AlreadyExists")
-        created = _without(item, cluster.pruned) if place.resource.kind == "JobSet" else item
+        created = _without(item, cluster.pruned) if place.resource.kind in ("JobSet", "Job") else item
         if "RestartJob" in _actions(created) and not cluster.restarts_jobs:
             raise _Refused(422, NO_RESTART_JOB, "Invalid")
         stamps = {"namespace": place.namespace, "creationTimestamp": stamp_of(cluster.now())}

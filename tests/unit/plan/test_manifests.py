@@ -19,6 +19,7 @@ from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import ClusterTarget, in_order, on_groups
 from spotmpi.plan.manifests import Submission, kubernetes_plan, spec_of
 from spotmpi.plan.templates import Template
+from spotmpi.plan.volume_pod import Volume
 from spotmpi.spec.source import from_values
 
 Golden = Callable[[str, str], None]
@@ -373,12 +374,21 @@ def test_a_jobset_without_a_spec_that_this_version_reads_is_refused_with_the_rea
     assert str(refused.value).startswith(message)
 
 
-def test_the_run_volume_of_a_jobset_is_its_claim_with_image_pull_secrets_and_own_tolerations_of_its_pods() -> None:
-    more = {"kubernetes": {"pull_secrets": ["registry", "other"], "tolerations": [{"key": "team", "value": "a"}]}}
+def test_the_run_volume_of_a_jobset_is_its_claim_with_what_lets_another_pod_mount_it() -> None:
+    """Policies may ask for labels, and an image may have one architecture; the reader needs no GPU."""
+    selector = {"kubernetes.io/arch": "amd64", "gpu": "l4"}
+    kubernetes = {"pull_secrets": ["registry", "other"], "tolerations": [{"key": "team", "value": "a"}]}
+    more = {"kubernetes": {**kubernetes, "labels": {"team": "vision"}, "node_selector": selector}}
     jobset = plan({**SMALL, **more, "resources": {"gpu": 1}})[0]
-    tolerations = ({"key": "team", "value": "a", "operator": "Equal"},)
-    assert manifests.run_volume(jobset) == ("runs", "registry/image@sha256:0", ("registry", "other"), tolerations)
-    assert manifests.run_volume(plan(SMALL)[0]) == ("runs", "registry/image@sha256:0", (), ())
+    assert manifests.run_volume(jobset) == Volume(
+        "runs",
+        "registry/image@sha256:0",
+        ("registry", "other"),
+        ({"key": "team", "value": "a", "operator": "Equal"},),
+        (("team", "vision"),),
+        (("kubernetes.io/arch", "amd64"),),
+    )
+    assert manifests.run_volume(plan(SMALL)[0]) == Volume("runs", "registry/image@sha256:0")
     assert manifests.run_volume(plan(SMALL, NODES)[0]) is None, "a run without one keeps its records on its nodes"
     pod = manifests.pod_template(jobset)["spec"]
     pod["volumes"] = None

@@ -46,6 +46,14 @@ def test_the_pod_mounts_the_claim_requests_little_and_ends_by_itself(
     }
 
 
+def test_the_pod_has_the_labels_and_the_architecture_of_the_runs_and_stays_one_of_a_volume() -> None:
+    labels = (("team", "vision"), ("spotmpi.dev/purpose", "run"))
+    pod = volume_pod("v", "training", Volume("runs", "image:1", (), (), labels, (("kubernetes.io/arch", "arm64"),)))
+    own = {"app.kubernetes.io/managed-by": "spotmpi", "spotmpi.dev/purpose": "volume"}
+    assert pod["metadata"]["labels"] == {"team": "vision", **own}
+    assert pod["spec"]["nodeSelector"] == {"kubernetes.io/arch": "arm64"}
+
+
 def test_two_pods_share_no_object() -> None:
     first, second = (volume_pod("volume-1", "training", Volume("runs", "image:1")) for _ in range(2))
     first["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "8"

@@ -406,6 +406,7 @@ NO_JOBSET = "JobSet, which runs need, is not installed on the cluster; install i
     [
         (404, "404 page not found", NO_JOBSET),
         (404, "the server could not find the requested resource", NO_JOBSET),
+        (404, 'namespaces "a" not found', "its namespace does not exist .*set-context --current --namespace NAME"),
         (403, "User cannot create", r"not permitted \(User cannot create\)"),
         (500, dead("vjobset.kb.io", "jobset-webhook-service.jobset-system.svc:443"), JOBSET_IS_DOWN),
         (500, dead("vjobset.kb.io", "jobset-webhook-service.ml-infra.svc:443"), "JobSet's .*kubectl -n ml-infra get"),

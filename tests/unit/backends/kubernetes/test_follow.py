@@ -480,6 +480,14 @@ NO_RETRIES = {"message": "jobset failed", "reason": "ReachedMaxRestarts"}
             id="an image without Python",
         ),
         pytest.param(
+            lambda: (terminated_pod(0, 255, "Error", 60), ["exec /usr/local/bin/python3: exec format error"]),
+            NO_RETRIES,
+            "exec format error: the image has no build for the architecture of its node; push one, or set "
+            "`kubernetes.io/arch` in kubernetes.node_selector; the agent of node 0 ended with exit code 255; "
+            "no retries left (limits.failures = 2)",
+            id="an image for another architecture",
+        ),
+        pytest.param(
             lambda: (pod(0, "Failed", 60, reason="UnexpectedAdmissionError", message="no nvidia.com/gpu"), []),
             NO_RETRIES,
             "node 0 was ended by its kubelet: UnexpectedAdmissionError: no nvidia.com/gpu; "

@@ -248,7 +248,11 @@ def test_a_login_program_that_waits_for_somebody_shows_what_it_says(
 
     asyncio.run(asyncio.wait_for(log_in(), 30))
     lines = "".join([*shown, capfd.readouterr().err]).splitlines()
-    assert lines == ["waiting for the login program sh", "open https://login and enter ABC", "thank you"]
+    assert lines == [
+        "spotmpi: waiting for the login program sh (Ctrl-C ends it)",
+        "open https://login and enter ABC",
+        "thank you",
+    ]
 
 
 def test_a_login_program_runs_once_for_all_clients_and_requests_of_a_command(

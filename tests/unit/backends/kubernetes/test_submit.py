@@ -143,10 +143,11 @@ def test_a_user_who_may_not_read_queues_hears_that_nobody_has_looked_for_his(clu
         (None, ["onJobFailureMessagePatterns"], None, "the CRD of JobSet on the cluster is older than 0.10"),
         (None, ["rules"], None, "the CRD of JobSet on the cluster is older than 0.10"),
         (None, ["failurePolicy"], None, "the CRD of JobSet on the cluster is older than 0.10"),
+        (None, ["successPolicy"], None, "Kubernetes on the cluster is older than 1.31 and drops the success policy"),
         (None, [], (422, "Job is invalid: effect: Unsupported"), "could not submit the run: Job is invalid"),
         (None, [], (403, 'webhook "x" denied the request: no owner'), "denied the request: no owner"),
     ],
-    ids=["queue", "old JobSet", "older JobSet", "oldest JobSet", "invalid Job", "admission webhook"],
+    ids=["queue", "old JobSet", "older JobSet", "oldest JobSet", "old Kubernetes", "invalid Job", "admission webhook"],
 )
 def test_a_run_that_would_wait_for_ever_or_never_restart_is_refused_and_nothing_of_it_is_left(
     cluster: FakeCluster, queue: str | None, fields: list[str], refusal: tuple[int, str] | None, words: str
@@ -481,6 +482,36 @@ def test_a_plan_that_was_made_while_the_cluster_did_not_answer_is_printed_and_no
     with pytest.raises(SpotmpiError, match=re.escape(reason)):
         backend.submit(spec, planned, messages.append)
     assert cluster.created == []
+
+
+def without_jobset(cluster: FakeCluster) -> None:
+    cluster.missing.add("jobset.x-k8s.io")
+
+
+def with_old_jobset(cluster: FakeCluster) -> None:
+    cluster.pruned = ["rules"]
+
+
+def with_a_policy(cluster: FakeCluster) -> None:
+    cluster.refuse("create", "jobsets", 403, 'admission webhook "v" denied the request: every JobSet needs an owner')
+
+
+@pytest.mark.parametrize(
+    ("has", "words"),
+    [
+        (without_jobset, "JobSet, which runs need, is not installed on the cluster; install its chart with `helm"),
+        (with_old_jobset, "the CRD of JobSet on the cluster is older than 0.10"),
+        (with_a_policy, 'admission webhook "v" denied the request: every JobSet needs an owner'),
+    ],
+)
+def test_a_dry_run_says_that_the_cluster_would_refuse_the_run(
+    tmp_path: Path, cluster: FakeCluster, has: Callable[[FakeCluster], None], words: str
+) -> None:
+    has(cluster)
+    messages: list[str] = []
+    spec = from_values({"command": ["x"], "kubernetes": {"image": "any:1"}})
+    planned = KubernetesBackend(tmp_path).plan(spec, "x-1", messages.append)
+    assert words in messages[0] and words in str(planned["unchecked"]) and cluster.created == []
 
 
 def test_agents_of_a_resumed_run_are_told_of_the_attempts_that_an_empty_folder_cannot_show(

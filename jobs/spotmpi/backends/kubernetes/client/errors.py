@@ -22,6 +22,7 @@ _INSTALL = (
 _FAILED_WEBHOOK = re.compile(r'failed calling webhook "([^"]*)"')
 _SERVICE = re.compile(r'https?://([^./:\s"]+)\.([^./:\s"]+)\.svc\b')  # of a webhook, with its namespace
 _QUOTA = re.compile(r"(exceeded|failed) quota: ([^,:\s]+)")
+_NAMESPACE = re.compile(r'namespaces "[^"]*" not found')
 _TERMINATING = "because it is being terminated"
 # How admission refuses what the user may do, with the code of a missing right: webhooks, policies of the API server,
 # LimitRanges, Pod Security, and OpenShift's constraints.
@@ -105,6 +106,9 @@ def _explain(error: ApiError) -> str:
         return f"the cluster does not accept your credentials ({message}); log in again, then try `kubectl version`"
     if lacks_right(error):
         return f"not permitted ({message})"
+    if status.code == 404 and _NAMESPACE.match(message):
+        remedy = "create it, or use another with `kubectl config set-context --current --namespace NAME`"
+        return f"its namespace does not exist ({message}): {remedy}"
     if status.code == 404 and "jobsets" in str(error.request.url if error.request else ""):
         return _INSTALL if "could not find the requested resource" in message else message
     if webhook := _FAILED_WEBHOOK.search(message):

@@ -89,7 +89,13 @@ async def _show(command: str, stream: asyncio.StreamReader, kept: deque[str]) ->
         timeout = None if until is None else max(0.0, until - time.monotonic())
         done, _ = await asyncio.wait({reading}, timeout=timeout)
         if not done:
-            print(f"waiting for the login program {command}", *kept, sep="\n", file=sys.stderr, flush=True)
+            print(
+                f"spotmpi: waiting for the login program {command} (Ctrl-C ends it)",
+                *kept,
+                sep="\n",
+                file=sys.stderr,
+                flush=True,
+            )
             until = None
             continue
         if not (line := reading.result()):

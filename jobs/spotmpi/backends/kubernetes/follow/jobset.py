@@ -236,6 +236,8 @@ def _end_times(pod: Object) -> list[float]:
 
 
 _AGENT_EXIT_CODES = (0, protocol.FAILED, protocol.INTERRUPTED, protocol.NOT_RETRYABLE)
+_WRONG_ARCHITECTURE = "exec format error"  # as the kernel calls it, in the only line of the log
+_ARCHITECTURES = "push one, or set `kubernetes.io/arch` in kubernetes.node_selector"
 _RETRIES_EXHAUSTED = "retries_exhausted"  # a value of the event that is not handed on
 
 
@@ -323,6 +325,8 @@ class ExitDiagnosis:
         # Why an attempt failed says nothing of the next one.
         if restart and any(unix_time(pod["metadata"]["creationTimestamp"]) > restart.time for pod in pods):
             restart = None
+        if _WRONG_ARCHITECTURE in "".join(self.other_lines):
+            yield f"{_WRONG_ARCHITECTURE}: the image has no build for the architecture of its node; {_ARCHITECTURES}"
         if killed or (restart and restart.reason):
             yield killed or str(restart and restart.reason)
             yield str(end.reason)

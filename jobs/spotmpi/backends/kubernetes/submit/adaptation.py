@@ -11,7 +11,8 @@ from lightkube import ApiError
 from spotmpi.agent import protocol, ssh
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
-from spotmpi.backends.kubernetes.client.errors import translate_errors
+from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
+from spotmpi.backends.kubernetes.submit.objects import require_current_jobset
 from spotmpi.core.errors import NotPermitted, input_error
 from spotmpi.core.progress import Echo
 from spotmpi.plan import manifests
@@ -35,10 +36,13 @@ async def adapt(api: ClusterApi, plan: ClusterPlan, echo: Echo) -> ClusterPlan:
     Raises:
         InputError: no queue of Kueue would ever admit the run, or its pods mount a claim that does not exist.
         NotPermitted: the user lacks a right without which nobody could start, follow and stop the run.
-        SpotmpiError: the cluster does not answer.
+        SpotmpiError: the cluster does not answer, or would refuse the JobSet.
     """
     with translate_errors("look up what the cluster permits"):
         await _require_rights(api)
+    with translate_errors("submit the run"):
+        await _require_admission(api, plan["objects"][0])
+    with translate_errors("look up what the cluster permits"):
         await _require_claims(api, plan["objects"], echo)
         await _require_queue(api, plan["objects"][0], echo)
         objects = await _with_egress(api, plan["objects"], echo)
@@ -80,6 +84,18 @@ async def _require_rights(api: ClusterApi) -> None:
             f"you may not {', '.join(missing)} in namespace {api.namespace}, so no runs; ask its administrator for the "
             "rights in docs/sharing.md"
         )
+
+
+async def _require_admission(api: ClusterApi, jobset: Object) -> None:
+    """Raise ApiError or SpotmpiError where the cluster would refuse the JobSet, or has one that is too old."""
+    try:
+        answer = await api.create(jobset, dry_run=True)
+    except ApiError as error:
+        # A run that is resumed has one; a webhook that knows no dry run decides at the submission.
+        if already_exists(error) or "does not support dry run" in str(error.status.message):
+            return
+        raise
+    require_current_jobset(jobset, answer)
 
 
 async def _require_claims(api: ClusterApi, objects: Sequence[Object], echo: Echo) -> None:

@@ -90,7 +90,7 @@ async def _create_all(api: ClusterApi, objects: Sequence[Object]) -> CreatedRun:
     run, time_submitted = jobset["metadata"]["name"], submission_time(answer)
     parts = [with_agent_plan(part, submitted=time_submitted) for part in parts]  # from which limits count
     try:
-        _require_current_jobset(jobset, answer)
+        require_current_jobset(jobset, answer)
         requests = [_create_part(api, part, answer["metadata"]["uid"]) for part in parts]
         requests.append(_check_job(api, jobset))
         # All are waited for: one created after the JobSet was deleted would stay for a while.
@@ -109,7 +109,7 @@ async def _create_all(api: ClusterApi, objects: Sequence[Object]) -> CreatedRun:
     return CreatedRun([jobset, *parts], time_submitted)
 
 
-def _require_current_jobset(jobset: Object, created: Object) -> None:
+def require_current_jobset(jobset: Object, created: Object) -> None:
     """Refuse a JobSet that is too old: the API server drops the fields that it does not know, without an error."""
     rules = [(each["spec"].get("failurePolicy") or {}).get("rules") or [] for each in (jobset, created)]
     patterns = [[rule.get("onJobFailureMessagePatterns") for rule in each] for each in rules]
@@ -123,7 +123,7 @@ def _require_current_jobset(jobset: Object, created: Object) -> None:
 
 
 async def _check_job(api: ClusterApi, jobset: Object) -> None:
-    """Raise ApiError where the API server or an admission webhook refuses the gang's Job.
+    """Raise ApiError where the API server or an admission webhook refuses the gang's Job; SpotmpiError for an old one.
 
     JobSet would try to create it again and again, and say so in its own log only (kubernetes-sigs/jobset#1024).
     """
@@ -131,8 +131,14 @@ async def _check_job(api: ClusterApi, jobset: Object) -> None:
     metadata = {"name": names.job_name(jobset["metadata"]["name"]), "namespace": jobset["metadata"]["namespace"]}
     metadata["labels"] = replicated["template"]["metadata"]["labels"]
     job = {"apiVersion": "batch/v1", "kind": cluster_api.JOB, "metadata": metadata}
+    spec = replicated["template"]["spec"]
     try:
-        await api.create({**job, "spec": replicated["template"]["spec"]}, dry_run=True)
+        answer = await api.create({**job, "spec": spec}, dry_run=True)
+        if "successPolicy" in spec and not (answer.get("spec") or {}).get("successPolicy"):
+            raise SpotmpiError(
+                "Kubernetes on the cluster is older than 1.31 and drops the success policy of Jobs, so a run would not "
+                "end when node 0 has; upgrade it"
+            )
     except ApiError as error:
         # Others say nothing of the Job: a user without the right to create it, a webhook that knows no dry run.
         if error.status.code == 422 or re.search("denied (the )?request", str(error.status.message)):

@@ -52,7 +52,7 @@ def plan_run(
 
     *echo* gets a message with what takes time, or what the target cannot be asked.
     """
-    return _preview(prepare(source, overrides, on, echo)[2])
+    return _preview(prepare(source, overrides, on, echo)[2], echo)
 
 
 def problems(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> list[Problem]:
@@ -131,11 +131,16 @@ def plan_resume(
 ) -> Mapping[str, Any]:
     """What `resume` would start, as plain JSON values; nothing is started or written."""
     paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
-    return _preview(backend.plan(_continued_spec(backend, paths, overrides), paths.id, echo))
+    return _preview(backend.plan(_continued_spec(backend, paths, overrides), paths.id, echo), echo)
 
 
-def _preview(plan: Plan) -> Mapping[str, Any]:
-    """The plan; that of this machine with the commands that its agent makes of it."""
+def _preview(plan: Plan, echo: Echo) -> Mapping[str, Any]:
+    """The plan; that of this machine with the commands that its agent makes of it.
+
+    *echo* gets why a cluster would not take it, or could not be asked.
+    """
+    if plan["backend"] == names.KUBERNETES and plan["unchecked"]:
+        echo(f"{plan['unchecked']}; this plan assumes that you may create Secrets, and that egress is not denied")
     if plan["backend"] != names.LOCAL:
         return plan
     from spotmpi.plan.local import preview

@@ -176,7 +176,7 @@ def memory_folder(run_folder: Path) -> str:
 
 
 LOCAL: Literal["local"] = "local"  # the backends, as plans name them
-KUBERNETES = "kubernetes"
+KUBERNETES: Literal["kubernetes"] = "kubernetes"
 SLURM = "slurm"
 EKS = "eks:"  # before the ARN of a cluster that is reached by way of EKS, where others are contexts of a kubeconfig
 LABEL_RUN = "spotmpi.dev/run"

@@ -14,6 +14,7 @@ from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.entries.store import Store
 from spotmpi.images.wheels import PackedWheels
 from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import of_kind
 from tests.command_line import invoke
 from tests.unit.backends.kubernetes.run_volume import VOLUME, FakeVolume
 from tests.unit.entries.conftest import Modules
@@ -188,6 +189,7 @@ def test_a_run_on_a_cluster_reads_it_from_the_run_volume_and_the_plan_says_so(
 def test_a_stream_on_a_cluster_reads_it_from_the_run_volume_or_behind_its_url(
     spec: Path, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cluster.put(of_kind("PersistentVolumeClaim", VOLUME.claim))
     spec.write_text(SPEC + STREAM + CLUSTER)
     found = dataset_specs.build(spec)
     planned = json.dumps(spotmpi.plan_run(spec, on="kubernetes"))
@@ -200,6 +202,8 @@ def test_a_stream_on_a_cluster_reads_it_from_the_run_volume_or_behind_its_url(
 def test_its_workers_on_a_cluster_have_the_image_the_variables_and_the_mounts_of_the_spec(
     spec: Path, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cluster.put(of_kind("PersistentVolumeClaim", VOLUME.claim))
+
     class Connected(SpotmpiError):
         pass
 

@@ -122,7 +122,6 @@ class KubernetesBackend:
         except (InputError, NotPermitted):
             raise
         except SpotmpiError as error:
-            echo(f"{error}; this plan assumes that you may create Secrets, and that egress is not denied")
             return {**plan, "unchecked": str(error)}
 
     def _restart_obstacle(self, spec: JobSpec, run: str) -> str | None:
@@ -372,8 +371,8 @@ class KubernetesBackend:
     async def _entries(
         self, jobset: Object, follow: bool, need_output: bool, listing: Listing | None
     ) -> AsyncIterator[Sequence[PodEntry]]:
-        follower = ClusterFollower(self._api(), jobset, self._why_no_machine(jobset))
-        async for entries in follower.follow() if follow else follower.snapshot(listing):
+        follower = ClusterFollower(self._api(), jobset, self._why_no_machine(jobset), listing)
+        async for entries in follower.follow() if follow else follower.snapshot():
             yield entries
         if need_output and follower.folder_log.failure:
             raise NotPermitted(follower.folder_log.failure)

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 import spotmpi
+from spotmpi.agent.plan import NODE
 from spotmpi.api import cleanup
 from spotmpi.backends import targets
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts
 from spotmpi.backends.kubernetes.submit import objects
+from spotmpi.core import names
 from spotmpi.core.errors import InputError
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Echo
@@ -24,7 +26,7 @@ from spotmpi.plan.manifests import ClusterPlan, cached_plan
 from spotmpi.runs import cache, reader, recorded_plan
 from spotmpi.runs.reader import RunState
 from tests.cloud.cluster.fake_cluster import FakeCluster, write_kubeconfig
-from tests.cloud.cluster.objects import RUN, event, jobset, log_line, pod
+from tests.cloud.cluster.objects import RUN, a_pod, condition, event, jobset, log_line, pod
 
 pytestmark = pytest.mark.usefixtures("a_run")
 
@@ -119,6 +121,18 @@ def test_a_list_of_many_runs_asks_for_their_pods_and_events_once(
     assert all(str(states[name].reason).startswith(reason) for name in waiting), states
     assert [len(cluster.requests_of("list", kind)) for kind in ("jobsets", "pods", "events")] == [1, 1, 1]
     assert not cluster.requests_of("get", "pods"), states
+
+
+def test_a_list_of_many_runs_asks_once_why_there_are_no_machines(runs: Path, cluster: FakeCluster) -> None:
+    for number in range(5):
+        labels = {**names.run_labels(f"waiting-{number}"), names.LABEL_ROLE: NODE}
+        unscheduled = condition("PodScheduled", "False", message="0/2 nodes: no GPU")
+        cluster.put(jobset(name=f"waiting-{number}", nodes=1))
+        cluster.put(a_pod(f"waiting-{number}-node-0-0", "Pending", labels, **unscheduled))
+    states = targets.backend(targets.Target("kubernetes", runs)).list()
+    reasons = [str(state.reason) for state in states if state.state == "waiting"]
+    assert len(reasons) == 5 and all("1/1 nodes: 0/2 nodes: no GPU" in reason for reason in reasons)
+    assert [request.name for request in cluster.requests_of("get", "configmaps")] == ["cluster-autoscaler-status"]
 
 
 def test_a_run_of_another_cluster_is_not_lost(runs: Path, cluster: FakeCluster) -> None:

@@ -78,6 +78,16 @@ def test_a_run_at_which_no_controller_of_jobset_looks_says_so(cluster: FakeClust
     assert seen.reason and seen.reason.startswith("no pods yet (gives up")
 
 
+def test_a_run_that_somebody_suspends_says_so_unless_it_waits_in_a_queue(cluster: FakeCluster) -> None:
+    """Kueue does where it is configured with manageJobsWithoutQueueName; the run would wait without a limit."""
+    suspended = condition("Suspended", lastTransitionTime=stamp(25))
+    (waiting,) = look(cluster, jobset(age=30, suspend=True, status=suspended))
+    words = "no pods yet; its JobSet is suspended, as by Kueue where that manages runs without a queue: name one"
+    assert waiting.reason and waiting.reason.startswith(words)
+    queued = jobset(age=30, suspend=True, status=suspended, labels={manifests.LABEL_QUEUE: "gpus"})
+    assert [each.reason for each in look(cluster, queued)] == ["no pods yet"]
+
+
 def test_a_claim_of_the_run_that_gets_no_volume_is_part_of_the_reason(cluster: FakeCluster) -> None:
     cluster.put(unscheduled_pod(0, "pod has unbound immediate PersistentVolumeClaims"))
     about = {"kind": "PersistentVolumeClaim", "name": "runs"}

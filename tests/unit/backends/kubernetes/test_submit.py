@@ -317,6 +317,33 @@ def test_a_run_does_not_restrict_egress_that_is_open(cluster: FakeCluster, polic
     assert messages == ([] if policies is not None else [note + "will not reach each other"])
 
 
+KUBE_SYSTEM = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
+
+
+@pytest.mark.parametrize(
+    ("rules", "allows_dns"),
+    [
+        ([], False),
+        ([{}], True),
+        ([{"ports": [{"port": 53, "protocol": "UDP"}]}], True),
+        ([{"to": [KUBE_SYSTEM], "ports": [{"port": 53, "protocol": "UDP"}]}], True),
+        ([{"to": [{"ipBlock": {"cidr": "169.254.20.10/32"}}]}], True),
+        ([{"to": [KUBE_SYSTEM], "ports": [{"port": 1, "endPort": 100}]}, {"ports": [{"port": 443}]}], True),
+        ([{"to": [KUBE_SYSTEM], "ports": [{"port": "dns"}]}], True),
+        ([{"to": [{"podSelector": {}}]}], False),
+        ([{"ports": [{"port": 443}]}], False),
+    ],
+    ids=str,
+)
+def test_a_namespace_that_denies_dns_as_well_is_noted_as_nodes_would_not_find_each_other(
+    cluster: FakeCluster, rules: list[Object], allows_dns: bool
+) -> None:
+    cluster.put(policy(policyTypes=["Egress"], egress=rules))
+    _, messages = submit(cluster, plan())
+    note = "the NetworkPolicies of namespace here deny egress, and none allows DNS (port 53), by which nodes of the run"
+    assert messages == ([] if allows_dns else [f"{note} find each other; ask for one that does"])
+
+
 def test_a_run_of_one_node_gets_no_egress_rule(cluster: FakeCluster) -> None:
     cluster.put(policy(policyTypes=["Egress"]))
     submit(cluster, plan(nodes=1))
@@ -478,7 +505,7 @@ def test_a_plan_that_was_made_while_the_cluster_did_not_answer_is_printed_and_no
     reason = "could not look up what the cluster permits: cannot reach the cluster (All connection attempts failed)"
     reason += "; try `kubectl version`"
     assert planned["objects"][0]["kind"] == "JobSet"
-    assert messages == [f"{reason}; this plan assumes that you may create Secrets, and that egress is not denied"]
+    assert planned["unchecked"] == reason and messages == [], "a submission raises it, and a dry run says it"
     with pytest.raises(SpotmpiError, match=re.escape(reason)):
         backend.submit(spec, planned, messages.append)
     assert cluster.created == []
@@ -511,7 +538,7 @@ def test_a_dry_run_says_that_the_cluster_would_refuse_the_run(
     messages: list[str] = []
     spec = from_values({"command": ["x"], "kubernetes": {"image": "any:1"}})
     planned = KubernetesBackend(tmp_path).plan(spec, "x-1", messages.append)
-    assert words in messages[0] and words in str(planned["unchecked"]) and cluster.created == []
+    assert words in str(planned["unchecked"]) and not messages and cluster.created == []
 
 
 def test_agents_of_a_resumed_run_are_told_of_the_attempts_that_an_empty_folder_cannot_show(

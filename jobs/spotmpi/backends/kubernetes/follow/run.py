@@ -41,6 +41,7 @@ from spotmpi.backends.kubernetes.follow.jobset import (
 from spotmpi.backends.kubernetes.follow.pod_log import FolderLog, PodLog, RunFolder, Source, concatenate
 from spotmpi.backends.kubernetes.follow.waiting import (
     CloudDiagnosis,
+    ClusterAnswers,
     Observations,
     PendingDiagnostics,
     has_nodes,
@@ -73,6 +74,7 @@ class Listing(NamedTuple):
 
     pods: Mapping[str, Sequence[Object]]  # by run
     events: Sequence[Object] | None  # None where they may not be listed
+    answers: ClusterAnswers
 
 
 async def list_all(client: ClusterApi) -> Listing | None:
@@ -86,24 +88,31 @@ async def list_all(client: ClusterApi) -> Listing | None:
             raise
         return None
     try:
-        return Listing(pods, await client.list(api.EVENT))
+        return Listing(pods, await client.list(api.EVENT), ClusterAnswers())
     except ApiError as error:
         if not lacks_right(error):
             raise
-        return Listing(pods, None)
+        return Listing(pods, None, ClusterAnswers())
 
 
 class ClusterFollower:
-    """Merges all that happens to one run into one stream of entries."""
+    """Merges all that happens to one run into one stream; a snapshot looks at a *listing* if there is one."""
 
-    def __init__(self, client: ClusterApi, jobset: Object, cloud: CloudDiagnosis | None = None) -> None:
+    def __init__(
+        self,
+        client: ClusterApi,
+        jobset: Object,
+        cloud: CloudDiagnosis | None = None,
+        listing: Listing | None = None,
+    ) -> None:
         self._client = client
         self._run = run_info(jobset)
         self._jobset: Object = jobset
         self._queue: asyncio.Queue[list[PodEntry] | Exception | None] = asyncio.Queue(QUEUE_SIZE)
         claims = frozenset(name for name, _ in manifests.mounted_claims(manifests.pod_template(jobset)))
         self._seen = Observations(claims=claims)
-        self._diagnostics = PendingDiagnostics(client, cloud)
+        self._listing = listing
+        self._diagnostics = PendingDiagnostics(client, cloud, listing.answers if listing else None)
         self._tasks: list[asyncio.Task[None]] = []
         self._logs: dict[str, asyncio.Task[None]] = {}
         self._exits = ExitDiagnosis(self._run.workers_tables)
@@ -146,23 +155,23 @@ class ClusterFollower:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._folder.close()
 
-    async def snapshot(self, listing: Listing | None = None) -> AsyncIterator[list[PodEntry]]:
-        """All that has happened up to now, by a *listing* if there is one; a run that has waited too long is ended."""
+    async def snapshot(self) -> AsyncIterator[list[PodEntry]]:
+        """All that has happened up to now, by the listing if there is one; a run that has waited too long is ended."""
         try:
-            async for entries in self._snapshot(listing):
+            async for entries in self._snapshot():
                 yield entries
         finally:
             await self._folder.close()
 
-    async def _snapshot(self, listing: Listing | None) -> AsyncIterator[list[PodEntry]]:
+    async def _snapshot(self) -> AsyncIterator[list[PodEntry]]:
         """All entries so far: placements, the output of pods and of deleted ones, then the end, or why pods wait."""
         self._update_jobset(self._jobset)
         yield [PodEntry(0, event=event) for event in placement_events(self._jobset)]
         pods: Sequence[Object]
-        if listing is None:
+        if self._listing is None:
             pods = await self._client.list(api.POD, {names.LABEL_RUN: self._run.run})
         else:
-            pods = listing.pods.get(self._run.run, ())
+            pods = self._listing.pods.get(self._run.run, ())
         pods = sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         self._seen.pods = {pod_name(pod): pod for pod in pods}
         logs = [self._output(pod, follow=False) for pod in pods if self._has_output(pod)]
@@ -173,7 +182,7 @@ class ClusterFollower:
             await self._end_workers()
             yield [*self._kept_nodes(), self._last_entry()]
             return
-        await self._read_events(listing)
+        await self._read_events()
         yield [PodEntry(0, event=event) for event in await self._check()]
 
     def _hold_back_end(self, entries: list[PodEntry]) -> list[PodEntry]:
@@ -311,9 +320,9 @@ class ClusterFollower:
         except ApiError as error:
             self._without_events(error)
 
-    async def _read_events(self, listing: Listing | None) -> None:
+    async def _read_events(self) -> None:
         try:
-            events = await self._client.list(api.EVENT) if listing is None else listing.events
+            events = self._listing.events if self._listing else await self._client.list(api.EVENT)
         except ApiError as error:
             self._without_events(error)
             return

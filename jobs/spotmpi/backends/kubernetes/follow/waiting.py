@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import time
@@ -23,6 +24,7 @@ from spotmpi.backends.kubernetes.follow.jobset import (
     is_not_ready,
     member_of,
     of_role,
+    placement_state,
     pod_name,
     pod_phase,
     submission_time,
@@ -172,10 +174,21 @@ def _gang_reason(gang: Mapping[str, Object], seen: Observations, run: str, nodes
 
 
 def without_controller(jobset: Object, seen: Observations, now: float) -> str | None:
-    """That JobSet's controller has not looked at a run which has no pods; None where it has, or still may soon."""
-    if seen.pods or jobset.get("status") or now - submission_time(jobset) < _CONTROLLER_TIME:
+    """Why a run has no pods after a while, where its JobSet shows that; None where it does not, or pods may come soon.
+
+    JobSet's controller has not looked at it, or somebody keeps it suspended: Kueue, where it manages all jobs.
+    """
+    if seen.pods or now - submission_time(jobset) < _CONTROLLER_TIME:
         return None
-    return "JobSet's controller has not looked at the run; check `kubectl -n jobset-system get pods`"
+    if not jobset.get("status"):
+        return "JobSet's controller has not looked at the run; check `kubectl -n jobset-system get pods`"
+    has_queue = manifests.LABEL_QUEUE in (jobset["metadata"].get("labels") or {})
+    if jobset["spec"].get("suspend") and not has_queue and placement_state(jobset) is None:
+        return (
+            "its JobSet is suspended, as by Kueue where that manages runs without a queue: name one "
+            "(kubernetes.queue); `kubectl get localqueues` lists them"
+        )
+    return None
 
 
 def has_nodes(seen: Observations, least: int) -> bool:
@@ -367,12 +380,24 @@ _MAX_GROUPS = 2  # that a message names
 _EKS_GROUP = re.compile(r"^eks-(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 
-class PendingDiagnostics:
-    """Asks at intervals, only while a pod waits; ignores what is not permitted or does not exist."""
+@dataclass
+class ClusterAnswers:
+    """What a cluster has said about its machines, which is the same for all runs that are looked at together."""
 
-    def __init__(self, client: ClusterApi, cloud: CloudDiagnosis | None) -> None:
+    autoscaler: tuple[float, Object | None] | None = None  # when it was asked, by the monotonic clock, and its status
+    node_events: tuple[float, Sequence[Object]] | None = None
+
+
+class PendingDiagnostics:
+    """Asks at intervals, only while a pod waits; ignores what is not permitted or does not exist.
+
+    *known* has the cluster's answers to others, which are asked for again after the interval.
+    """
+
+    def __init__(self, client: ClusterApi, cloud: CloudDiagnosis | None, known: ClusterAnswers | None = None) -> None:
         self._client = client
         self._cloud = cloud
+        self._known = known or ClusterAnswers()
         self._latest: dict[str, float] = {}  # when each request was made, by the monotonic clock
 
     async def update(self, seen: Observations, since: float) -> None:
@@ -400,17 +425,25 @@ class PendingDiagnostics:
             return None  # The pods' own conditions remain.
 
     async def _ask_autoscaler(self) -> str | None:
-        try:
-            status = await self._client.find(api.CONFIG_MAP, AUTOSCALER_STATUS, AUTOSCALER_NAMESPACE)
-        except (ApiError, httpx2.HTTPError):
-            return None
-        return autoscaler_problem(status, self._client.now()) if status else None
+        if self._known.autoscaler is None or not _is_fresh(self._known.autoscaler[0]):
+            status: Object | None = None
+            with contextlib.suppress(ApiError, httpx2.HTTPError):
+                status = await self._client.find(api.CONFIG_MAP, AUTOSCALER_STATUS, AUTOSCALER_NAMESPACE)
+            self._known.autoscaler = time.monotonic(), status
+        answer = self._known.autoscaler[1]
+        return autoscaler_problem(answer, self._client.now()) if answer else None
 
     async def _node_events(self) -> Sequence[Object]:
-        try:
-            return await self._client.node_events()
-        except (ApiError, httpx2.HTTPError):
-            return []
+        if self._known.node_events is None or not _is_fresh(self._known.node_events[0]):
+            events: Sequence[Object] = []
+            with contextlib.suppress(ApiError, httpx2.HTTPError):
+                events = await self._client.node_events()
+            self._known.node_events = time.monotonic(), events
+        return self._known.node_events[1]
+
+
+def _is_fresh(moment: float) -> bool:
+    return time.monotonic() < moment + INTERVAL
 
 
 def _waits_on_node(pod: Object) -> bool:

@@ -24,6 +24,7 @@ _RIGHTS = (
     *((verb, cluster_api.JOBSET) for verb in ("create", "get", "patch", "delete")),
     ("list", cluster_api.POD),
 )
+_DNS_PORT = 53
 _SHARED = {"ReadWriteMany", "ReadOnlyMany"}
 
 
@@ -190,8 +191,8 @@ async def _require_tls_files(api: ClusterApi, secret: str) -> None:
 async def denies_egress(api: ClusterApi, labels: Mapping[str, str], echo: Echo) -> bool:
     """Whether a NetworkPolicy of the namespace isolates pods with *labels* for egress.
 
-    False where the policies may not be listed; *echo* then gets a warning. Semantics: networking.k8s.io/v1,
-    NetworkPolicySpec.
+    False where the policies may not be listed; *echo* then gets a warning, and where none of them allows DNS.
+    Semantics: networking.k8s.io/v1, NetworkPolicySpec.
     """
     try:
         policies = await api.list(cluster_api.NETWORK_POLICY)
@@ -203,7 +204,29 @@ async def denies_egress(api: ClusterApi, labels: Mapping[str, str], echo: Echo) 
             "will not reach each other"
         )
         return False
-    return any(_isolates(policy.get("spec") or {}, labels) for policy in policies)
+    isolating = [spec for policy in policies if _isolates(spec := policy.get("spec") or {}, labels)]
+    rules = [rule for spec in isolating for rule in spec.get("egress") or []]
+    if isolating and not any(map(_may_reach_dns, rules)):
+        echo(
+            f"the NetworkPolicies of namespace {api.namespace} deny egress, and none allows DNS (port 53), by which "
+            "nodes of the run find each other; ask for one that does"
+        )
+    return bool(isolating)
+
+
+def _may_reach_dns(rule: Mapping[str, Any]) -> bool:
+    """Whether an egress rule has port 53, and peers outside of the namespace, in which no cluster has its DNS."""
+    ports, peers = rule.get("ports") or [], rule.get("to") or []
+    has_port = not ports or any(_covers(each, _DNS_PORT) for each in ports)
+    return has_port and (not peers or any("namespaceSelector" in each or "ipBlock" in each for each in peers))
+
+
+def _covers(entry: Mapping[str, Any], number: int) -> bool:
+    """Whether an entry of a rule's ports has that port; one with a name may."""
+    port = entry.get("port")
+    if isinstance(port, int):
+        return port <= number <= int(entry.get("endPort") or port)
+    return True
 
 
 def _isolates(spec: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

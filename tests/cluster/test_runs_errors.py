@@ -153,7 +153,9 @@ def test_a_user_who_may_not_submit_gets_one_line(
     testbed: Cluster, runs_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(testbed.plane.kubeconfig_of("nobody")))
-    with pytest.raises(SpotmpiError, match="you may not create JobSets in namespace") as refused:
+    with pytest.raises(
+        SpotmpiError, match="you may not create, get, patch, delete JobSets, or list Pods in namespace"
+    ) as refused:
         submit(tmp_path, runs_namespace)
     assert "\n" not in str(refused.value)
 

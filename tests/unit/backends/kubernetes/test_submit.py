@@ -564,7 +564,8 @@ def test_a_user_who_may_not_create_runs_hears_so_before_anything_else(cluster: F
     ("rights", "words"),
     [
         ([("get", "jobsets")], "you may not get JobSets in"),
-        ([("patch", "jobsets"), ("delete", "jobsets")], "you may not patch JobSets, delete JobSets in"),
+        ([("patch", "jobsets"), ("delete", "jobsets")], "you may not patch, delete JobSets in"),
+        ([("create", "jobsets"), ("list", "pods")], "you may not create JobSets, or list Pods in"),
         ([("list", "pods")], "you may not list Pods in namespace here, so no runs"),
     ],
 )

@@ -79,10 +79,14 @@ async def restart_obstacle(api: ClusterApi, run: str, nodes: int) -> str | None:
 async def _require_rights(api: ClusterApi) -> None:
     """Refuse users who could not start a run, or would then be unable to follow and to stop it."""
     answers = await asyncio.gather(*(api.may(verb, kind) for verb, kind in _RIGHTS))
-    missing = [f"{verb} {kind}s" for (verb, kind), may in zip(_RIGHTS, answers, strict=True) if not may]
+    missing: dict[str, list[str]] = {}
+    for (verb, kind), may in zip(_RIGHTS, answers, strict=True):
+        if not may:
+            missing.setdefault(kind, []).append(verb)
     if missing:
+        what = ", or ".join(f"{', '.join(verbs)} {kind}s" for kind, verbs in missing.items())
         raise NotPermitted(
-            f"you may not {', '.join(missing)} in namespace {api.namespace}, so no runs; ask its administrator for the "
+            f"you may not {what} in namespace {api.namespace}, so no runs; ask its administrator for the "
             "rights in docs/sharing.md"
         )
 

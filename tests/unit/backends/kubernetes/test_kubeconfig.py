@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -275,8 +277,11 @@ def test_a_login_program_runs_once_for_all_clients_and_requests_of_a_command(
 
 
 def test_a_login_program_ends_with_the_command_that_waits_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """As with Ctrl-C, of which nothing is left that Python would complain about when it collects garbage."""
+    errors: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: errors.append(f"{error.object} {error.exc_value}"))
     login_with(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/pid; exec sleep 60")
 
     async def give_up() -> None:
@@ -288,3 +293,6 @@ def test_a_login_program_ends_with_the_command_that_waits_for_it(
 
     asyncio.run(asyncio.wait_for(give_up(), 30))
     wait_until(lambda: not Path("/proc", (tmp_path / "pid").read_text().strip()).exists())
+    gc.collect()
+    assert not [error for error in errors if "Subprocess" in error], "tests before leave other garbage"
+    assert "Task was destroyed" not in capfd.readouterr().err

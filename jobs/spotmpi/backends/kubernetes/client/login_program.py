@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import threading
@@ -17,6 +18,7 @@ from lightkube.core.exceptions import ConfigError
 
 _QUIET = 2.0  # seconds for which what a program writes for people is held back: most log in silently, or fail
 _LIFETIME = 10 * 60.0  # seconds after which the program is asked again: somebody may have logged in as another user
+_END_TIMEOUT = 1.0  # seconds that a killed program may take, whose own children may hold its output
 _POLL_INTERVAL = 0.05  # seconds
 _LINES = 20  # of errors that are kept
 
@@ -74,7 +76,10 @@ class ExecLogin(ExecAuth):
             _, output = await asyncio.gather(_show(command, process.stderr, errors), process.stdout.read())
             code = await process.wait()
         except BaseException:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            with contextlib.suppress(TimeoutError):  # or what it has open outlives the event loop
+                await asyncio.wait_for(process.wait(), _END_TIMEOUT)
             raise
         if code:
             raise ConfigError(f"the login program {command} failed (exit code {code}): {' '.join(errors)}")
@@ -85,26 +90,24 @@ async def _show(command: str, stream: asyncio.StreamReader, kept: deque[str]) ->
     """Keep the newest lines of *stream*; all of them are shown on standard error once the program has run a while."""
     reading = asyncio.create_task(stream.readline())
     until: float | None = time.monotonic() + _QUIET
-    while True:
-        timeout = None if until is None else max(0.0, until - time.monotonic())
-        done, _ = await asyncio.wait({reading}, timeout=timeout)
-        if not done:
-            print(
-                f"spotmpi: waiting for the login program {command} (Ctrl-C ends it)",
-                *kept,
-                sep="\n",
-                file=sys.stderr,
-                flush=True,
-            )
-            until = None
-            continue
-        if not (line := reading.result()):
-            return
-        text = line.decode("utf-8", "replace").rstrip()
-        kept.append(text)
-        if until is None:
-            print(text, file=sys.stderr, flush=True)
-        reading = asyncio.create_task(stream.readline())
+    try:
+        while True:
+            timeout = None if until is None else max(0.0, until - time.monotonic())
+            done, _ = await asyncio.wait({reading}, timeout=timeout)
+            if not done:
+                wait = f"spotmpi: waiting for the login program {command} (Ctrl-C ends it)"
+                print(wait, *kept, sep="\n", file=sys.stderr, flush=True)
+                until = None
+                continue
+            if not (line := reading.result()):
+                return
+            text = line.decode("utf-8", "replace").rstrip()
+            kept.append(text)
+            if until is None:
+                print(text, file=sys.stderr, flush=True)
+            reading = asyncio.create_task(stream.readline())
+    finally:
+        reading.cancel()
 
 
 _logins: dict[str, ExecLogin] = {}  # of this process, as its clients are many

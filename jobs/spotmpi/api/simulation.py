@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -71,8 +72,16 @@ def simulate_job(spec: JobSpec, folder: Path, windows: int, prices: Prices, now:
     if spec.capacity.order:
         remedy = "a simulation has the zones and types of its traces, no order and no Capacity Blocks: remove it"
         problems.append(Problem("capacity.order", spec.capacity.order, remedy))
-    if windows < 1:
-        problems.append(Problem(hints.option("windows"), windows, "must be at least 1"))
+    problems += [
+        Problem(hints.option(name), value, f"must be {least}")
+        for name, value, is_valid, least in (
+            ("windows", windows, windows >= 1, "at least 1"),
+            ("seed", seed, seed >= 0, "at least 0"),
+            ("price", prices.spot, _is_price(prices.spot), "a number above 0"),
+            ("on-demand-price", prices.on_demand, _is_price(prices.on_demand), "a number above 0"),
+        )
+        if not is_valid
+    ]
     if problems or recorded is None:
         raise InputError(problems)
     recorded = recorded.coarser(TICK)
@@ -84,6 +93,10 @@ def simulate_job(spec: JobSpec, folder: Path, windows: int, prices: Prices, now:
     pools = tuple(str(pool) for pool in recorded.pools)
     days = recorded.ticks * recorded.step / 86400
     return Simulation(job, pools, days, windows, expect(job, recorded), tuple(_results(job, recorded, blocks)))
+
+
+def _is_price(dollars: float | None) -> bool:
+    return dollars is None or 0 < dollars < math.inf
 
 
 def _collected(problems: list[Problem], read: Callable[[], Market]) -> Market | None:

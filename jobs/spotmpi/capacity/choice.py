@@ -123,8 +123,7 @@ def safe(job: Job, moment: Moment, after: Step) -> NDArray[np.bool_]:
         return np.asarray(affordable)
     left = job.deadline - moment.elapsed - job.overhead
     end = done | (left - moment.tick - _to_do(job, after.work) >= -_TOLERANCE)
-    idle = np.minimum(_starting(job, moment), moment.tick)
-    begin = left - idle - _to_do(job, _work(moment))  # before any progress
+    begin = left - _starting(job, moment) - _to_do(job, _work(moment))  # before any progress: else no start is of use
     begin[:, :SPOT] = 0.0  # no nodes to lose
     result = end & (begin >= -_TOLERANCE)
     if job.budget is not None:
@@ -203,6 +202,8 @@ class Planner:
         joint = np.ravel_multi_index(tuple(moment.state), tuple(sizes))
         expected = after.paid + plan.expected(seconds, joint, after.work, after.starting)
         expected[:, NONE] += plan.setting.idle * moment.tick / 3600.0
+        if job.market == "on-demand":  # which no wait makes cheaper
+            expected[:, NONE] = np.where(moment.usable[:, ON_DEMAND], np.inf, expected[:, NONE])
         if not job.on_demand_allowed and too_late(job, moment).all():
             expected = _as_soon_as_possible(plan.setting, moment, after)
         expected = np.where(after.work <= _TOLERANCE, after.paid, expected)
@@ -281,7 +282,7 @@ def setting(job: Job, market: Market, horizon: float) -> Setting:
     nodes = job.sizes[job.on_demand_size]
     late = market.on_demand * nodes / job.on_demand_speed * (1.0 if job.on_demand_allowed else _LATE)
     return Setting(
-        chains=tuple(tuple(tuple(float(f"{chance:.3g}") for chance in row) for row in chain) for chain in chains),
+        chains=tuple(tuple(map(_rounded, chain)) for chain in chains),
         spot=tuple(tuple(price * size for size in job.sizes) for price in usual),
         on_demand=market.on_demand * nodes if job.on_demand_allowed else None,
         on_demand_speed=job.on_demand_speed,
@@ -293,6 +294,16 @@ def setting(job: Job, market: Market, horizon: float) -> Setting:
         leftover=late,
         idle=_IDLE * min(usual) * job.sizes[-1],
     )
+
+
+def _rounded(chances: Numbers) -> tuple[float, ...]:
+    """*chances* with three digits, so that plans are found again, but for the largest: they sum to 1.
+
+    What is missing in a step is missing in each of the hundred steps of a plan.
+    """
+    rounded = np.array([float(f"{chance:.3g}") for chance in chances])
+    rounded[rounded.argmax()] += 1.0 - rounded.sum()
+    return tuple(rounded.tolist())
 
 
 @lru_cache(maxsize=2)

@@ -174,7 +174,7 @@ def _observed(
     for each in sorted(history, key=lambda each: each.at):
         if each.offer.market == "spot" and each.offer.pool in records and each.at <= clock.elapsed:
             records[each.offer.pool].append(each)
-    first = min([0.0, *(known[0].at for known in records.values() if known)]) // clock.tick
+    first = min([0.0, clock.elapsed, *(known[0].at for known in records.values() if known)]) // clock.tick
     ticks = int(clock.elapsed // clock.tick - first) + 1
     times = (first + np.arange(ticks)) * clock.tick
     available, price = np.zeros((len(pools), ticks), dtype=np.int64), np.zeros((len(pools), ticks))
@@ -238,11 +238,17 @@ def _reason(view: _View, choice: Choice) -> str:
             return f"{now}; too late for the deadline: {left}, {start}"
         if mode != ON_DEMAND:
             return f"{now}, kept as on-demand nodes would be too late: {left}, {start}"
+    rate = f"{now}{';' if mode == NONE else ','} ${expected[mode]:.2f} expected to the end"
     if mode == ON_DEMAND and not others:
+        if job.market == "on-demand":
+            return f"{rate}; only on-demand nodes are allowed; {left}"
+        if view.slack >= moment.tick and job.budget is not None:
+            return f"{now}; the budget has to pay for on-demand nodes: {_budget(view)}; {left}"
         return f"last safe moment: {left}, {start}"
     if mode == NONE and not choice.safe[0, NONE]:
         return f"nothing is available, not even on-demand nodes, and the deadline is at risk: {left}"
-    rate = f"{now}{';' if mode == NONE else ','} ${expected[mode]:.2f} expected to the end"
+    if not others and mode == NONE and moment.usable[0, SPOT:].any() and job.budget is not None:
+        return f"{now}; the budget does not pay for them: {_budget(view)}; {left}"
     if not others:
         return f"{rate}; {left}"
     best = min(others, key=lambda other: float(expected[other]))
@@ -254,9 +260,15 @@ def _reason(view: _View, choice: Choice) -> str:
     return f"{rate}, {comparison}; {left}{slack}"
 
 
+def _budget(view: _View) -> str:
+    return f"${view.state.spent:.2f} of ${view.state.job.budget or 0.0:.2f} is spent"
+
+
 def _spot_now(view: _View) -> str:
-    """What spot pools have at this moment."""
+    """What spot pools have at this moment; for a job of on-demand nodes, that these are not there."""
     market, least = view.market, view.state.job.sizes[0]
+    if view.state.job.market == "on-demand":
+        return f"{view.on_demand.zone} has no {least} on-demand nodes"
     usable = [index for index in range(len(market.pools)) if market.offered[index, -1] >= least]
     if not usable:
         return f"no zone has {least} spot node{'s' * (least > 1)}"

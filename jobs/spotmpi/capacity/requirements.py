@@ -51,19 +51,20 @@ def without_choice(spec: JobSpec, now: datetime) -> list[Problem]:
 
 def problems(job: Job, on_demand_price: float | None) -> Iterator[Problem]:
     """Why *job* cannot be done within its limits, each reason with its remedy; the price is per node and hour."""
-    if len(job.speeds) != len(job.sizes) or job.speeds[-1] != 1 or min(job.speeds) <= 0 or max(job.speeds) > 1:
+    if len(job.speeds) != len(job.sizes) or job.speeds[-1] != 1 or not all(0 < speed <= 1 for speed in job.speeds):
         remedy = f"give {len(job.sizes)} numbers above 0, one for each of `nodes`, the last one 1"
         yield Problem("capacity.speeds", list(job.speeds), remedy)
         return
-    if not job.on_demand_allowed:
-        return
     shortest = job.on_demand_time(len(job.sizes) - 1)
     if job.deadline < shortest:
+        nodes = "on-demand nodes need" if job.on_demand_allowed else "spot nodes that are never lost need"
         remedy = (
-            f"on-demand nodes need {hours(shortest)} ({hours(job.work)} of work and {hours(job.overhead)} for a "
+            f"{nodes} {hours(shortest)} ({hours(job.work)} of work and {hours(job.overhead)} for a "
             f'start): set at least "{_minutes(shortest)}", or allow more nodes'
         )
         yield Problem("capacity.deadline", hours(job.deadline), remedy)
+    if not job.on_demand_allowed:
+        return
     if job.budget is not None and on_demand_price is not None and job.budget < job.on_demand_cost(on_demand_price):
         cost = math.ceil(100 * job.on_demand_cost(on_demand_price)) / 100
         remedy = (

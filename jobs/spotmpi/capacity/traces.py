@@ -20,6 +20,7 @@ from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
 
 _MOST_TICKS = 10_000_000  # of a trace, ten years in steps of half a minute
+_MOST_NODES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,29 @@ def read_trace(name: str, text: str) -> Trace:
         wrong = f"it has no key {error}"
     except (ValueError, TypeError, OverflowError) as error:
         wrong = str(error)
+    except RecursionError:
+        wrong = "it has lists within lists without end"
     raise input_error(hints.option("traces"), name, f"is not a trace: {wrong}; docs/capacity.md describes the formats")
 
 
 def _own(values: Mapping[str, Any]) -> Trace:
     nodes, price = _decoded("nodes", values["nodes"]), values["price"]
     prices = np.full(len(nodes), float(price)) if isinstance(price, (int, float)) else _decoded("price", price)
-    start = _unix_time(values["start"]) if "start" in values else None
-    pool, on_demand = _pool(values["zone"], values["instance_type"]), float(values["on_demand"])
-    return _checked(Trace(pool, float(values["step"]), nodes, prices, on_demand, start))
+    start = _unix_time(str(values["start"])) if values.get("start") is not None else None
+    pool, on_demand = _pool(values["zone"], values["instance_type"]), _number("on_demand", values["on_demand"])
+    return _checked(Trace(pool, _number("step", values["step"]), nodes, prices, on_demand, start))
+
+
+def _number(key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{key} is {json.dumps(value)}, which is not a number")
+    return float(value)
+
+
+def _numbers(key: str, values: object) -> NDArray[np.float64]:
+    if not isinstance(values, list):
+        raise ValueError(f"{key} is not a list of numbers")
+    return np.array([_number(f"a value of {key}", value) for value in values])
 
 
 def _unix_time(text: str) -> float:
@@ -77,18 +92,19 @@ def _decoded(key: str, runs: object) -> NDArray[np.float64]:
             raise ValueError(f"{key} has {json.dumps(pair)}, which is not [value, ticks]")
     if sum(ticks for _, ticks in pairs) > _MOST_TICKS:
         raise ValueError(f"{key} has more than {_MOST_TICKS:,} ticks")
-    return np.repeat([float(value) for value, _ in pairs], [ticks for _, ticks in pairs])
+    values = [_number(f"a value of {key}", value) for value, _ in pairs]
+    return np.repeat(values, [ticks for _, ticks in pairs])
 
 
 def _published(name: str, values: Mapping[str, Any]) -> Trace:
     pool, metadata = _pool(*name.partition("_")[::2]), values["metadata"]
-    nodes, step = np.array(values["data"], dtype=np.float64), float(metadata["gap_seconds"])
+    nodes, step = _numbers("data", values["data"]), _number("gap_seconds", metadata["gap_seconds"])
     if "prices" not in values:
         return _checked(Trace(pool, step, nodes, None, None, None))
     if not np.isin(nodes, (0, 1)).all():
         raise ValueError("data with prices is 1 for a lost node and 0 for an available one")
-    price = np.array(values["prices"], dtype=np.float64)
-    on_demand = float(metadata["price_info"]["on_demand_price"])
+    price = _numbers("prices", values["prices"])
+    on_demand = _number("on_demand_price", metadata["price_info"]["on_demand_price"])
     return _checked(Trace(pool, step, 1 - nodes, price, on_demand, None))
 
 
@@ -108,6 +124,8 @@ def _checked(trace: Trace) -> Trace:
         raise ValueError(f"its ticks have {trace.step:g} s; they must be longer than 0 s")
     if not (np.isfinite(nodes).all() and (nodes >= 0).all() and (nodes % 1 == 0).all()):
         raise ValueError("its numbers of nodes are not all whole, from 0 on")
+    if nodes.max() > _MOST_NODES:
+        raise ValueError(f"it has {nodes.max():g} nodes at a tick, more than {_MOST_NODES:,}")
     if trace.on_demand is not None and not 0 < trace.on_demand < math.inf:
         raise ValueError(f"its on-demand price is {trace.on_demand:g}; it must be above 0")
     if price is not None and len(price) != len(nodes):

@@ -88,9 +88,10 @@ class Values:
         work[:, ON_DEMAND] += starting[:, ON_DEMAND] * setting.on_demand_speed
         steps = np.clip(seconds / setting.step, 0, last[0])
         cells = np.clip(work / setting.step, 0, last[3])
+        beyond = np.maximum(work - last[3] * setting.step, 0.0)  # which no way to the deadline has time for
         stage = np.clip((starting - setting.rest) / setting.step + 1, 0, setting.stages - 1)
         stage[:, :SPOT] = 0
-        result = np.zeros(work.shape)
+        result: Numbers = beyond / 3600.0 * setting.leftover
         for step, step_weight in _neighbours(steps, last[0]):
             for cell, cell_weight in _neighbours(cells, last[3]):
                 for index, weight in _neighbours(stage, setting.stages - 1):
@@ -110,9 +111,12 @@ def _neighbours(at: Numbers, last: int) -> list[tuple[Indices, Numbers]]:
 
 
 def solve(setting: Setting) -> Values:
-    """The values of *setting*, for all times up to its horizon and all work up to its own plus a start."""
+    """The values of *setting*, for all times up to its horizon and all work up to its own plus a start.
+
+    Work that takes longer than the horizon has no cells: it costs what is not done at the deadline, in each mode.
+    """
     steps = math.ceil(setting.horizon / setting.step - 1e-9) + 1
-    cells = math.ceil((setting.work + setting.overhead) / setting.step - 1e-9) + 2
+    cells = math.ceil((min(setting.work, setting.horizon) + setting.overhead) / setting.step - 1e-9) + 2
     recursion = _Recursion(setting, cells)
     modes = SPOT + setting.gangs * setting.stages
     after = np.empty((steps, len(setting.usable), modes, cells), dtype=np.float32)

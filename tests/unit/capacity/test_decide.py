@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from spotmpi.capacity.job import Job
+from spotmpi.capacity.choice import setting
+from spotmpi.capacity.job import Job, MarketName
 from spotmpi.capacity.placement import (
     Decision,
     DecisionClock,
@@ -71,13 +74,14 @@ def test_it_waits_while_there_is_time_and_says_for_how_long() -> None:
     assert "5 h 40 min to the last safe moment" in decision.reason
 
 
-def test_a_wait_ends_at_the_last_safe_moment() -> None:
-    offers = [spot(A, available=0), on_demand(price=100.0)]
-    decision = decide(
-        idle(2 * HOUR), offers, [Observation(0, spot(A))], DecisionClock(8 * HOUR - 2 * HOUR - 900, 300.0)
-    )
+def test_a_wait_ends_once_no_start_on_spot_nodes_would_be_of_use() -> None:
+    """Ten minutes before the last safe moment, which is as long as a start takes."""
+    offers, last = [spot(A, available=0), on_demand(price=100.0)], 8 * HOUR - 2 * HOUR - 600
+    decision = decide(idle(2 * HOUR), offers, [Observation(0, spot(A))], DecisionClock(last - 900, 300.0))
     assert isinstance(decision, Wait)
-    assert decision.until == 8 * HOUR - 2 * HOUR - 600
+    assert decision.until == last - 600
+    decision = decide(idle(2 * HOUR), offers, [Observation(0, spot(A))], DecisionClock(last - 600, 300.0))
+    assert placed(decision).market == "on-demand"
 
 
 def test_the_last_safe_moment_goes_to_on_demand_though_spot_nodes_are_there() -> None:
@@ -202,6 +206,73 @@ def test_a_start_is_safe_only_if_its_nodes_may_be_lost_before_the_first_iteratio
     on_demand_time = job.overhead + job.work / 0.6
     assert placed(decide(idle(2 * HOUR, job), offers, [], at(6 * HOUR - on_demand_time - 300))).market == "spot"
     assert placed(decide(idle(2 * HOUR, job), offers, [], at(6 * HOUR - on_demand_time - 200))).market == "on-demand"
+
+
+def test_no_nodes_are_paid_that_would_be_left_before_their_first_iteration() -> None:
+    """A start takes 3 hours, and in 2 the last safe moment comes: spot nodes were paid up to then."""
+    job = Job(4 * HOUR, 9 * HOUR, (4,), overhead=3 * HOUR)
+    decision = decide(idle(4 * HOUR, job), [spot(A, 0.1), on_demand()], [], at(0))
+    assert isinstance(decision, Wait) or placed(decision).market == "on-demand"
+    longer = replace(job, deadline=11 * HOUR)
+    assert placed(decide(idle(4 * HOUR, longer), [spot(A, 0.1), on_demand()], [], at(0))).market == "spot"
+
+
+def test_a_job_of_on_demand_nodes_alone_begins_at_once_and_says_why() -> None:
+    """It waited up to the last safe moment for spot nodes that it may not have, and called each moment the last one."""
+    job = replace(JOB, deadline=20 * HOUR, market="on-demand")
+    decision = decide(idle(job=job), [spot(A), on_demand()], [], at(0))
+    assert placed(decision).market == "on-demand"
+    expected = "$12.00 per hour, $50.00 expected to the end; only on-demand nodes are allowed; 4 h of work left, "
+    assert decision.reason == expected + "20 h to the deadline"
+    decision = decide(idle(job=job), [spot(A), on_demand(available=0)], [], at(0))
+    assert isinstance(decision, Wait) and decision.reason.startswith("us-east-1a has no 4 on-demand nodes; ")
+
+
+def test_where_the_budget_decides_the_reason_is_the_budget_and_not_the_time() -> None:
+    job = replace(JOB, deadline=20 * HOUR, budget=55.0)
+    decision = decide(State(job, None, 4 * HOUR, spent=9.0), [spot(A), on_demand()], [], at(0))
+    assert placed(decision).market == "on-demand"
+    assert "the budget has to pay for on-demand nodes: $9.00 of $55.00 is spent; 4 h of work left" in decision.reason
+    cheap = replace(job, market="spot")
+    decision = decide(State(cheap, None, 4 * HOUR, spent=54.9), [spot(A)], [], at(0))
+    assert isinstance(decision, Wait)
+    assert "; the budget does not pay for them: $54.90 of $55.00 is spent; 4 h of work left" in decision.reason
+
+
+@pytest.mark.parametrize("elapsed", [-1.0, -700.0])
+def test_a_clock_that_is_behind_that_of_the_submission_is_no_reason_to_fail(elapsed: float) -> None:
+    """An API server has several machines, each with its clock."""
+    assert placed(decide(idle(), [spot(A), on_demand()], [], at(elapsed))).zone == A
+
+
+@pytest.mark.parametrize("market", ["auto", "spot"])
+def test_the_memory_of_a_plan_does_not_grow_with_work_that_no_time_is_left_for(market: MarketName) -> None:
+    """A pace that fell to a fortieth made a plan of 1.5 GB, in a pod that may have 1 GiB."""
+    job = Job(640 * HOUR, 20 * HOUR, (4,), overhead=300.0, market=market)
+    offers = [spot(zone) for zone in (A, B, "us-east-1c")] + [on_demand()]
+    tracemalloc.start()
+    decide(State(job, Placement(A, "spot", "g5.xlarge", 4), job.work), offers, [], at(0))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 150e6
+
+
+def test_work_that_no_time_is_left_for_costs_what_is_not_done_at_the_deadline() -> None:
+    """On spot nodes alone, which are there, and for which every hour of work counts twice after the deadline."""
+    job = Job(80 * HOUR, 20 * HOUR, (4,), overhead=300.0, market="spot")
+    always = [Observation(-400 * HOUR, spot(A))]
+    decision = decide(State(job, Placement(A, "spot", "g5.xlarge", 4), job.work), [spot(A)], always, at(0))
+    dollars = float(re.findall(r"[$](\d+[.]\d+) expected", decision.reason)[0])
+    assert dollars == pytest.approx(20 * 4 + 60 * 4 * 2, rel=0.03)
+
+
+def test_no_chance_is_lost_in_the_steps_of_a_plan() -> None:
+    """Chances of a step were rounded one by one, so that a step had up to 0.1 % too little, or too much."""
+    market = recorded("h100-16", ["us-central1-a", "us-central1-b", "us-central1-c"])
+    job = Job(16 * HOUR, 20 * HOUR, (16,), overhead=300.0)
+    for ticks in (200, 900, 1500):
+        for chain in setting(job, market.upto(ticks), job.deadline).chains:
+            assert [sum(row) for row in chain] == pytest.approx([1.0] * len(chain), abs=1e-12)
 
 
 ZONES = [f"us-east-1{letter}" for letter in "abcdef"]

@@ -155,6 +155,10 @@ def simulate_traces(folder: Path, *traces: dict[str, Any]) -> Any:
         ({"nodes": []}, "it has no ticks"),
         ({"nodes": [[-4, 300]]}, "its numbers of nodes are not all whole, from 0 on"),
         ({"nodes": [[math.nan, 300]]}, "its numbers of nodes are not all whole"),
+        ({"nodes": [[1e300, 300]]}, "it has 1e+300 nodes at a tick, more than 1,000,000"),
+        ({"nodes": [[16, 100], [None, 100]]}, "a value of nodes is null, which is not a number"),
+        ({"step": "600"}, 'step is "600", which is not a number'),
+        ({"on_demand": None}, "on_demand is null, which is not a number"),
         ({"nodes": [16, 0, 16]}, "nodes has 16, which is not [value, ticks]"),
         ({"nodes": [[16, 1e12]]}, "which is not [value, ticks]"),
         ({"nodes": [[16, 10**12]]}, "nodes has more than 10,000,000 ticks"),
@@ -165,7 +169,9 @@ def simulate_traces(folder: Path, *traces: dict[str, Any]) -> Any:
         ({"zone": 5}, "zone is 5, which is not a name"),
         ({"start": "soon"}, "Invalid isoformat string: 'soon'"),
         ({**PUBLISHED, "data": [0, 2]}, "data with prices is 1 for a lost node and 0 for an available one"),
-        ({**PUBLISHED, "data": [0, None]}, "data with prices is 1 for a lost node"),
+        ({**PUBLISHED, "data": [0, None]}, "a value of data is null, which is not a number"),
+        ({**PUBLISHED, "data": [[0, 1], [1, 0]]}, "a value of data is [0, 1], which is not a number"),
+        ({**PUBLISHED, "data": {"a": 1}}, "data is not a list of numbers"),
         ({**PUBLISHED, "prices": [1]}, "it has 2 ticks of nodes, but 1 of prices"),
     ],
 )
@@ -176,6 +182,36 @@ def test_a_trace_that_no_market_can_have_is_refused_with_the_reason(
     assert code == 2
     assert errors.startswith("spotmpi: --traces = 'us-west-2a_0': is not a trace: ") and wrong in errors
     assert len(errors.splitlines()) == 1
+
+
+def test_lists_within_lists_without_end_are_not_a_trace(tmp_path: Path) -> None:
+    simulate_traces(tmp_path, TRACE)
+    (tmp_path / "us-west-2a_0.json").write_text("[" * 200_000)
+    errors = simulate(str(tmp_path / "job.toml"), traces=tmp_path).stderr
+    assert errors.startswith("spotmpi: --traces = 'us-west-2a_0': is not a trace: it has lists within lists")
+    assert len(errors.splitlines()) == 1
+
+
+def test_options_that_no_market_has_are_refused_all_at_once(spec: str) -> None:
+    options = ("--price", "nan", "--on-demand-price", "-3", "--seed", "-1", "--windows", "0")
+    result = invoke("simulate", spec, "--traces", str(TRACES / "h100-16"), *options)
+    assert result.returncode == 2
+    assert [line.removeprefix("spotmpi: ") for line in result.stderr.splitlines()] == [
+        "--windows = 0: must be at least 1",
+        "--seed = -1: must be at least 0",
+        "--price = nan: must be a number above 0",
+        "--on-demand-price = -3.0: must be a number above 0",
+    ]
+
+
+def test_a_deadline_that_not_even_spot_nodes_could_keep_and_a_speed_that_is_no_number_are_refused(spec: str) -> None:
+    spot = ("--set", 'capacity.market="spot"')
+    errors = simulate(spec, *spot, "--set", "capacity.deadline=8h").stderr
+    assert "capacity.deadline = '8 h': spot nodes that are never lost need 8 h 5 min (8 h of work" in errors
+    assert 'set at least "485m"' in errors
+    assert simulate(spec, *spot, "--set", "capacity.deadline=485m").returncode == 0
+    errors = simulate(spec, "--set", "nodes=[4, 16]", "--set", "capacity.speeds=[nan, 1.0]").stderr
+    assert "capacity.speeds = [nan, 1.0]: give 2 numbers above 0" in errors
 
 
 def test_a_price_may_be_a_whole_number(tmp_path: Path) -> None:

@@ -293,6 +293,7 @@ def setting(job: Job, market: Market, horizon: float) -> Setting:
         horizon=max(horizon, market.step),
         leftover=late,
         idle=_IDLE * min(usual) * job.sizes[-1],
+        lost_work=job.lost_work,
     )
 
 

@@ -20,6 +20,7 @@ from spotmpi.images.registry import Pinned
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice, choose, pods_per_node
 from spotmpi.spec.source import from_values
+from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.core.test_environment import OUTPUTS
 
 Object = dict[str, Any]
@@ -513,6 +514,31 @@ def test_a_deadline_may_use_each_group_that_the_run_fits_and_the_plan_says_what_
     assert [each["name"] for each in container["volumeMounts"]] == ["config", "work", "volume"]
     again = plan_of(lab_file, *DEADLINE, prices, "capacity.market=on-demand", "capacity.budget=25")
     assert agents_plan_of(again)["limits"]["cost"] == 25 and "nothing to choose" in again["notes"][0]
+
+
+def test_a_deadline_whose_on_demand_nodes_the_account_may_not_have_is_refused_before_the_start(
+    lab_file: Path, monkeypatch: pytest.MonkeyPatch, account: FakeAccount
+) -> None:
+    """Else it would be known at the last safe moment, when it is too late."""
+    with_on_demand(lab_file)
+    monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account)
+    prices = "capacity.prices={g4dn=0.2, p3=1.05, p2=0.4, stable=0.5}"
+    account.quotas.values["L-DB2E81BA"] = 4.0
+    with pytest.raises(InputError) as caught:
+        plan_of(lab_file, *DEADLINE, prices, "capacity.budget=5")
+    vcpus, *_ = (each["vcpus"] for each in json.loads(lab_file.read_text())["node_groups"])
+    quota, budget = map(str, caught.value.problems)
+    assert quota == (
+        "capacity.market = 'auto': the deadline needs on-demand nodes, and the quota on-demand G and VT (L-DB2E81BA) "
+        f"allows 4 vCPUs in us-east-1, and 2 x g4dn.xlarge have {2 * vcpus} (`aws service-quotas "
+        "request-service-quota-increase --service-code ec2 --quota-code L-DB2E81BA --desired-value "
+        f"{2 * vcpus} --region us-east-1`): request an increase, use fewer nodes, or set capacity.market = "
+        '"spot", which may be late'
+    )
+    assert budget.startswith("capacity.budget = 5.0: on-demand nodes for all of the work cost")
+    assert plan_of(lab_file, *DEADLINE, prices, "capacity.market=spot")
+    account.refuse("GetServiceQuota", "AccessDeniedException")
+    assert plan_of(lab_file, *DEADLINE, prices), "who may not read quotas can start runs"
 
 
 def test_a_deadline_goes_together_with_several_numbers_of_nodes(lab_file: Path) -> None:

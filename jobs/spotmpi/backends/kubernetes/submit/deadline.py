@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spotmpi.agent.plan import Block, Forecast
     from spotmpi.capacity.market import Market
     from spotmpi.capacity.placement import Offer, OfferMarket, State
-    from spotmpi.core.environment import Environment
+    from spotmpi.core.environment import Environment, NodeGroup
 
 
 def problems(spec: JobSpec, environment: Environment | None, now: datetime) -> Iterable[Problem]:
@@ -45,9 +45,39 @@ def problems(spec: JobSpec, environment: Environment | None, now: datetime) -> I
         except SpotmpiError as error:
             groups = " and ".join(each.name for each in gang.every_group)
             yield Problem("capacity.prices", None, f"needed of {groups} for a deadline, since AWS tells none: {error}")
+        else:
+            fallback = [each for each in gang.every_group if each.market == "on-demand"]
+            yield from _quota_problems(spec, environment, fallback)
     job, missing = requirements.job_of(spec, now)
     if not missing:
         yield from requirements.problems(replace(job, sizes=(spec.nodes,), speeds=(1.0,)), price)
+
+
+def _quota_problems(spec: JobSpec, environment: Environment, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
+    """Why the account may have too few on-demand nodes in each of *groups*; none where AWS does not tell its quotas."""
+    from spotmpi.aws import quotas
+    from spotmpi.aws.account import open_account
+    from spotmpi.aws.eks import require_account
+
+    nodes, region = spec.nodes + spec.standby, environment.region
+    lacks = []
+    try:
+        aws = open_account(region)
+        require_account(aws, environment.cluster_arn)
+        for group in groups:
+            needed, code = nodes * group.vcpus, quotas.quota_code(group.type, quotas.ON_DEMAND)
+            allowed = needed if code is None else quotas.limit(aws, region, code)
+            if code is None or allowed >= needed:
+                return
+            command = quotas.increase_command(region, quotas.SERVICE, code, needed)
+            quota = f"the quota {quotas.NAMES[code]} ({code}) allows {allowed} vCPUs in {region}"
+            lacks.append(f"{quota}, and {nodes} x {group.type} have {needed} (`{command}`)")
+    except SpotmpiError:
+        return
+    if lacks:
+        remedy = 'request an increase, use fewer nodes, or set capacity.market = "spot", which may be late'
+        text = f"the deadline needs on-demand nodes, and {'; '.join(lacks)}: {remedy}"
+        yield Problem("capacity.market", spec.capacity.market, text)
 
 
 def begin(

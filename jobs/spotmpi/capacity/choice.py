@@ -163,6 +163,7 @@ class Planner:
     def __init__(self, job: Job, history: Callable[[float], Market]) -> None:
         self.job, self._history = job, history
         self._day, self._market, self._ranked = -1.0, history(0.0), [0]  # what is known since the last day began
+        self._usual, self._memory = self._market.usual_price(), 0.0
         self._plans: dict[tuple[int, ...], Values] = {}  # by their pools
 
     def __call__(self, moment: Moment) -> Indices:
@@ -185,14 +186,15 @@ class Planner:
             modes = np.array(
                 [NONE, ON_DEMAND, *(SPOT + each * sizes + size for each in pools for size in range(sizes))]
             )
-            chosen = self._choose(self._plan(pools), _part(moment, jobs, pools, modes))
+            chosen = self._choose(self._plan(pools), _part(moment, jobs, pools, modes), self._usual[pools])
             choice.mode[jobs] = modes[chosen.mode]
             choice.expected[np.ix_(jobs, modes)], choice.safe[np.ix_(jobs, modes)] = chosen.expected, chosen.safe
         return choice
 
-    def _choose(self, plan: Values, moment: Moment) -> Choice:
+    def _choose(self, plan: Values, moment: Moment, usual: Numbers) -> Choice:
         """The cheapest mode for each job that is safe and has its nodes; one stays in a mode that costs slightly more.
 
+        *usual* are the prices of the plan for a node of each pool.
         Expected dollars, (jobs x modes), are those from this moment to the end.
         """
         job, count = self.job, len(moment.mode)
@@ -201,6 +203,7 @@ class Planner:
         seconds = np.full(count, job.deadline - moment.elapsed - moment.tick)
         joint = np.ravel_multi_index(tuple(moment.state), tuple(sizes))
         expected = after.paid + plan.expected(seconds, joint, after.work, after.starting)
+        expected = self._at_present_prices(expected, moment, after, usual)
         expected[:, NONE] += plan.setting.idle * moment.tick / 3600.0
         if job.market == "on-demand":  # which no wait makes cheaper
             expected[:, NONE] = np.where(moment.usable[:, ON_DEMAND], np.inf, expected[:, NONE])
@@ -221,12 +224,45 @@ class Planner:
             mode = np.where((moment.mode == NONE) & (mode == NONE) & ~saves, first, mode)
         return Choice(np.where(stay, moment.mode, mode), expected, allowed)
 
+    def _at_present_prices(self, expected: Numbers, moment: Moment, after: Step, usual: Numbers) -> Numbers:
+        """*expected* with spot prices that go back to the *usual* ones slowly, as those of the plan do at once.
+
+        Who waits for usual prices, or goes back to them from on-demand nodes, pays some of the present ones too.
+        """
+        sizes = np.array(self.job.sizes * len(usual))
+        above = moment.price[:, SPOT:] - np.repeat(usual, len(self.job.sizes)) * sizes
+        usable = moment.usable[:, SPOT:]
+        if not (above * usable).any():
+            return expected
+        left = after.starting[:, SPOT:] + after.work[:, SPOT:] / mode_speeds(self.job, len(usual))[SPOT:]
+        lasts = self._memory * (1.0 - np.exp(-left / self._memory))
+        result = expected.copy()
+        change = above * lasts / 3600.0
+        # Who leaves a pool soon does not gain all of its change: one stays, or pays the prices of the best one.
+        best = np.where(usable, expected[:, SPOT:], np.inf).argmin(axis=1)[:, None]
+        stay = after.paid[:, SPOT:] + (moment.price[:, SPOT:] - above) * left / 3600.0 + change
+        leave = expected[:, SPOT:] + np.take_along_axis(change, best, axis=1)
+        changed = np.maximum(expected[:, SPOT:] + change, np.minimum(leave, stay))
+        result[:, SPOT:] = np.where(usable, changed, expected[:, SPOT:])
+        before, now = (np.where(usable, each[:, SPOT:], np.inf).min(axis=1) for each in (expected, result))
+        with np.errstate(invalid="ignore"):
+            more = np.where(usable.any(axis=1), np.maximum(now - before, 0.0), 0.0)
+        if self.job.on_demand_allowed:
+            seconds = after.starting[:, ON_DEMAND] + after.work[:, ON_DEMAND] / self.job.on_demand_speed
+            to_the_end = after.paid[:, ON_DEMAND] + moment.price[:, ON_DEMAND] * seconds / 3600.0
+            most = np.maximum(expected[:, ON_DEMAND], to_the_end)
+            result[:, ON_DEMAND] = np.minimum(expected[:, ON_DEMAND] + more, most)
+            more = np.minimum(more, result[:, ON_DEMAND] - expected[:, ON_DEMAND])
+        result[:, NONE] += more
+        return result
+
     def _learn(self, elapsed: float) -> None:
         """Take what was seen until the present day began into account."""
         day = elapsed // FIT_AGAIN * FIT_AGAIN
         if day != self._day:
             self._day, self._market, self._plans = day, self._history(day), {}
             self._ranked = self._market.ranked(self.job.sizes[0])
+            self._usual, self._memory = self._market.usual_price(), self._market.price_memory()
 
     def _plan(self, pools: list[int]) -> Values:
         key = tuple(pools)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +13,10 @@ from numpy.typing import NDArray
 
 from spotmpi.capacity.chains import Indices, Matrix, fit, levels, states
 from spotmpi.capacity.placement import CapacityPool
+
+_LAG = 3 * 3600.0  # seconds after which a price is compared with itself
+_UNKNOWN_MEMORY = 6 * 3600.0  # before enough was observed
+_MOST_ALIKE = 0.6  # six hours: with more, jobs on the V100 traces follow prices too often
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,17 @@ class Market:
             if offers.any():
                 usual[pool] = np.median(self.price[pool, offers][-day:])
         return np.asarray(usual)
+
+    def price_memory(self) -> float:
+        """Seconds in which a price goes back by two thirds to what it was in the mean, as it did so far."""
+        lag = max(1, round(_LAG / self.step))
+        if self.ticks < 4 * lag:
+            return _UNKNOWN_MEMORY
+        off = self.price - self.price.mean(axis=1, keepdims=True)
+        if not (var := float((off[:, lag:] ** 2).sum())) > 1e-9:
+            return _UNKNOWN_MEMORY
+        alike = float((off[:, lag:] * off[:, :-lag]).sum()) / var
+        return -lag * self.step / math.log(min(max(alike, 0.001), _MOST_ALIKE))
 
     def ranked(self, size: int) -> list[int]:
         """The pools by what they cost per hour in which they have *size* nodes, the cheapest first."""

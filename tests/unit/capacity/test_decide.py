@@ -110,6 +110,13 @@ def test_a_much_cheaper_zone_is_a_reason_to_switch_while_much_work_is_left() -> 
     assert isinstance(decide(running(A, work=300.0), offers, history, at(0)), Keep)
 
 
+def test_a_zone_that_is_cheap_now_is_taken_though_it_used_to_be_dear() -> None:
+    """Prices do not go back at once: on the zone that used to be cheaper the job paid five times as much to its end."""
+    history = [Observation(-100 * HOUR, spot(A, 1.9)), Observation(-100 * HOUR, spot(B, 2.1))]
+    assert placed(decide(idle(), [spot(A, 2.1), spot(B, 0.4), on_demand()], history, at(0))).zone == B
+    assert isinstance(decide(running(A), [spot(A, 1.9), spot(B, 1.85), on_demand()], history, at(0)), Keep)
+
+
 def test_it_returns_from_on_demand_to_spot_when_that_pays() -> None:
     offers = [spot(A), on_demand()]
     history = [Observation(-48 * HOUR, spot(A))]

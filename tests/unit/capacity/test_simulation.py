@@ -184,6 +184,17 @@ def test_work_that_losses_cost_is_part_of_the_plan() -> None:
         assert ours.dollars.mean() < simulate(job, market, np.concatenate(blocks), policy(job)).dollars.mean()
 
 
+def test_prices_that_cross_each_other_and_stay_are_followed() -> None:
+    """The plan took prices to be usual again after one step, so it stayed where nodes had been cheap up to now."""
+    days = np.arange(12 * 144) // 144
+    dear = np.where(days // 3 % 2, 2.0, 0.5)
+    market = replace(described(*np.full((2, len(days)), 4).tolist()), price=np.stack([dear, 2.5 - dear]))
+    job = Job(16 * HOUR, 20 * HOUR, (4,), overhead=1200.0)
+    starts = 6 * 144 + np.arange(1, 72, 5)  # in the half day in which it is not yet usual
+    costs = planned(job, market, starts).dollars.mean(), optimum(job, market, starts).mean()
+    assert costs[0] < 1.05 * costs[1]
+
+
 def test_several_sizes_use_nearly_all_node_hours_that_could_be_had() -> None:
     market = recorded("h100-16", ["us-east4-a", "us-east4-b"])
     sizes, speeds = (4, 8, 16), (0.25, 0.5, 1.0)

@@ -81,7 +81,7 @@ def _zones(settings: Settings) -> Iterator[Problem]:
         yield Problem("aws:region", settings.region, "use another region: ARNs of China, GovCloud and the like differ")
     zones = {f"zones.{index}": zone for index, zone in enumerate(settings.zones)}
     for key, zone in (*zones.items(), ("second_zone", settings.other_zone)):
-        if zone[:-1] != settings.region or not zone[-1:].isalpha():
+        if not re.fullmatch(re.escape(settings.region) + "[a-z]", zone):
             remedy = f"use a zone of region {settings.region}, for example {settings.region}a, or change aws:region"
             yield Problem(f"spotmpi:{key}", zone, remedy)
     for index, zone in enumerate(settings.zones):

@@ -85,6 +85,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"zone": "us-east-1a"}, "zone", "unknown setting; use one of:"),
     ({"zones": ["us-west-2a"]}, "zones.0", "use a zone of region us-east-1"),
     ({"zones": ["us-east-1a", "us-east-1-bos-1a"]}, "zones.1", "use a zone of region us-east-1"),
+    ({"zones": ["us-east-1A"]}, "zones.0", "use a zone of region us-east-1"),
     ({"zones": ["us-east-1a", "us-east-1b", "us-east-1a"]}, "zones.2", "listed twice, remove one"),
     ({"zones": ["us-east-1a", "us-east-1z"]}, "zones", "remove it: the network has no subnet for it"),
     ({"groups": [group(zones=["us-east-1b"])]}, "groups.0.zones", "(us-east-1a), or add it to `zones`"),

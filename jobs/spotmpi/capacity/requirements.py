@@ -43,7 +43,12 @@ def without_choice(spec: JobSpec, now: datetime) -> list[Problem]:
     if spec.capacity.deadline is None:
         return []
     job, missing = job_of(spec, now)
-    if missing or job.work <= job.deadline:
+    return [] if missing else _too_much_work(job)
+
+
+def _too_much_work(job: Job) -> list[Problem]:
+    """Why the deadline of *job* cannot be kept even on nodes that are there at once and never lost."""
+    if job.work <= job.deadline:
         return []
     remedy = f'the work alone takes {hours(job.work)}: set at least "{_minutes(job.work)}", or use more nodes'
     return [Problem("capacity.deadline", hours(job.deadline), remedy)]
@@ -55,16 +60,16 @@ def problems(job: Job, on_demand_price: float | None) -> Iterator[Problem]:
         remedy = f"give {len(job.sizes)} numbers above 0, one for each of `nodes`, the last one 1"
         yield Problem("capacity.speeds", list(job.speeds), remedy)
         return
+    if not job.on_demand_allowed:
+        yield from _too_much_work(job)
+        return
     shortest = job.on_demand_time(len(job.sizes) - 1)
     if job.deadline < shortest:
-        nodes = "on-demand nodes need" if job.on_demand_allowed else "spot nodes that are never lost need"
         remedy = (
-            f"{nodes} {hours(shortest)} ({hours(job.work)} of work and {hours(job.overhead)} for a "
+            f"on-demand nodes need {hours(shortest)} ({hours(job.work)} of work and {hours(job.overhead)} for a "
             f'start): set at least "{_minutes(shortest)}", or allow more nodes'
         )
         yield Problem("capacity.deadline", hours(job.deadline), remedy)
-    if not job.on_demand_allowed:
-        return
     if job.budget is not None and on_demand_price is not None and job.budget < job.on_demand_cost(on_demand_price):
         cost = math.ceil(100 * job.on_demand_cost(on_demand_price)) / 100
         remedy = (

@@ -206,10 +206,9 @@ def test_options_that_no_market_has_are_refused_all_at_once(spec: str) -> None:
 
 def test_a_deadline_that_not_even_spot_nodes_could_keep_and_a_speed_that_is_no_number_are_refused(spec: str) -> None:
     spot = ("--set", 'capacity.market="spot"')
-    errors = simulate(spec, *spot, "--set", "capacity.deadline=8h").stderr
-    assert "capacity.deadline = '8 h': spot nodes that are never lost need 8 h 5 min (8 h of work" in errors
-    assert 'set at least "485m"' in errors
-    assert simulate(spec, *spot, "--set", "capacity.deadline=485m").returncode == 0
+    errors = simulate(spec, *spot, "--set", "capacity.deadline=7h").stderr
+    assert "capacity.deadline = '7 h': the work alone takes 8 h: set at least \"480m\", or use more nodes" in errors
+    assert simulate(spec, *spot, "--set", "capacity.deadline=480m").returncode == 0
     errors = simulate(spec, "--set", "nodes=[4, 16]", "--set", "capacity.speeds=[nan, 1.0]").stderr
     assert "capacity.speeds = [nan, 1.0]: give 2 numbers above 0" in errors
 

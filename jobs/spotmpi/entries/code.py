@@ -19,6 +19,8 @@ import io
 import linecache
 import os
 import pickle
+import pkgutil
+import runpy
 import sys
 import types
 import typing
@@ -32,8 +34,21 @@ from spotmpi.entries.manifest import Code, digest_of
 from spotmpi.entries.shipped import MISSING, attribute_of, imports_in, is_shipped, shipped_file, with_imports
 from spotmpi.entries.values import PLAIN, CodePickler, fields_of, is_data, is_imported, module_of, state_of, token
 
-_UNKNOWN = (eval, exec, globals, __import__, importlib.import_module, sys.modules)  # by which any code can be used
-_ENVIRONMENT = (os.environ, os.environb, os.getenv, os.getenvb)
+_UNKNOWN = (  # by which any code can be used
+    eval,
+    exec,
+    globals,
+    __import__,
+    importlib.__import__,
+    importlib.import_module,
+    importlib.util.spec_from_file_location,
+    pkgutil.resolve_name,
+    runpy.run_module,
+    runpy.run_path,
+    sys.modules,
+)
+_UNKNOWN_ATTRIBUTES = ("__globals__", "__subclasses__")
+_ENVIRONMENT = (os.environ, os.environb, os.getenv, os.getenvb, os.path.expandvars)
 _NO_SOURCE = "has no source that can be read: define it by `def` or `class` in a module, such as sets.py"
 _COLLECTIONS = (dict, list, tuple, set, frozenset)
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
@@ -82,9 +97,12 @@ def has_code(value: Any, function: Callable[..., Any]) -> bool:
 def function_name(function: Callable[..., Any]) -> str:
     """The name of a function with that of its module; a script's module is called as if it were imported."""
     module, name = getattr(function, "__module__", "") or "", getattr(function, "__qualname__", repr(function))
-    if module == "__main__":
-        module = Path(getattr(sys.modules["__main__"], "__file__", None) or "__main__").stem
-    return f"{module}.{name}"
+    return f"{_module_name(module)}.{name}"
+
+
+def _module_name(module: str) -> str:
+    script = getattr(sys.modules["__main__"], "__file__", None) if module == "__main__" else None
+    return Path(script).stem if script else module
 
 
 class _Reader:
@@ -97,6 +115,7 @@ class _Reader:
         self.packages: dict[str, str] = {}
         self.modules: set[str] = set()
         self._seen: dict[int, Any] = {}  # the functions and classes that were taken in, which keeps their ids theirs
+        self._named: dict[str, Any] = {}  # what each name in `values` is that of
 
     def use_call(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
         """Take in a function, and the code that its arguments have."""
@@ -114,9 +133,11 @@ class _Reader:
                 return  # code that is never reached, or an error of its own
         _require_known(value, name)
         if isinstance(value, types.ModuleType):
-            if chain:
-                _require_known(getattr(value, chain[0], None), name)
-            self._use_module(value)
+            found: Any = value
+            for each in chain:  # such as os.path.expandvars
+                found = getattr(found, each, None) if isinstance(found, types.ModuleType) else None
+                _require_known(found, name)
+            self._use_module(value, name)
         elif isinstance(value, functools.partial):
             self.use(value.func, name)
             self.use((value.args, value.keywords), name)
@@ -130,27 +151,53 @@ class _Reader:
         elif callable(value) and hasattr(value, "__wrapped__") and not self._takes(type(value).__module__):
             self.use(value.__wrapped__, name)
         elif callable(value) and is_imported(value):
-            self.use_package(module_of(value))
+            self._use_installed(value, module_of(value), name)
         else:
             self._use_value(value, name)
 
-    def _use_module(self, module: types.ModuleType) -> None:
+    def _use_module(self, module: types.ModuleType, called: str) -> None:
         name = module.__name__
         if not self._takes(name):
+            if called.rpartition(".")[2] != name:  # else its source says it
+                self._use_installed(module, name, called)
             self.use_package(name)
-        elif name not in self.sources:  # used as a value: any of its functions may be called
+        elif name not in self.sources:  # used as a value: any of its functions may be called, and what it imports
             _require_unchanged(name)
-            self._take(name, name, ast.parse(inspect.getsource(module)), vars(module))
+            tree = ast.parse(inspect.getsource(module))
+            self._take(name, name, tree, vars(module))
+            below = [(each, value) for each, value in vars(module).items() if f"{name}.{each}" in sys.modules]
+            for variable, value in [*imports_in(tree, module.__package__ or ""), *below]:
+                if is_data(value) or self.has_code(value):
+                    self.use(value, f"{name}.{variable}")
+
+    def _use_installed(self, value: Any, module: str, called: str) -> None:
+        """Take in what is installed: its name, since *called* may be bound to something else later, and the version."""
+        if module.partition(".")[0] != "spotmpi" and (called := self._new_name(called, value)):
+            names = (getattr(value, each, None) for each in ("__qualname__", "__name__"))
+            name = next((str(each) for each in names if each), type(value).__qualname__)
+            self.values[called] = name if name.startswith(module) else f"{module}.{name}"
+        self.use_package(module)
+
+    def _new_name(self, name: str, value: Any) -> str:
+        """A name for *value* in `values` that nothing else has; empty if it has one that begins so."""
+        while name in self._named:
+            if self._named[name] is value:
+                return ""
+            name += "+"
+        self._named[name] = value
+        return name
 
     def _use_definition(self, value: Any, called: str) -> None:
-        """Take in a function or class, and what it uses; of what is installed the version alone."""
+        """Take in a function or class, and what it uses; of what is installed the name and version alone."""
+        is_class = isinstance(value, type)
+        module = value.__module__ if is_class else value.__globals__.get("__name__", "")
+        is_taken = self._takes(module)
+        if not is_taken:
+            self._use_installed(value, module, called)
         if id(value) in self._seen:
             return
         self._seen[id(value)] = value
-        is_class = isinstance(value, type)
-        module = value.__module__ if is_class else value.__globals__.get("__name__", "")
-        if not self._takes(module):
-            self.use_package(module)
+        if not is_taken:
             for each in () if is_class else _free_variables(value).values():
                 self._use_code_in(each, called)
             return
@@ -158,10 +205,12 @@ class _Reader:
         name = called if is_nested else function_name(value)
         while name in self.sources:
             name += "+"
-        scope = dict(vars(sys.modules[module]) if is_class else value.__globals__)
+        scope = vars(sys.modules[module]) if is_class else value.__globals__
+        free: dict[str, Any] = {}
         for function in _methods(value) if is_class else (value,):
-            scope.update(_free_variables(function))
-            if is_class and not function.__qualname__.startswith(f"{value.__qualname__}."):
+            if not is_class or function.__code__.co_qualname.startswith(f"{value.__qualname__}."):
+                free.update(_free_variables(function))
+            elif not function.__qualname__.startswith(f"{value.__qualname__}."):
                 self.use(function, f"{name}.{function.__name__}")  # which was assigned to the class later
         if not is_class and is_nested:  # what its defaults are is known by their values alone
             self._use_value((value.__defaults__, value.__kwdefaults__), f"{name} defaults")
@@ -173,28 +222,37 @@ class _Reader:
             if fields is None:
                 raise input_error("code", name, _NO_SOURCE) from error
             self.modules.add(module)
-            self.values[name] = token(fields, name)
+            self.values[self._new_name(name, value)] = token(fields, name)
             return
         if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             tree.decorator_list = [each for each in tree.decorator_list if not _is_own(each, scope)]
         for attribute, each, expression in values_by_name(value, tree):
             if not _shows(expression, each, scope) and (is_data(each) or self.has_code(each)):
                 self.use(each, f"{name}.{attribute}")
-        self._take(name, module, tree, scope)
+        self._take(name, module, tree, scope, free)
 
-    def _take(self, name: str, module: str, tree: ast.AST, scope: Mapping[str, Any]) -> None:
+    def _take(
+        self, name: str, module: str, tree: ast.AST, scope: Mapping[str, Any], free: Mapping[str, Any] | None = None
+    ) -> None:
+        """Take in a source, and what its globals and the variables *free* of the functions around it are."""
         self.modules.add(module)
         tree = without_docstrings(tree)
         self.sources[name] = ast.unparse(tree)
-        imported = dict(imports_in(tree, getattr(sys.modules.get(module), "__package__", None) or ""))
-        for variable, chain in names_read(tree, {*imported}):
-            value = imported.get(variable, scope.get(variable, MISSING))
+        for each in ast.walk(tree):
+            if isinstance(each, ast.Attribute) and each.attr in _UNKNOWN_ATTRIBUTES:
+                raise _unknown_code(each.attr, name)
+        own = {**(free or {}), **dict(imports_in(tree, getattr(sys.modules.get(module), "__package__", None) or ""))}
+        for variable, chain in names_read(tree, {*own}):
+            value = own.get(variable, scope.get(variable, MISSING))
             if value is not MISSING:
-                self.use(value, f"{name.partition('.')[0]}.{variable}", chain)
+                self.use(value, f"{name if variable in own else _module_name(module)}.{variable}", chain)
             else:
                 _require_known(getattr(builtins, variable, None), name)
 
     def _use_value(self, value: Any, name: str) -> None:
+        name = self._new_name(name, value)
+        if not name:
+            return
         parts = [*self._parts(value, {})]
         if len(parts) == 1 and parts[0] is value:
             pickled, code = self._pickled(value)
@@ -319,11 +377,15 @@ def _require_known(value: Any, name: str) -> None:
     """Raise InputError for what makes code unknown, or gives other results in another environment."""
     if any(value is each for each in _UNKNOWN):
         called = "sys.modules" if value is sys.modules else value.__name__
-        remedy = f"uses {called}, by which the code that takes part is not known: call functions by name"
-        raise input_error("code", name, remedy)
+        raise _unknown_code(called, name)
     if any(value is each for each in _ENVIRONMENT):
         remedy = "reads variables of the environment, which are not part of the key: give their values as arguments"
         raise input_error("code", name, remedy)
+
+
+def _unknown_code(called: str, name: str) -> InputError:
+    remedy = f"uses {called}, by which the code that takes part is not known: call functions by name"
+    return input_error("code", name, remedy)
 
 
 def _free_variables(function: types.FunctionType) -> dict[str, Any]:

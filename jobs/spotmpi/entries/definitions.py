@@ -67,10 +67,13 @@ def _end(node: ast.Lambda) -> tuple[int, int]:
 def values_by_name(value: Any, tree: ast.AST) -> Iterator[tuple[str, Any, ast.expr | None]]:
     """The attributes of a class, or the defaults and attributes of a function, with the expression that defined each.
 
-    That is None for what was assigned later. Methods and what else gives its value when it is read are left out.
+    That is None for what was assigned later. Methods and properties are left out, which `vars` has in their class, but
+    not what replaced a method under its name.
     """
     found, written = dict(vars(value)), dict[str, ast.expr]()
+    defined: dict[str, list[ast.expr]] = {}  # methods and classes in the class, with their decorators
     if isinstance(tree, ast.ClassDef):
+        defined = {node.name: node.decorator_list for node in tree.body if isinstance(node, _DEFINITIONS)}
         for node in tree.body:
             for target in node.targets if isinstance(node, ast.Assign) else (getattr(node, "target", None),):
                 if isinstance(target, ast.Name) and isinstance(expression := getattr(node, "value", None), ast.expr):
@@ -84,7 +87,11 @@ def values_by_name(value: Any, tree: ast.AST) -> Iterator[tuple[str, Any, ast.ex
         pairs = zip(tree.args.kwonlyargs, tree.args.kw_defaults, strict=True)
         written |= {f"default of {each.arg}": default for each, default in pairs if default is not None}
     for name, each in found.items():
-        if not name.startswith("__") and not hasattr(type(each), "__get__"):
+        if isinstance(each, types.FunctionType):
+            is_method = each.__code__.co_qualname.startswith(f"{value.__qualname__}.")
+            if defined.get(name) == [] and not is_method:
+                yield name, each, None
+        elif not name.startswith("__") and not (hasattr(type(each), "__get__") and {name} & {*written, *defined}):
             yield name, each, written.get(name)
 
 

@@ -86,10 +86,16 @@ def imports_in(tree: ast.AST, package: str) -> Iterator[tuple[str, Any]]:
                 name = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
                 module = _loaded(name)
                 for alias in node.names:
-                    value = attribute_of(module, alias.name) if is_shipped(name) else module
-                    yield alias.asname or alias.name, value
+                    for each in _public_names(module) if alias.name == "*" else (alias.name,):
+                        value = attribute_of(module, each) if is_shipped(name) else module
+                        yield alias.asname or each, value
         except (ImportError, ValueError):
             continue
+
+
+def _public_names(module: types.ModuleType) -> list[str]:
+    """The names that ``from module import *`` gives."""
+    return list(getattr(module, "__all__", [each for each in vars(module) if not each.startswith("_")]))
 
 
 def _loaded(name: str) -> types.ModuleType:

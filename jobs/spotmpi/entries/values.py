@@ -6,6 +6,7 @@ import copyreg
 import enum
 import functools
 import pickle
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -94,7 +95,13 @@ def is_imported(value: Any) -> bool:
         return value.__self__ is None or isinstance(value.__self__, types.ModuleType | type)
     reduce = copyreg.dispatch_table.get(type(value))
     try:
-        return isinstance(reduce(value) if reduce else value.__reduce_ex__(4), str)
+        name = reduce(value) if reduce else value.__reduce_ex__(4)
+        if not isinstance(name, str):
+            return False
+        found: Any = sys.modules[pickle.whichmodule(value, name)]  # type: ignore[attr-defined]
+        for each in name.split("."):
+            found = getattr(found, each)
+        return found is value  # which a function of numpy is not that `numpy.frompyfunc` has made
     except Exception:  # objects that cannot be pickled raise anything
         return False
 

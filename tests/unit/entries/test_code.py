@@ -222,6 +222,36 @@ def test_a_partial_function_counts_with_its_arguments(folder: Path) -> None:
     assert set(changed.sources) == {"sets.step", "helpers.deep", "helpers.deeper"}
 
 
+def test_globals_of_the_same_name_in_modules_of_one_package_count_each(folder: Path) -> None:
+    """They had one name, so that a change of the first one made no difference."""
+    for name in ("flat", "round"):
+        (folder / "shapes" / f"{name}.py").write_text(f"RATE = 1\n\ndef {name}(x):\n    return x * RATE\n")
+    (folder / "sets.py").write_text(
+        "from shapes.flat import flat\nfrom shapes.round import round\n\n"
+        "def ratings(raw):\n    return flat(raw) + round(raw)\n"
+    )
+    digests = [identify()]
+    for name in ("flat", "round"):
+        replace(folder, f"shapes/{name}.py", "RATE = 1", "RATE = 2")
+        digests.append(identify())
+    assert len({each.digest for each in digests}) == 3
+    assert digests[0].values == {"shapes.flat.RATE": "int:1", "shapes.round.RATE": "int:1"}
+
+
+@pytest.mark.parametrize("old", ["return x + 1", "UNIT = 3", "return x * 3"])
+def test_a_module_that_is_used_as_a_value_counts_with_what_it_imports(folder: Path, old: str) -> None:
+    (folder / "lazy.py").write_text("from shapes.flat import *\nimport shapes\n")
+    (folder / "shapes" / "flat.py").write_text("UNIT = 3\n\ndef flat(x):\n    return x + 1\n")
+    (folder / "sets.py").write_text(
+        "import lazy, shapes.round\n\ndef ratings(raw, name):\n    return getattr(lazy, name)(raw)\n"
+    )
+    replace(folder, "shapes/round.py", "return area(x) * 3", "return x * 3")
+    before = identify()
+    file = "shapes/round.py" if "*" in old else "shapes/flat.py"
+    replace(folder, file, old, old[:-1] + "4")
+    assert identify().digest != before.digest
+
+
 def test_a_module_that_is_used_as_a_value_counts_as_a_whole(folder: Path) -> None:
     before = identify("by_name")
     replace(folder, "helpers.py", "def unused(x):\n    return x", "def unused(x):\n    return -x")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from spotmpi.core.errors import InputError
@@ -245,6 +247,86 @@ COUNTS = {
         """,
         [('"a": 1, "b": 2', '"b": 2, "a": 1')],
     ),
+    "what a function of several calls of another one has": (
+        """
+        class Scale:
+            def __init__(self, by):
+                self.by = by
+        def make(n, scale):
+            def inner(x):
+                return x + n * scale.by
+            return inner
+        one, two = make(1, Scale(5)), make(2, Scale(6))
+        def build(raw):
+            return one(two(raw))
+        """,
+        [("make(1", "make(3"), ("make(2", "make(3"), ("(5)", "(7)"), ("(6)", "(7)")],
+    ),
+    "which function of a package a name is": (
+        """
+        import functools, math as m
+        from statistics import mean as average
+        import numpy as np
+        functions, least = {"x": np.add}, min
+        most = functools.partial(functools.partial(max, 1), 2)
+        def build(raw):
+            return average(raw), m.sqrt(functions["x"](raw, least(raw))), most(raw)
+        """,
+        [
+            ("mean as", "median as"),
+            ("math as", "cmath as"),
+            ("np.add", "np.subtract"),
+            ('least = {"x": np.add}, min', 'least = {"x": np.add}, max'),
+            ("(max, 1)", "(min, 1)"),
+            ("(max, 1)", "(max, 2)"),
+            ("), 2)", "), 1)"),
+        ],
+    ),
+    "a method that was replaced by itself with a decorator": (
+        """
+        import functools
+        def times(n):
+            def decorate(f):
+                @functools.wraps(f)
+                def wrapper(self, x):
+                    return f(self, x) * n
+                return wrapper
+            return decorate
+        n = 7
+        class Cleaner:
+            def run(self, x):
+                return x
+            def __add__(self, x):
+                return -x
+            @times(2)
+            def scale(self, x):
+                return x * n
+        Cleaner.run = times(3)(Cleaner.run)
+        Cleaner.__add__ = times(4)(Cleaner.__add__)
+        def build(raw):
+            return Cleaner().run(raw) + raw
+        """,
+        [("times(3)", "times(5)"), ("times(4)", "times(5)"), ("return x\n", "return +x\n"), ("n = 7", "n = 8")],
+    ),
+    "what gives the value of an attribute that was assigned later": (
+        """
+        import functools
+        class Field:
+            def __init__(self, value):
+                self.value = value
+            def __get__(self, owner, kind):
+                return self.value
+        class Settings:
+            __slots__ = ("more",)
+        def add(self, x):
+            return x
+        Settings.rate = Field(4)
+        Settings.add = functools.partialmethod(add, 9)
+        def build(raw):
+            return Settings().rate + Settings().add()
+        """,
+        [("Field(4)", "Field(5)"), ("add, 9", "add, 8"), ("return self.value", "return -self.value")],
+    ),
     "a mark": (
         """
         MISSING = object()
@@ -346,14 +428,37 @@ def test_an_object_that_cannot_be_pickled_is_an_error_that_names_it(modules: Mod
         ("sys.modules[raw]", r"uses sys\.modules, by which the code that takes part is not known"),
         ("builtins.eval(raw)", "uses eval, by which the code that takes part is not known"),
         ("os.environ['LIMIT']", "reads variables of the environment, which are not part of the key: give their values"),
+        ("[each.run(raw) for each in Step.__subclasses__()]", "uses __subclasses__, by which the code that takes part"),
+        ("build.__globals__[raw]", "uses __globals__, by which the code that takes part is not known"),
+        ("runpy.run_path(raw)", "uses run_path, by which the code that takes part is not known"),
+        ("importlib.util.spec_from_file_location(raw, raw)", "uses spec_from_file_location, by which the code that"),
+        ("os.path.expandvars(raw)", "reads variables of the environment, which are not part of the key: give their"),
         ("getenv('LIMIT')", "reads variables of the environment, which are not part of the key: give their values"),
     ],
 )
 def test_code_and_values_that_no_key_has_are_an_error(modules: Modules, statement: str, message: str) -> None:
-    imports = "import builtins, importlib, os, sys\nfrom importlib import import_module\nfrom os import getenv\n"
-    modules.write(sets=f"{imports}\ndef build(raw):\n    return {statement}\n")
+    imports = "import builtins, importlib.util, os, runpy, sys\nfrom importlib import import_module\n"
+    imports += "from os import getenv\n"
+    modules.write(sets=f"{imports}class Step: pass\ndef build(raw):\n    return {statement}\n")
     with pytest.raises(InputError, match=rf"code = 'sets\.\w+.*: {message}"):
         code_module.identify(modules.load().build)
+
+
+def test_a_function_of_numpy_that_calls_one_of_the_user_is_an_error_since_its_code_cannot_be_read(
+    modules: Modules,
+) -> None:
+    modules.write(
+        sets="import numpy as np\nadd = np.frompyfunc(lambda x, y: x + y, 2, 1)\ndef build(raw):\n    return add(raw)\n"
+    )
+    with pytest.raises(InputError, match=r"sets\.add = .*: cannot be hashed, so that a change of it"):
+        code_module.identify(modules.load().build)
+
+
+def test_which_function_of_a_package_an_argument_is_counts(modules: Modules) -> None:
+    modules.write(sets="def build(raw, by):\n    return by(raw)\n")
+    build = modules.load().build
+    functions = (min, max, statistics.mean, statistics.median, np.mean, np.median, [min], [max], str.lower, str.upper)
+    assert len({code_module.identify(build, {"by": each}).digest for each in functions}) == len(functions)
 
 
 def test_code_in_arguments_counts(modules: Modules) -> None:

@@ -31,7 +31,15 @@ from typing import Any
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.entries.definitions import definition, names_read, values_by_name, without_docstrings
 from spotmpi.entries.manifest import Code, digest_of
-from spotmpi.entries.shipped import MISSING, attribute_of, imports_in, is_shipped, shipped_file, with_imports
+from spotmpi.entries.shipped import (
+    MISSING,
+    attribute_of,
+    imports_in,
+    is_shipped,
+    main_module,
+    shipped_file,
+    with_imports,
+)
 from spotmpi.entries.values import PLAIN, CodePickler, fields_of, is_data, is_imported, module_of, state_of, token
 
 _UNKNOWN = (  # by which any code can be used
@@ -101,8 +109,9 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def _module_name(module: str) -> str:
-    script = getattr(sys.modules["__main__"], "__file__", None) if module == "__main__" else None
-    return Path(script).stem if script else module
+    name = main_module() if module == "__main__" else module
+    script = getattr(sys.modules["__main__"], "__file__", None) if name == "__main__" else None
+    return Path(script).stem if script else name
 
 
 class _Reader:

@@ -49,13 +49,19 @@ def _python_files(package: Path) -> Iterator[Path]:
 
 def shipped_file(module: str) -> Path | None:
     """The file or package of a module, to ship; None where it is installed, as are those of an image."""
-    top = module.partition(".")[0]
+    top = (main_module() if module == "__main__" else module).partition(".")[0]
     loaded = sys.modules.get(top)
     folders = list(getattr(loaded, "__path__", ()))
     path = folders[0] if folders else getattr(loaded, "__file__", None)
     if path is None or top == "spotmpi" or top in sys.stdlib_module_names or is_installed(path):
         return None
     return Path(path).absolute()
+
+
+def main_module() -> str:
+    """The name of the module in a package that ``python -m`` executes; ``__main__`` for a script or a notebook."""
+    name = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "")
+    return name if "." in name else "__main__"
 
 
 def is_shipped(module: str) -> bool:

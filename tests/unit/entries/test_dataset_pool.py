@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from spotmpi.core import names
 from spotmpi.entries.store import Store
 from tests.unit.entries.conftest import Modules
@@ -58,8 +60,15 @@ def test_a_lost_worker_costs_its_parts_and_the_files_are_those_of_any_number_of_
     assert Store().problems(found.manifest) == []
 
 
-def test_a_script_builds_a_data_set_of_its_own_which_a_module_finds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", [["script.py"], ["-m", "shop.sets"]], ids=["a script", "a module of a package"])
+def test_a_program_builds_a_data_set_of_its_own_which_a_module_finds(tmp_path: Path, start: list[str]) -> None:
+    """The package was not shipped, and the key another one than that of the module when it is imported."""
     (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop/factors.py").write_text("TWO = 2\n")
+    text = SCRIPT.replace("* 2", "* TWO").replace("    return", "    from .factors import TWO\n    return")
+    (tmp_path / "shop/sets.py").write_text(text)
+    module = start[-1].removesuffix(".py")
     (tmp_path / "raw.csv").write_text("x\n1\n2\n")
     environment = {**os.environ, "PYTHONPATH": str(names.SOURCE), "SPOTMPI_CACHE": str(tmp_path / "cache")}
     environment = {key: value for key, value in environment.items() if key != "SPOTMPI_RUNS"}
@@ -70,6 +79,8 @@ def test_a_script_builds_a_data_set_of_its_own_which_a_module_finds(tmp_path: Pa
         assert result.returncode == 0, result.stderr
         return result.stdout.strip()
 
-    key = run("script.py")
-    assert run("-c", "import script; print(script.doubled.options(pool='none is needed')('raw.csv').key)") == key
-    assert Store(str(tmp_path / "store")).find("doubled").rows == 2
+    key = run(*start)
+    program = f"import {module} as sets; print(sets.doubled.options(pool='none is needed')('raw.csv').key)"
+    assert run("-c", program) == key
+    found = Store(str(tmp_path / "store")).find("doubled")
+    assert (found.rows, found.details["function"]) == (2, f"{module}:doubled")

@@ -92,6 +92,19 @@ def locate(place: str) -> tuple[Manifest, Store, str] | None:
     return manifest, store, rest.removeprefix("/files").strip("/")
 
 
+def changed_files(manifest: Manifest, store: Store, name: str) -> list[str]:
+    """Of the file *name* of an entry, or the files below that folder, those whose content is not what was kept.
+
+    Raises:
+        InputError: the entry has no such file.
+    """
+    files = [file for file in manifest.files if not name or f"{file.path}/".startswith(f"{name}/")]
+    if not files and manifest.files:
+        raise input_error("FILE", name, f"is not a file of {manifest}: somebody has added it")
+    contents = {file: store.storage.digest(f"{folder(manifest.reference)}/files/{file.path}") for file in files}
+    return [file.path for file, found in contents.items() if found not in (None, (file.bytes, file.sha256))]
+
+
 def run_of(path: Path) -> RunPaths | None:
     """The run in whose folder a path is."""
     for each in (path, *path.parents):

@@ -68,13 +68,13 @@ def reproduce(
     modules = (code or Path.cwd()).absolute()
     sys.path.insert(0, str(modules))
     importlib.invalidate_caches()
-    found = _entry(place, store)
+    found, changed = _entry(place, store)
     opened = found[1] if found else Store(store)
     with store_of_its_own(opened, on) as (own, builders):
         maker = _Maker(own, builders, pool, echo)
         if found is not None and "function" in found[0].details:
             maker.make(*found)
-            return Reproduction(tuple(maker.made), maker.files, tuple(maker.different))
+            return Reproduction(tuple(maker.made), maker.files, (*changed, *maker.different))
         target = _target_of_run(found[0]) if found else _files_of(place, store)
         spec = maker.spec = run_entries.in_store(
             _with_code(target.spec, modules, targets.target_of(on).is_local), opened
@@ -84,15 +84,19 @@ def reproduce(
             maker.make(manifest, where)
         spec = run_entries.with_places(spec, _places_again(spec, maker.known, on))
         again, files, different = _run_again(target, spec, on, echo)
-    return Reproduction((*maker.made, again), maker.files + files, (*maker.different, *different))
+    return Reproduction((*maker.made, again), maker.files + files, (*changed, *maker.different, *different))
 
 
-def _entry(place: str, store: str | None) -> tuple[Manifest, Store] | None:
+def _entry(place: str, store: str | None) -> tuple[tuple[Manifest, Store] | None, Sequence[str]]:
+    """The entry that is or has *place*, and its files there that are not any more what the manifest says."""
     if is_reference(place):
         opened = Store(store)
-        return opened.find(place), opened
+        return (opened.find(place), opened), ()
     found = lineage.locate(place if "://" in place else str(Path(place).absolute()))
-    return found[:2] if found else None
+    if found is None:
+        return None, ()
+    changed = lineage.changed_files(*found)
+    return found[:2], [f"{found[0]}: {path} was changed after it was kept" for path in changed]
 
 
 @contextlib.contextmanager

@@ -239,6 +239,24 @@ def test_a_file_is_made_again_from_the_raw_data(
     assert {each.key for each in Store().list()} == {each.key for each in sets}
 
 
+def test_a_file_that_was_changed_after_it_was_kept_is_not_called_identical(
+    sets: tuple[DataSet, DataSet], modules: Modules, pool: InProcess
+) -> None:
+    """What was made again was compared with the manifest alone."""
+    path = Path(sets[0].path)
+    (path / "b.parquet").chmod(0o644)
+    with (path / "b.parquet").open("r+b") as file:
+        file.write(b"rot!")
+    line = f"{sets[0].manifest}: b.parquet was changed after it was kept"
+    for place in (f"{path}/b.parquet", str(path), str(path.parent)):
+        assert reproduce(place, modules.folder, pool=pool).different == (line,)
+    for place in (f"{path}/a.parquet", str(sets[0].manifest)):
+        assert reproduce(place, modules.folder, pool=pool).different == ()
+    (path / "d.parquet").write_bytes(b"")
+    with pytest.raises(InputError, match=r"'d.parquet': is not a file of datasets:ratings@\w+: somebody has added it"):
+        reproduce(f"{path}/d.parquet", modules.folder, pool=pool)
+
+
 @pytest.mark.parametrize(
     ("on", "url", "is_in_store", "builders"),
     [

@@ -122,6 +122,10 @@ def _bound(dataset: Dataset, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 def _request(dataset: Dataset, store: Store, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Request:
     _require_importable(dataset)
+    if not 0 <= dataset.settings.check <= 1:
+        raise input_error("check", dataset.settings.check, "is the share of parts that are built twice: from 0 to 1")
+    if dataset.settings.row_group < 1:
+        raise input_error("row_group", dataset.settings.row_group, "is a number of rows: 1 or more")
     values = _bound(dataset, args, kwargs)
     marked = [name for name in dataset.source_arguments() if name in values]
     marked += [name for name, value in values.items() if isinstance(value, DataSet) and name not in marked]
@@ -158,12 +162,17 @@ def _tasks(
     rest = [[name, each.input.digest] for name, each in others]
     tasks, stems = [], set()
     for part, name, digest in zip(divided.files.parts, divided.files.names, divided.digests, strict=True):
-        stem = "/".join(each.lstrip("._") or "part" for each in sources.stem(name).split("/"))
-        stem = stem if stem not in stems else name
+        stem = "/".join(each.lstrip("._") or "part" for each in _printable(sources.stem(name)).split("/"))
+        stem = stem if stem not in stems else _printable(name)
         stems.add(stem)
         files = {first: part_files.Files(divided.files.source, (part,), (name,)), **whole}
         tasks.append(Task(digest_of([*work, digest, rest]), dataset, files, arguments, place, stem))
     return tasks
+
+
+def _printable(name: str) -> str:
+    """A name that files of an entry can have."""
+    return "".join(each if each.isprintable() else "_" for each in name)
 
 
 def _image(dataset: Dataset) -> dict[str, str] | None:
@@ -325,7 +334,8 @@ def _map(
             if isinstance(error, CallAborted) and losses[failed.key] < _MAX_LOSSES:
                 left = [*others, failed]
                 continue
-            reason = str(error).partition("\n")[0] or type(error).__name__
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            reason = f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and lines[1:] else lines[0]
             kind = "" if type(error).__module__.startswith("spotmpi.") else f"{type(error).__name__}: "
             raise SpotmpiError(
                 f"{failed.dataset.name} failed for {failed.stem}: {kind}{reason} ({_complete(tasks, total)})"

@@ -212,6 +212,10 @@ def _check(manifest: Manifest) -> None:
     twice = next((path for path in paths if paths.count(path) > 1), None) if len({*paths}) < len(paths) else None
     if twice is not None:
         raise input_error("files", twice, "is the name of two files: give each its own")
+    folders = {path[:place] for path in paths for place, each in enumerate(path) if each == "/"}
+    below = next((path for path in paths if path in folders), None)
+    if below is not None:
+        raise input_error("files", below, "is the name of a file and of a folder: give each its own")
     unknown = next((file.path for file in manifest.files if file.bytes < 0 or not _KEY.fullmatch(file.sha256)), None)
     if unknown is not None:
         raise input_error("files", unknown, "has no SHA-256 in 64 hex digits, or fewer than 0 bytes")

@@ -6,7 +6,7 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
@@ -113,6 +113,7 @@ class Dataset:
 
     def options(self, **changes: Any) -> Dataset:
         """The same function with other options, such as ``workers=8, on="lab"``, or an open ``pool``."""
+        _require_options(changes)
         return Dataset(self.function, replace(self.settings, **changes))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -156,12 +157,17 @@ def dataset(function: Callable[..., Any] | None = None, /, **options: Any) -> An
     It is called for each file of a source, on the workers of a pool, and returns or yields columns by name, rows as
     dictionaries, tables, or contents of files by name.
     """
-    unknown = sorted(set(options) - set(Options.__dataclass_fields__))
-    if unknown:
-        raise TypeError(f"unknown options of a data set: {', '.join(unknown)}")
+    _require_options(options)
     if function is None:
         return lambda function: Dataset(function, Options(**options))
     return Dataset(function, Options(**options))
+
+
+def _require_options(names: Iterable[str]) -> None:
+    unknown = sorted(set(names) - set(Options.__dataclass_fields__))
+    if unknown:
+        known = ", ".join(Options.__dataclass_fields__)
+        raise TypeError(f"unknown options of a data set: {', '.join(unknown)}; it has {known}")
 
 
 def is_installed(file: str | None) -> bool:

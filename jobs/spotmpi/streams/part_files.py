@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -19,6 +20,7 @@ from spotmpi.streams.order import Part
 from spotmpi.streams.results import table_of
 from spotmpi.streams.storage import check_unchanged, file_system, local_path, with_retries
 
+_SPACE = "free space there, then call it again: complete parts are kept"
 CHANGED = "call it again once the source does not change any more"
 Record = tuple[str, int, str, "int | None"]  # the path of a file in the data set, its bytes, SHA-256 and rows
 
@@ -94,7 +96,8 @@ def _build(task: Task, keep: bool) -> list[Record]:
             return records
     except OSError as error:
         if error.filename is None or str(error.filename).startswith(local or task.folder):
-            remedy = "free space there, then call it again: complete parts are kept"
+            remedies = {errno.ENOSPC: _SPACE, errno.EDQUOT: _SPACE, errno.ENAMETOOLONG: "give the file a shorter name"}
+            remedy = remedies.get(error.errno or 0, "check that folder, then call it again: complete parts are kept")
             raise StreamError(f"{task.stem} cannot be written to {task.folder}: {error.strerror}; {remedy}") from error
         raise
 
@@ -130,7 +133,10 @@ def _write(result: Any, folder: str, stem: str, row_group: int) -> dict[str, int
                 path = Path(_inside(folder, name))
                 if path.exists():
                     raise StreamError(f"a data set has two files named {name}: give each its own name")
-                path.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                except (FileExistsError, NotADirectoryError):
+                    raise StreamError(f"{name} is below another file of the data set: give each its own name") from None
                 path.write_bytes(content.encode() if isinstance(content, str) else content)
                 written[name] = None
         else:
@@ -144,6 +150,8 @@ def _inside(folder: str, name: str) -> str:
     try:
         if any(part.startswith((".", "_")) for part in name.split("/")):
             raise ValueError("names that begin with . or _ are those of hidden files")
+        if not name.isprintable():
+            raise ValueError("it has characters that cannot be printed")
         return safe_path(folder, name)
     except ValueError as error:
         raise StreamError(f"a data set has no place for a file named {name!r}: {error}") from error

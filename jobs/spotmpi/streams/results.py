@@ -84,19 +84,28 @@ def _parquet(results: Any) -> bytes:
 
 
 def table_of(results: Any) -> Any:
-    """A table of pyarrow: of columns by name, of rows as dictionaries, or of a table of any library."""
+    """A table of pyarrow: of columns by name, of rows as dictionaries, or of a table of any library.
+
+    Raises:
+        StreamError: it is none of these, or a column cannot be one of Parquet.
+    """
     try:
         import pyarrow
     except ModuleNotFoundError:
         remedy = 'install spotmpi[streams], add pyarrow to the image, or use write = "jsonl"'
         raise StreamError(f"results cannot be written as Parquet without pyarrow: {remedy}") from None
-    if isinstance(results, dict):
-        return pyarrow.table({name: _column(values) for name, values in results.items()})
-    if isinstance(results, pyarrow.RecordBatch) or hasattr(results, "__arrow_c_stream__"):
-        return pyarrow.table(results)
-    rows = list(results)
-    names = dict.fromkeys(name for row in rows for name in row)  # `Table.from_pylist` has those of the first row
-    return pyarrow.table({name: [row.get(name) for row in rows] for name in names})
+    try:
+        if isinstance(results, dict):
+            return pyarrow.table({name: _column(values) for name, values in results.items()})
+        if isinstance(results, pyarrow.RecordBatch) or hasattr(results, "__arrow_c_stream__"):
+            return pyarrow.table(results)
+        rows = list(results)
+        names = dict.fromkeys(name for row in rows for name in row)  # `Table.from_pylist` has those of the first row
+        return pyarrow.table({name: [row.get(name) for row in rows] for name in names})
+    except (TypeError, AttributeError, OverflowError, pyarrow.ArrowException) as error:
+        reason = str(error).partition("\n")[0]
+        remedy = "give columns by name, each an array or a list of one type, rows as a list of dictionaries, or a table"
+        raise StreamError(f"{type(results).__name__} cannot be written as Parquet: {reason}; {remedy}") from error
 
 
 def _column(values: Any) -> Any:

@@ -27,7 +27,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.entries import build_lock
 from spotmpi.entries.storage import Storage
 from spotmpi.entries.store import Store
-from spotmpi.pools.errors import PoolLost
+from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.programs.pool.call import CallAborted
 from spotmpi.streams import part_files
 from spotmpi.streams.dataset import Dataset
@@ -318,6 +318,19 @@ def test_a_function_that_fails_names_its_part_and_the_next_call_builds_only_the_
         assert Store().list() == [] and pool.built == built
 
 
+def test_an_error_that_this_process_cannot_load_is_named_without_its_traceback(
+    raw: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "a call raised an error that this driver cannot load (it cannot be pickled):\nTraceback:\n  File\nOdd: odd\n"
+
+    def fail(*arguments: Any) -> None:
+        raise PoolError(text)
+
+    monkeypatch.setattr(pool, "map", fail)
+    with pytest.raises(SpotmpiError, match=r"^ratings failed for a: .* pickled\): Odd: odd \(0 of 3 parts are kept\)$"):
+        modules.load().ratings.options(pool=pool)(raw)
+
+
 def test_parts_that_other_workers_have_completed_meanwhile_are_counted(
     raw: Path, modules: Modules, pool: InProcess
 ) -> None:
@@ -593,8 +606,63 @@ class Sets:
 
 def test_unknown_options_are_an_error(modules: Modules) -> None:
     modules.write(sets="import spotmpi\n@spotmpi.dataset(wrokers=2)\ndef f(raw):\n    return raw\n")
-    with pytest.raises(TypeError, match="unknown options of a data set: wrokers"):
+    with pytest.raises(TypeError, match="unknown options of a data set: wrokers; it has name, workers, cpu"):
         modules.load()
+    modules.write(sets="import spotmpi\n@spotmpi.dataset\ndef f(raw):\n    return raw\n")
+    with pytest.raises(TypeError, match="unknown options of a data set: wrokers; it has name, workers, cpu"):
+        modules.load().f.options(wrokers=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"row_group": 0}, "row_group = 0: is a number of rows: 1 or more"),
+        ({"check": 1.5}, "check = 1.5: is the share of parts that are built twice: from 0 to 1"),
+        ({"check": -1}, "check = -1: is the share of parts"),
+    ],
+)
+def test_options_out_of_range_are_an_error_before_a_pool_starts(
+    raw: Path, modules: Modules, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        modules.load().ratings.options(pool="none is needed", **options)(raw)
+
+
+def test_files_with_names_that_cannot_be_printed_are_sources(raw: Path, modules: Modules, pool: InProcess) -> None:
+    """Such a name was refused once all parts were built, or no file could be written."""
+    for number, name in enumerate([b"a\nb.csv", b"\xff/\tc.csv", b"a_b.csv"]):
+        path = raw / os.fsdecode(name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"user,stars\n{number},1.0\n")
+    ratings = modules.load().ratings.options(pool=pool)
+    found = ratings(raw)
+    names = ["a.parquet", "a_b.csv.parquet", "a_b.parquet", "b.parquet", "c.parquet", "part/c.parquet"]
+    assert [*files(found)] == names and ratings(raw).key == found.key
+    tree = trace(f"{found.path}/part/c.parquet")
+    assert [node.name for node in tree.walk() if node.what == "raw file"] == ["\udcff/\tc.csv"]
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ("7", r"int cannot be written as Parquet: 'int' object is not iterable; give columns by name"),
+        ("[[1, 2]]", r"list cannot be written as Parquet: 'list' object has no attribute 'get'; give columns by name"),
+        ("{'x': 3}", r"dict cannot be written as Parquet: .*; give columns by name, each an array or a list"),
+        ("{'x': [2**70]}", r"dict cannot be written as Parquet: .* too large .*; give columns by name"),
+        ("[{'x': 1}, {'x': 'a'}]", r"list cannot be written as Parquet: Could not convert 'a' .*; give columns"),
+        ("{'n' * 300: b'x'}", "a cannot be written to .*: File name too long; give the file a shorter name"),
+        ("iter([{'a': b'1'}, {'a/b': b'2'}])", r"a/b is below another file of the data set: give each its own name"),
+        ("{'a' if raw.name == 'a.csv' else f'a/{raw.name}': b'1'}", r"files = 'a': is the name of a file and of a fol"),
+        ("{'a\\nb': b'1'}", r"a data set has no place for a file named 'a\\nb': it has characters that cannot be"),
+    ],
+)
+def test_what_cannot_be_a_file_of_a_data_set_is_one_line_with_the_remedy(
+    raw: Path, modules: Modules, pool: InProcess, result: str, message: str
+) -> None:
+    modules.write(sets=f"import spotmpi\n@spotmpi.dataset\ndef f(raw):\n    return {result}\n")
+    with pytest.raises(SpotmpiError, match=message) as caught:
+        modules.load().f.options(pool=pool)(raw)
+    assert "\n" not in str(caught.value) and Store().list() == []
 
 
 @pytest.mark.parametrize("name", ["../up", "/etc/passwd", ".hidden", "_hidden"])

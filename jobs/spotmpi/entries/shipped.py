@@ -14,8 +14,11 @@ from typing import Any
 
 from spotmpi.agent import store as files_of_folder
 from spotmpi.agent.files import is_file, is_folder
+from spotmpi.core.errors import input_error
 from spotmpi.entries.definitions import imported_names
+from spotmpi.streams import sources
 from spotmpi.streams.dataset import is_installed
+from spotmpi.streams.errors import StreamError
 
 MISSING = object()  # in place of an attribute that a module does not have
 
@@ -73,14 +76,18 @@ def attribute_of(module: types.ModuleType, name: str) -> Any:
     """The attribute of a module, or its submodule of that name, imported for this; `MISSING` without either."""
     if not hasattr(module, name) and hasattr(module, "__path__"):
         try:
-            return importlib.import_module(f"{module.__name__}.{name}")
+            return _loaded(f"{module.__name__}.{name}")
         except ImportError:
             return MISSING
     return getattr(module, name, MISSING)
 
 
 def imports_in(tree: ast.AST, package: str) -> Iterator[tuple[str, Any]]:
-    """What the code itself imports, by the name that it gives to it; modules that are not there are its own error."""
+    """What the code itself imports, by the name that it gives to it; modules that are not there are its own error.
+
+    Raises:
+        InputError: a module that is shipped is there, and cannot be imported on this machine.
+    """
     for node in ast.walk(tree):
         try:
             if isinstance(node, ast.Import):
@@ -107,8 +114,16 @@ def _public_names(module: types.ModuleType) -> list[str]:
 def _loaded(name: str) -> types.ModuleType:
     """A module; one that is installed and not imported yet is not imported for this, but stands there empty."""
     top = name.partition(".")[0]
-    if top not in sys.modules:
-        spec = importlib.util.find_spec(top)
-        if spec is not None and (top in sys.stdlib_module_names or is_installed(spec.origin)):
-            return types.ModuleType(top)
-    return importlib.import_module(name)
+    loaded = sys.modules.get(top)
+    spec = importlib.util.find_spec(top) if loaded is None else None
+    if top in sys.stdlib_module_names or is_installed(spec.origin if spec else getattr(loaded, "__file__", None)):
+        return importlib.import_module(name) if loaded else types.ModuleType(top)
+    try:
+        return sources.imported(name)
+    except ModuleNotFoundError as error:
+        if f"{name}.".startswith(f"{error.name}."):
+            raise
+        reason = f"{error}; install it here"
+    except StreamError as error:
+        reason = str(error)
+    raise input_error("code", name, f"takes part in the key, and cannot be imported on this machine: {reason}")

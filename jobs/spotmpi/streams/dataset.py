@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -136,8 +135,8 @@ class Dataset:
 
 
 def lookup(module: str, name: str) -> Dataset:
-    """The data set *name* of a module; StreamError where it has none."""
-    found = getattr(importlib.import_module(module), name, None)
+    """The data set *name* of a module; StreamError where it has none, or cannot be imported though it is there."""
+    found = getattr(sources.imported(module), name, None)
     if not isinstance(found, Dataset):
         raise StreamError(f"{module}:{name} is not a data set: mark the function with @spotmpi.dataset")
     return found

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import traceback
+import types
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -206,13 +208,32 @@ def function(name: str) -> Callable[..., Any]:
     """The function ``module:function``; StreamError where there is none of this name."""
     module, _, attribute = name.partition(":")
     try:
-        result: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+        found = imported(module)
     except ModuleNotFoundError as error:
         remedy = f"no module {error.name}; ship it with `code` or `files`, or install it in the image"
         raise StreamError(f"{name} cannot be imported: {remedy}") from error
-    except AttributeError:
-        raise StreamError(f"{name} cannot be imported: the module {module} has no {attribute}") from None
+    if not hasattr(found, attribute):
+        raise StreamError(f"{name} cannot be imported: the module {module} has no {attribute}")
+    result: Callable[..., Any] = getattr(found, attribute)
     return result
+
+
+def imported(module: str) -> types.ModuleType:
+    """A module of the user.
+
+    Raises:
+        ModuleNotFoundError: there is none, or not one that it imports.
+        StreamError: it raises something else, with the place.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        raise
+    except (Exception, SystemExit) as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = "" if isinstance(error, SyntaxError) else f" ({Path(last.filename).name}, line {last.lineno})"
+        reason = str(error).partition("\n")[0]
+        raise StreamError(f"the module {module} raises {type(error).__name__}: {reason}{place}; correct it") from error
 
 
 def _counted(settings: Settings, part: Part) -> tuple[Part, Any]:

@@ -300,6 +300,33 @@ def test_code_that_is_not_known_before_it_runs_is_an_error(folder: Path) -> None
         identify("hidden")
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import no_such_package\ndef late(x):\n    return x\n", "No module named 'no_such_package'; install it here"),
+        ("def late(x:\n", r"the module lazy raises SyntaxError: .*\(lazy.py, line 1\); correct it"),
+        ("def late(x):\n    return x\n1 / 0\n", r"lazy raises ZeroDivisionError: .* \(lazy.py, line 3\); correct it"),
+        ("raise SystemExit(3)\n", r"the module lazy raises SystemExit: 3 \(lazy.py, line 1\); correct it"),
+    ],
+)
+@pytest.mark.parametrize("statement", ["from lazy import late", "import lazy"])
+def test_a_module_that_cannot_be_imported_here_is_an_error_since_its_changes_would_not_be_noticed(
+    folder: Path, text: str, reason: str, statement: str
+) -> None:
+    """Where a package was missing that only workers have, the module that imports it was left out of the key."""
+    (folder / "lazy.py").write_text(text)
+    replace(folder, "sets.py", "from lazy import late", statement)
+    with pytest.raises(InputError, match=f"code = 'lazy': takes part in the key, and cannot be .* machine: .*{reason}"):
+        identify()
+    (folder / "shapes" / "lazy.py").write_text(text)
+    replace(folder, "sets.py", statement, "from shapes import lazy")
+    with pytest.raises(InputError, match=r"code = 'shapes\.lazy': takes part in the key"):
+        identify()
+    for name in ("lazy.py", "shapes/lazy.py"):  # which is an error of the function, if it is ever reached
+        (folder / name).unlink()
+    assert "shapes.lazy" not in identify().sources
+
+
 def test_a_function_without_source_is_an_error_with_a_remedy() -> None:
     scope: dict[str, Callable[[int], int]] = {}
     exec("def ghost(x):\n    return x", {"__name__": "__main__"}, scope)

@@ -158,6 +158,17 @@ def test_what_is_wrong_is_one_line_with_a_remedy(spec: Path, old: str, new: str,
     assert "\n" not in str(caught.value)
 
 
+def test_a_module_that_raises_is_one_line(spec: Path) -> None:
+    """A program that exits when it is imported ended the command without a word."""
+    for text in ("raise SystemExit(5)", "1 / 0", "def numbers("):
+        (spec.parent / "code" / "raising.py").write_text(text)
+        spec.write_text(SPEC.replace("sets:numbers", "raising:numbers"))
+        with pytest.raises(
+            InputError, match=r"dataset\.build = .*: the module raising raises \w+: .* line 1\); correct"
+        ):
+            spotmpi.run(spec)
+
+
 def test_a_study_refuses_to_build(spec: Path) -> None:
     with pytest.raises(InputError, match="a study measures runs alone: build it with `spotmpi data build`"):
         spotmpi.plan_bench(spec)

@@ -171,6 +171,28 @@ def test_a_function_that_cannot_be_imported_is_named(name: str, message: str) ->
         sources.function(name)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def rows(n:\n", r"the module broken raises SyntaxError: .*\(broken.py, line 1\); correct it"),
+        (
+            "import json\njson.absent\n",
+            r"the module broken raises AttributeError: .* \(broken.py, line 2\); correct it",
+        ),
+        ("from json import absent\n", r"the module broken raises ImportError: .* \(broken.py, line 1\); correct it"),
+        ("raise SystemExit(5)\n", r"the module broken raises SystemExit: 5 \(broken.py, line 1\); correct it"),
+    ],
+)
+def test_a_module_that_raises_is_named_with_the_place_and_not_called_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("broken:rows", "broken:absent"):
+        with pytest.raises(StreamError, match=message):
+            sources.function(name)
+
+
 def test_a_source_without_files_and_one_of_two_formats_are_refused(parquet: Path) -> None:
     with pytest.raises(StreamError, match="is empty: no file has this name or pattern"):
         order_of(parquet / "*.csv", 1)

@@ -24,7 +24,18 @@ from spotmpi.entries import code as code_identity
 from spotmpi.entries import inputs
 from spotmpi.entries.build_lock import collect, only_builder
 from spotmpi.entries.inputs import Resolved
-from spotmpi.entries.manifest import DATASET, FORMAT, MANIFEST, Code, File, Manifest, Reference, check_name, digest_of
+from spotmpi.entries.manifest import (
+    DATASET,
+    FILES,
+    FORMAT,
+    MANIFEST,
+    Code,
+    File,
+    Manifest,
+    Reference,
+    check_name,
+    digest_of,
+)
 from spotmpi.entries.store import Store, folder
 from spotmpi.entries.values import token
 from spotmpi.images.environment import known_images, lock_hash
@@ -200,10 +211,21 @@ def _build(request: _Request, store: Store) -> Manifest:
     code_identity.identify(request.dataset.function, request.arguments, imported=request.dataset.imported)  # unchanged
     files = sorted((each for task in request.tasks for each in kept[task.key]), key=lambda each: each[0].path)
     manifest = _manifest(request, tuple(file for file, _ in files), run, cost)
+    _require_parents(request)
     found = store.add(manifest, {file.path: place for file, place in files})
     store.storage.remove(f"{DATASET}/{request.reference.name}/{PARTS}/{request.reference.key}")
     _collect(found, store)
     return found
+
+
+def _require_parents(request: _Request) -> None:
+    """Raise SpotmpiError for a data set that was removed while parts were made of it."""
+    for each in request.inputs.values():
+        parent = each.input.parent
+        if parent and Store(each.files.source.removesuffix(f"/{folder(parent)}/{FILES}")).get(parent) is None:
+            raise SpotmpiError(
+                f"{request.reference} is not built: {parent} was removed meanwhile; build that again first"
+            )
 
 
 def _build_parts(

@@ -192,6 +192,25 @@ def test_a_data_set_of_data_sets_has_them_as_parents_and_builds_only_what_change
     assert pool.built == ["a", "b", "c"]
 
 
+def test_no_data_set_is_made_of_one_that_was_removed_meanwhile(raw: Path, modules: Modules, pool: InProcess) -> None:
+    """`rm` refuses a data set that another one names, which could still be in the making."""
+    sets = modules.load()
+    ratings = sets.ratings.options(pool=pool)(raw)
+    whole = pool.map
+
+    def remove_meanwhile(function: Any, tasks: Any) -> Iterator[Any]:
+        yield from whole(function, tasks)
+        if function is part_files.rebuild:
+            Store().remove(ratings.manifest)
+
+    pool.map = remove_meanwhile  # type: ignore[method-assign]
+    with pytest.raises(
+        SpotmpiError, match=rf"is not built: {ratings.manifest} was removed meanwhile; build that again"
+    ):
+        sets.ratings.options(pool=pool, name="above")(ratings)
+    assert Store().list() == []
+
+
 def test_any_files_can_be_a_data_set(raw: Path, modules: Modules, pool: InProcess) -> None:
     found = modules.load().copies.options(pool=pool)(raw)
     assert list(files(found)) == sorted([*(f"{x}.csv.txt" for x in "abc"), *(f"copy/{x}.csv" for x in "abc")])

@@ -40,7 +40,17 @@ from spotmpi.entries.shipped import (
     shipped_file,
     with_imports,
 )
-from spotmpi.entries.values import PLAIN, CodePickler, fields_of, is_data, is_imported, module_of, state_of, token
+from spotmpi.entries.values import (
+    PLAIN,
+    CodePickler,
+    fields_of,
+    is_data,
+    is_imported,
+    members_of,
+    module_of,
+    state_of,
+    token,
+)
 
 _UNKNOWN = (  # by which any code can be used
     eval,
@@ -319,7 +329,7 @@ class _Reader:
         elif isinstance(value, dict):
             members = (part for pair in value.items() for part in pair)
         elif isinstance(value, set | frozenset):
-            members = sorted(value, key=function_name)
+            members = members_of(value)
         elif isinstance(value, _COLLECTIONS):
             members = value
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copyreg
 import enum
 import functools
@@ -11,8 +12,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from spotmpi.core.errors import input_error
+from spotmpi.core.errors import InputError, input_error
 
+_DICTS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict, types.MappingProxyType)
 PLAIN = (type(None), bool, int, float, complex, str, bytes)  # what has no code in it
 
 
@@ -22,22 +24,56 @@ def token(value: object, name: str) -> str:
     Raises:
         InputError: that is not possible; *name* is what the value is called.
     """
-    if isinstance(value, PLAIN):
-        return f"{type(value).__name__}:{value!r}"
-    from dask.tokenize import TokenizationError, tokenize
+    from dask.tokenize import TokenizationError
 
     try:
-        return str(tokenize(_in_order(value), ensure_deterministic=True))
+        return _token(value)
     except (TokenizationError, TypeError, AttributeError, ValueError, RecursionError) as error:
         remedy = "cannot be hashed, so that a change of it would not be noticed: use numbers, text, arrays or functions"
         raise input_error(name, value, remedy) from error
 
 
+def _token(value: Any) -> str:
+    if isinstance(value, PLAIN):
+        return f"{type(value).__name__}:{value!r}"
+    from dask.tokenize import tokenize
+
+    return str(tokenize(_in_order(value), ensure_deterministic=True))
+
+
 def _in_order(value: Any) -> Any:
-    """*value* with pairs in place of its dictionaries: by their order a function may, for one, order columns."""
-    if type(value) is dict:
-        return "dict", [(each, _in_order(value[each])) for each in value]
-    return type(value)(map(_in_order, value)) if type(value) in (list, tuple) else value
+    """*value* with lists in place of its collections, which dask or pickle takes as they lie in memory.
+
+    Dictionaries keep their order, by which a function may, for one, order columns. Sets have none: what they have in
+    memory differs from process to process.
+    """
+    kind = type(value)
+    if kind in _DICTS:
+        pairs = [(_in_order(each), _in_order(value[each])) for each in value]
+        return (
+            (kind.__name__, pairs) if kind is dict else (kind.__name__, pairs, getattr(value, "default_factory", None))
+        )
+    if kind in (set, frozenset):
+        return kind.__name__, sorted(map(_token, value))
+    if kind is collections.deque:
+        return kind.__name__, [*map(_in_order, value)], value.maxlen
+    if kind is types.SimpleNamespace:
+        return kind.__name__, _in_order(vars(value))
+    return kind(map(_in_order, value)) if kind in (list, tuple) else value
+
+
+def members_of(value: set[Any] | frozenset[Any]) -> list[Any]:
+    """The members of a set in an order that is the same in any process."""
+
+    def place(member: Any) -> str:
+        if isinstance(member, type | types.FunctionType | types.ModuleType):
+            return f"{module_of(member)}.{getattr(member, '__qualname__', member.__name__)}"
+        try:
+            return token(member, "")
+        except InputError:
+            return repr(member)
+
+    return sorted(value, key=place)
 
 
 def is_data(value: Any) -> bool:
@@ -57,8 +93,10 @@ class CodePickler(pickle.Pickler):
         """The functions, classes and modules, by these numbers."""
         return []
 
-    def persistent_id(self, each: Any) -> int | None:
-        """The number of code; None for other objects."""
+    def persistent_id(self, each: Any) -> Any:
+        """The number of code, and the members of a set; None for other objects."""
+        if type(each) in (set, frozenset):
+            return type(each).__name__, members_of(each)
         is_code = isinstance(each, type | types.FunctionType) and self.takes(module_of(each))
         if not is_code and not isinstance(each, types.ModuleType):
             return None

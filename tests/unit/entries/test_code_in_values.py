@@ -327,6 +327,38 @@ COUNTS = {
         """,
         [("Field(4)", "Field(5)"), ("add, 9", "add, 8"), ("return self.value", "return -self.value")],
     ),
+    "sets, whose order in memory differs from process to process": (
+        """
+        import collections, types
+        import numpy as np
+        letters = frozenset("abcdefgh")
+        nested = [{("t", frozenset("ijklmn")): 1}, collections.defaultdict(list, x=frozenset("opqrst"))]
+        others = types.SimpleNamespace(x={"1", 1, *"uvwxyz"}), collections.deque([frozenset("ABCDEF")])
+        grouped = {frozenset("GHIJ"), frozenset("KLMN"), frozenset("OPQR")}
+        class Point:
+            def __init__(self, x):
+                self.x = x
+        points = {Point(1), Point(2), Point(3), frozenset("STUVWX")}
+        def inner(x, **more):
+            return x + 5
+        called = np.vectorize(inner, excluded=["Y", "Z", "a", "b", "c", "d"])
+        functions = {inner, len, max, min}
+        def build(raw):
+            return letters, nested, others, grouped, points, called(raw), functions
+        """,
+        [
+            ("abcdefgh", "abcdefg"),
+            ("ijklmn", "ijklm"),
+            ("opqrst", "opqrs"),
+            ("uvwxyz", "uvwxy"),
+            ("ABCDEF", "ABCDE"),
+            ("GHIJ", "GHI"),
+            ("STUVWX", "STUVW"),
+            ("x + 5", "x + 6"),
+            ('"Y", ', ""),
+            ("len, ", ""),
+        ],
+    ),
     "a mark": (
         """
         MISSING = object()

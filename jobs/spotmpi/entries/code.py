@@ -260,12 +260,14 @@ class _Reader:
         for each in ast.walk(tree):
             if isinstance(each, ast.Attribute) and each.attr in _UNKNOWN_ATTRIBUTES:
                 raise _unknown_code(each.attr, name)
-        own = {**(free or {}), **dict(imports_in(tree, getattr(sys.modules.get(module), "__package__", None) or ""))}
-        for variable, chain in names_read(tree, {*own}):
-            value = own.get(variable, scope.get(variable, MISSING))
-            if value is not MISSING:
-                self.use(value, f"{name if variable in own else _module_name(module)}.{variable}", chain)
-            else:
+        own = [*(free or {}).items(), *imports_in(tree, getattr(sys.modules.get(module), "__package__", None) or "")]
+        for variable, chain in names_read(tree, {each for each, _ in own}):
+            called = f"{_module_name(module)}.{variable}"
+            found = [(f"{name}.{variable}", value) for each, value in own if each == variable]
+            found += [(called, scope[variable])] if variable in scope else []  # one branch or method may mean another
+            for place, value in found:
+                self.use(value, place, chain)
+            if not found:
                 _require_known(getattr(builtins, variable, None), name)
 
     def _use_value(self, value: Any, name: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from spotmpi.agent import store as files_of_folder
 from spotmpi.agent.files import is_file, is_folder
-from spotmpi.core.errors import input_error
+from spotmpi.core.errors import InputError, input_error
 from spotmpi.entries.definitions import imported_names
 from spotmpi.streams import sources
 from spotmpi.streams.dataset import is_installed
@@ -86,8 +86,11 @@ def imports_in(tree: ast.AST, package: str) -> Iterator[tuple[str, Any]]:
     """What the code itself imports, by the name that it gives to it; modules that are not there are its own error.
 
     Raises:
-        InputError: a module that is shipped is there, and cannot be imported on this machine.
+        InputError: a module that is shipped is there, and cannot be imported on this machine; but not where the code
+            itself catches that.
     """
+    tries = [each for each in ast.walk(tree) if isinstance(each, ast.Try) and each.handlers]
+    guarded = {each for node in tries for statement in node.body for each in ast.walk(statement)}
     for node in ast.walk(tree):
         try:
             if isinstance(node, ast.Import):
@@ -102,6 +105,9 @@ def imports_in(tree: ast.AST, package: str) -> Iterator[tuple[str, Any]]:
                     for each in _public_names(module) if alias.name == "*" else (alias.name,):
                         value = attribute_of(module, each) if is_shipped(name) else module
                         yield alias.asname or each, value
+        except InputError:
+            if node not in guarded:
+                raise
         except (ImportError, ValueError):
             continue
 

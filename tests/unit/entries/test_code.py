@@ -130,7 +130,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _forget() -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("sets", "helpers", "lazy", "shapes")]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] in ("sets", "helpers", "late", "lazy", "shapes")
+    ]:
         del sys.modules[name]
 
 
@@ -325,6 +327,42 @@ def test_a_module_that_cannot_be_imported_here_is_an_error_since_its_changes_wou
     for name in ("lazy.py", "shapes/lazy.py"):  # which is an error of the function, if it is ever reached
         (folder / name).unlink()
     assert "shapes.lazy" not in identify().sources
+
+
+@pytest.mark.parametrize("changed", ["lazy.py", "late.py", "helpers.py"])
+def test_each_import_of_one_name_counts(folder: Path, changed: str) -> None:
+    """Of the branches of a function the last one counted, and in a class no global that a method had imported, too."""
+    for name in ("lazy.py", "late.py", "helpers.py"):
+        (folder / name).write_text("def late(x):\n    return x\n")
+    (folder / "sets.py").write_text(
+        textwrap.dedent("""
+            from helpers import late
+
+            class Step:
+                def one(self, x):
+                    if x:
+                        from lazy import late
+                    else:
+                        from late import late
+                    return late(x)
+
+                def other(self, x):
+                    return late(x)
+
+            def ratings(raw):
+                return Step().one(raw), Step().other(raw)
+        """)
+    )
+    before = identify()
+    replace(folder, changed, "return x", "return -x")
+    assert identify().digest != before.digest
+
+
+def test_a_module_that_cannot_be_imported_here_may_have_another_one_in_its_place(folder: Path) -> None:
+    (folder / "lazy.py").write_text("import no_such_package\n")
+    both = "try:\n        from lazy import late\n    except ImportError:\n        from helpers import first as late"
+    replace(folder, "sets.py", "from lazy import late", both)
+    assert "helpers.first" in identify().sources
 
 
 def test_a_function_without_source_is_an_error_with_a_remedy() -> None:

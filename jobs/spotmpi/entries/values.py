@@ -7,7 +7,6 @@ import copyreg
 import enum
 import functools
 import pickle
-import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -134,12 +133,8 @@ def is_imported(value: Any) -> bool:
     reduce = copyreg.dispatch_table.get(type(value))
     try:
         name = reduce(value) if reduce else value.__reduce_ex__(4)
-        if not isinstance(name, str):
-            return False
-        found: Any = sys.modules[pickle.whichmodule(value, name)]  # type: ignore[attr-defined]
-        for each in name.split("."):
-            found = getattr(found, each)
-        return found is value  # which a function of numpy is not that `numpy.frompyfunc` has made
+        # Those of `numpy.frompyfunc` are called such as "add (vectorized)", which no module has.
+        return isinstance(name, str) and all(map(str.isidentifier, name.split(".")))
     except Exception:  # objects that cannot be pickled raise anything
         return False
 

@@ -352,7 +352,10 @@ def become(request: ForkRequest, output: Tuple[bytes, ...], server: int) -> None
             text = text[os.write(number, text) :]
     _seed()
     gc.enable()
-    atexit.register(gc.unfreeze)  # what stays frozen is not collected at exit, and triton prints it as leaked
+    if (
+        "triton" in sys.modules
+    ):  # which prints as leaked what is not collected at exit; that takes a second with PyTorch
+        atexit.register(gc.unfreeze)
 
 
 def _die_with(server: int) -> None:

@@ -98,10 +98,10 @@ def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
         processes.exempt.discard(ranks.server.pid)
 
 
-def test_what_the_libraries_keep_is_released_at_exit_as_in_a_new_interpreter(ranks: Ranks) -> None:
-    """As the modules of nanobind expect it, such as triton's: else they print what has leaked."""
+def test_what_triton_keeps_is_released_at_exit_as_in_a_new_interpreter(ranks: Ranks) -> None:
+    """As modules of nanobind expect it, such as triton's: else they print what has leaked."""
     ranks.library(
-        "library",
+        "triton",
         """
         class Kept:
             def __init__(self): self.itself = self
@@ -109,7 +109,7 @@ def test_what_the_libraries_keep_is_released_at_exit_as_in_a_new_interpreter(ran
         kept = Kept()
         """,
     )
-    ranks.serve("import library; print('up')")
+    ranks.serve("import triton; print('up')", ("triton",))
 
     assert ranks.run() == ranks.new_interpreter() == (0, "up\nreleased\n", "")
 

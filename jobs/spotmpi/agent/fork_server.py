@@ -352,9 +352,7 @@ def become(request: ForkRequest, output: Tuple[bytes, ...], server: int) -> None
             text = text[os.write(number, text) :]
     _seed()
     gc.enable()
-    if (
-        "triton" in sys.modules
-    ):  # which prints as leaked what is not collected at exit; that takes a second with PyTorch
+    if "triton" in sys.modules:  # it prints as leaked what is not collected at exit, a second's work with PyTorch
         atexit.register(gc.unfreeze)
 
 

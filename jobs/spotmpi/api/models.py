@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spotmpi.agent import checkpoint_files
+from spotmpi.agent import checkpoint_files, record
 from spotmpi.agent import store as files_of_folder
 from spotmpi.api import entries, runs
 from spotmpi.api.entries import Entry
@@ -62,7 +62,8 @@ def keep(
     check_name(name)
     state = run if isinstance(run, RunState) else runs.status(run, on)
     if state.state not in ("succeeded", "failed", "stopped"):
-        raise input_error("run", state.id, f"is {state.state}: a model is kept once its run has ended")
+        resume = f"; `spotmpi run --resume {state.id}` continues it" if state.state == record.LOST else ""
+        raise input_error("run", state.id, f"is {state.state}: a model is kept once its run has ended{resume}")
     paths = RunPaths(runs.pull(state.id, on, echo))
     checkpoint, sources = ("", _named(paths, files)) if files else _newest_checkpoint(paths)
     described = tuple(describe(source, path) for path, source in sorted(sources.items()))

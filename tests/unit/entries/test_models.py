@@ -169,7 +169,8 @@ def test_named_files_and_folders_are_a_model_too(store: Store) -> None:
 def test_a_run_that_has_not_ended_or_has_no_checkpoint_is_refused(store: Store) -> None:
     run("digits-1", end=None)
     output = invoke("models", "keep", "digits-1", "digits")
-    assert output.returncode == 2 and "a model is kept once its run has ended" in output.stderr
+    remedy = "is lost: a model is kept once its run has ended; `spotmpi run --resume digits-1` continues it"
+    assert output.returncode == 2 and remedy in output.stderr
     shutil.rmtree(run("digits-2").checkpoints)
     output = invoke("models", "keep", "digits-2", "digits")
     assert output.returncode == 2 and "has no complete checkpoint in" in output.stderr and "--file" in output.stderr

@@ -476,6 +476,7 @@ def test_code_and_values_that_no_key_has_are_an_error(modules: Modules, statemen
         code_module.identify(modules.load().build)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # pickle asks all modules for its name, the lazy ones too
 def test_a_function_of_numpy_that_calls_one_of_the_user_is_an_error_since_its_code_cannot_be_read(
     modules: Modules,
 ) -> None:

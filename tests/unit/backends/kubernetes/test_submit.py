@@ -340,8 +340,11 @@ def test_a_namespace_that_denies_dns_as_well_is_noted_as_nodes_would_not_find_ea
 ) -> None:
     cluster.put(policy(policyTypes=["Egress"], egress=rules))
     _, messages = submit(cluster, plan())
-    note = "the NetworkPolicies of namespace here deny egress, and none allows DNS (port 53), by which nodes of the run"
-    assert messages == ([] if allows_dns else [f"{note} find each other; ask for one that does"])
+    note = (
+        "the NetworkPolicies of namespace here deny egress, and none allows DNS (port 53), which nodes of a run "
+        "without a run volume need to find each other, and most programs; ask for one that does"
+    )
+    assert messages == ([] if allows_dns else [note])
 
 
 def test_a_run_of_one_node_gets_no_egress_rule(cluster: FakeCluster) -> None:

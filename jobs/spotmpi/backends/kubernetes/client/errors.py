@@ -11,7 +11,7 @@ import msgspec
 from lightkube import ApiError
 from lightkube.core.exceptions import ConfigError
 
-from spotmpi.backends.kubernetes.client.kubeconfig import ACCESS
+from spotmpi.backends.kubernetes.client.login_program import ACCESS, RenewedToken
 from spotmpi.core.errors import NotPermitted, Problem, SpotmpiError, UnknownRun
 
 _INSTALL = (
@@ -50,8 +50,8 @@ def translate_errors(action: str) -> Iterator[None]:
         raise SpotmpiError(f"could not {action}: {reason}; log in again, then try `kubectl version`") from error
     except httpx2.HTTPStatusError as error:
         code = error.response.status_code
-        if code == 401 and (access := error.request.extensions.get(ACCESS)):
-            raise SpotmpiError(f"could not {action}: {access.refusal()}") from error
+        if code == 401 and (refusal := _refusal(error.request)):
+            raise SpotmpiError(f"could not {action}: {refusal}") from error
         if code == 403:  # of a WebSocket, whose refusal has no Status
             raise NotPermitted(f"could not {action}: not permitted (the cluster answered 403)") from error
         # Where no kind of an API group is installed, the answer is not a Kubernetes Status.
@@ -95,14 +95,19 @@ def lacks_right(error: ApiError) -> bool:
     return error.status.code == 403 and not is_admission
 
 
+def _refusal(request: httpx2.Request | None) -> str | None:
+    """Why the cluster does not accept the token of a request, where that is known."""
+    access: RenewedToken | None = request.extensions.get(ACCESS) if request else None
+    return access.refusal() if access else None
+
+
 def _explain(error: ApiError) -> str:
     """Why the API refused a request, in one line, with the remedy where there is one."""
     status = error.status
     message = " ".join(str(status.message or error).split())
     if status.code == 401:
-        access = error.request.extensions.get(ACCESS) if error.request else None
-        if access:
-            return str(access.refusal())
+        if refusal := _refusal(error.request):
+            return refusal
         return f"the cluster does not accept your credentials ({message}); log in again, then try `kubectl version`"
     if lacks_right(error):
         return f"not permitted ({message})"

@@ -11,7 +11,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from spotmpi.agent.files import is_file
 from spotmpi.aws import eks
 from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.errors import CallError, CloudError
+from spotmpi.backends.kubernetes.client.login_program import RenewedToken
 from spotmpi.core import names
 from spotmpi.core.errors import input_error
 
@@ -38,7 +39,6 @@ _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFil
 _EXEC = "client.authentication.k8s.io"
 _REMEDY = "check KUBECONFIG and `kubectl config get-contexts`"
 
-ACCESS = "spotmpi.access"  # the extension of a request with the access that signed it
 _ENDPOINT_LIFETIME = 60.0  # seconds: a cluster that is built anew has another endpoint
 _TOKEN_LIFETIME = 10 * 60.0  # seconds, well below those of `eks.LIFETIME`
 
@@ -175,7 +175,7 @@ def require_kubeconfig(path: Path) -> Mapping[str, Any]:
     return content
 
 
-class EksAccess(httpx2.Auth):
+class EksAccess(RenewedToken):
     """The endpoint of one cluster, and tokens for it, renewed by a clock that nobody sets and where one is refused."""
 
     def __init__(self, cluster: eks.Cluster, clock: Callable[[], float] = time.monotonic) -> None:
@@ -209,16 +209,6 @@ class EksAccess(httpx2.Auth):
         endpoint = self.endpoint()
         entry = ClusterEntry(server=endpoint.server, certificate_auth_data=endpoint.authority)
         return SingleConfig(endpoint.arn, Context(cluster=endpoint.arn), entry, User())
-
-    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """The request with a token, and with a new one if the cluster does not accept that."""
-        request.extensions[ACCESS] = self
-        used = request.headers["Authorization"] = await self._bearer()
-        response = yield request
-        # The sleep of a machine can stop the clock, but delays no end of a token.
-        if response.status_code == 401:
-            request.headers["Authorization"] = await self._bearer(refused=used)
-            yield request
 
     async def _bearer(self, refused: str = "") -> str:
         now = self._clock()

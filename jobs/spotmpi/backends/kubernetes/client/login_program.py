@@ -1,4 +1,4 @@
-"""Programs that a kubeconfig names for logging in (client-go's exec credential plugins)."""
+"""Tokens that are renewed, and the programs that print them (client-go's exec credential plugins)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lightkube.config.client_adapter import ExecAuth
 from lightkube.config.models import UserExec
 from lightkube.core.exceptions import ConfigError
 
+ACCESS = "spotmpi.access"  # the extension of a request with the `RenewedToken` that signed it
 _QUIET = 2.0  # seconds for which what a program writes for people is held back: most log in silently, or fail
 _LIFETIME = 10 * 60.0  # seconds after which the program is asked again: somebody may have logged in as another user
 _END_TIMEOUT = 1.0  # seconds that a killed program may take, whose own children may hold its output
@@ -23,7 +24,28 @@ _POLL_INTERVAL = 0.05  # seconds
 _LINES = 20  # of errors that are kept
 
 
-class ExecLogin(ExecAuth):
+class RenewedToken(httpx2.Auth):
+    """A token that a cluster may refuse at any time: the sleep of a machine can stop our clock, but delays no end."""
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """The request with the token, and with a new one if the cluster does not accept that."""
+        request.extensions[ACCESS] = self
+        used = request.headers["Authorization"] = await self._bearer()
+        response = yield request
+        if response.status_code == 401:
+            request.headers["Authorization"] = await self._bearer(refused=used)
+            yield request
+
+    async def _bearer(self, refused: str = "") -> str:
+        """The header with the token, another one than *refused*."""
+        raise NotImplementedError
+
+    def refusal(self) -> str | None:
+        """Why the cluster accepts no such token, where that is known."""
+        return None
+
+
+class ExecLogin(RenewedToken, ExecAuth):
     """The token of one login program, which a process starts once for all its clients; ConfigError without a token.
 
     What the program writes to standard error is shown while it takes its time: it may ask somebody to open a page.
@@ -33,14 +55,6 @@ class ExecLogin(ExecAuth):
         super().__init__(program)
         self._lock = threading.Lock()  # clients may be in several threads and event loops
         self._clock, self._since = clock, 0.0
-
-    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """The request with the program's token, and with a new one if the cluster does not accept that."""
-        used = request.headers["Authorization"] = await self._bearer()
-        response = yield request
-        if response.status_code == 401:
-            request.headers["Authorization"] = await self._bearer(refused=used)
-            yield request
 
     async def _bearer(self, refused: str = "") -> str:
         while not self._lock.acquire(blocking=False):

@@ -212,8 +212,8 @@ async def denies_egress(api: ClusterApi, labels: Mapping[str, str], echo: Echo) 
     rules = [rule for spec in isolating for rule in spec.get("egress") or []]
     if isolating and not any(map(_may_reach_dns, rules)):
         echo(
-            f"the NetworkPolicies of namespace {api.namespace} deny egress, and none allows DNS (port 53), by which "
-            "nodes of the run find each other; ask for one that does"
+            f"the NetworkPolicies of namespace {api.namespace} deny egress, and none allows DNS (port 53), which "
+            "nodes of a run without a run volume need to find each other, and most programs; ask for one that does"
         )
     return bool(isolating)
 

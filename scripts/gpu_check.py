@@ -1,4 +1,4 @@
-"""Runs every NCCL path of the training programs on this machine's GPUs, or prints why it cannot.
+"""Runs every NCCL path of the training programs, and checkpoints of arrays on GPUs, or prints why it cannot.
 
 What needs two ranks has them on one GPU where there is no other, as if they were on two nodes (`scripts.gpu_rank`).
 Exit code 0 unless a path that could run failed.
@@ -51,6 +51,8 @@ CHECKS = (
         "chainermn", "resnet50", ("--communicator", "pure_nccl", "--allreduce-dtype", "fp16", "--double-buffering"), 2
     ),
     Check("chainermn", "ssd", ("--communicator", "pure_nccl", "--synthetic")),
+    Check("chainermn", "checkpoints", ("cupy",)),
+    Check("pytorch", "checkpoints", ("torch",)),
     Check("pytorch", "allreduce", ("--backend", "nccl"), 2),
     Check("pytorch", "digits", ("--backend", "nccl")),
     Check("pytorch", "digits", ("--backend", "nccl"), 2),
@@ -74,8 +76,10 @@ def gpus() -> tuple[int, str]:
 
 def command(check: Check, folder: Path, gpus: int) -> list[str]:
     """The command that runs *check* on so many GPUs in the image's environment in *folder*."""
-    size = {"digits": _TRAINING, "resnet50": _IMAGES, "ssd": _DETECTION, "allreduce": ()}[check.program]
-    program = [names.program_module(check.image, check.program), *check.options, *size]
+    size = {"digits": _TRAINING, "resnet50": _IMAGES, "ssd": _DETECTION}.get(check.program, ())
+    is_ours = check.program == "checkpoints"
+    module = "scripts.gpu_checkpoints" if is_ours else names.program_module(check.image, check.program)
+    program = [module, *check.options, *size]
     if gpus < check.ranks:
         program = ["scripts.gpu_rank", *program]
     ranks = str(max(gpus, check.ranks))

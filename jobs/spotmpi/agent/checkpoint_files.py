@@ -1,7 +1,8 @@
 """The folders of checkpoints, on a volume and in memory: each checkpoint is complete or absent.
 
 A checkpoint is a folder ``iteration-<number>`` with ``state.safetensors`` and ``manifest.json``. It is written to a
-temporary folder, its manifest last, and renamed; a folder without a manifest is none.
+temporary folder, its manifest last, and renamed; a folder without a manifest is none. The manifest has the SHA-256 of
+the state: on a volume one of the file, in memory one of each 16 MiB, which several cores compute at once.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
-from typing import Any, Dict
+import threading
+from typing import Any, Callable, Dict, List, Optional, Union
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -20,8 +21,11 @@ STATE = "state.safetensors"
 UNFINISHED = ".writing-"
 SENT = UNFINISHED + "sent"  # the start of the names of folders with a link to a state that an agent is sending
 _COMPLETE = "iteration-"
-_PIECE = 1 << 20  # bytes
+_PART = 1 << 20  # bytes that are read at once
+PIECE = 16 << 20  # bytes of a state in memory that have a digest of their own, so that several threads compute them
 Manifest = Dict[str, Any]
+Digest = Union[str, List[str]]
+Begin = Callable[[Callable[[int], None], int], Optional[threading.Thread]]
 
 
 class Damaged(Exception):
@@ -99,38 +103,90 @@ def read_state(path: str, manifest: Manifest) -> bytearray:
             content.readinto(data)
     except FileNotFoundError:
         raise Damaged("it has no %s" % STATE) from None
-    if hashlib.sha256(data).hexdigest() != digest:
+    if (hashlib.sha256(data).hexdigest() if isinstance(digest, str) else piece_digests(data)) != digest:
         raise Damaged("%s does not match its checksum in the manifest" % STATE)
     return data
 
 
-def receive(read: Callable[[int], bytes], manifest: Manifest, folder: str, run: str) -> None:
-    """Write the checkpoint of *manifest* to *folder*, whose state *read* gives in pieces of at most so many bytes.
+def piece_digests(data: Any, threads: int = 1, begin: Begin = lambda work, first: None) -> list[str]:
+    """The SHA-256 of each `PIECE` of the buffer *data*, computed by this thread and those that *begin* starts.
+
+    *begin* calls its argument in a thread that it returns, or at once and returns None.
+    """
+    digests = [""] * -(-len(data) // PIECE)
+
+    def compute(first: int) -> None:
+        with memoryview(data) as view:
+            for number in range(first, len(digests), threads):
+                with view[number * PIECE : (number + 1) * PIECE] as piece:
+                    digests[number] = hashlib.sha256(piece).hexdigest()
+
+    others = [begin(compute, first) for first in range(1, threads)]
+    compute(0)
+    for thread in others:
+        if thread is not None:
+            thread.join()
+    return digests
+
+
+def receive(read: Callable[[int], bytes], manifest: Manifest, folder: str, run: str, to_volume: bool = False) -> None:
+    """Write the checkpoint of *manifest* to *folder*, whose state *read* gives in parts of at most so many bytes.
+
+    *to_volume*, the manifest there has one digest of the whole state, as those that rank 0 writes there.
 
     Raises:
-        Damaged: the pieces are not what the manifest describes, or none are left.
+        Damaged: the parts are not what the manifest describes, or none are left.
     """
-    iteration, size, digest = _described(manifest)
+    iteration, size, expected = _described(manifest)
+    in_pieces = isinstance(expected, list)
     temporary = unfinished(folder, "%09d" % iteration, run)
     shutil.rmtree(temporary, ignore_errors=True)  # of an agent that was killed: in pods the next has its process id
     os.makedirs(temporary)
     try:
-        actual = hashlib.sha256()
+        pieces, whole, received = _PieceDigests(), hashlib.sha256(), 0
         with open(os.path.join(temporary, STATE), "wb") as file:
-            while size:
-                piece = read(min(size, _PIECE))
-                if not piece:
-                    raise Damaged("%d bytes of %s are missing" % (size, STATE))
-                file.write(piece)
-                actual.update(piece)
-                size -= len(piece)
+            while received < size:
+                part = read(min(size - received, _PART))
+                if not part:
+                    raise Damaged("%d bytes of %s are missing" % (size - received, STATE))
+                file.write(part)
+                received += len(part)
+                if in_pieces:
+                    pieces.update(part)
+                if to_volume or not in_pieces:
+                    whole.update(part)
             file.flush()
             os.fsync(file.fileno())
-        if actual.hexdigest() != digest:
+        if (pieces.digests() if in_pieces else whole.hexdigest()) != expected:
             raise Damaged("%s does not match its checksum in the manifest" % STATE)
+        if to_volume:
+            manifest = {**manifest, "files": {STATE: {"bytes": size, "sha256": whole.hexdigest()}}}
         publish(temporary, os.path.join(folder, name_of(iteration)), manifest)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+class _PieceDigests:
+    """`piece_digests` of what arrives in parts of any size."""
+
+    def __init__(self) -> None:
+        self._digests: list[str] = []
+        self._piece, self._missing = hashlib.sha256(), PIECE
+
+    def update(self, part: bytes) -> None:
+        """Take the next bytes."""
+        view = memoryview(part)
+        while view:
+            taken, view = view[: self._missing], view[self._missing :]
+            self._piece.update(taken)
+            self._missing -= len(taken)
+            if not self._missing:
+                self._digests.append(self._piece.hexdigest())
+                self._piece, self._missing = hashlib.sha256(), PIECE
+
+    def digests(self) -> list[str]:
+        """Those of all bytes so far."""
+        return self._digests + ([self._piece.hexdigest()] if self._missing < PIECE else [])
 
 
 def keep_newest(folder: str, count: int) -> None:
@@ -152,14 +208,15 @@ def remove(path: str) -> None:
         shutil.rmtree(path)
 
 
-def _described(manifest: Manifest) -> tuple[int, int, str]:
-    """The iteration that a manifest describes, and the size and SHA-256 of its state."""
+def _described(manifest: Manifest) -> tuple[int, int, Digest]:
+    """The iteration that a manifest describes, and the size of its state and its SHA-256, or those of its pieces."""
     try:
         state = manifest["files"][STATE]
         size = int(state["bytes"])
         if size < 0:
             raise ValueError("bytes: %d is not a size" % size)
-        return int(manifest["iteration"]), size, str(state["sha256"])
+        digest = [str(each) for each in state["pieces"]] if "pieces" in state else str(state["sha256"])
+        return int(manifest["iteration"]), size, digest
     except (KeyError, TypeError, ValueError) as problem:
         raise Damaged("%s lacks %s" % (MANIFEST, problem)) from problem
 

@@ -33,7 +33,7 @@ def preserve(context: AgentContext) -> None:
         try:
             manifest = files.read_manifest(path)
             with open(os.path.join(path, files.STATE), "rb") as state:
-                files.receive(state.read, manifest, volume, context.plan["run"])
+                files.receive(state.read, manifest, volume, context.plan["run"], to_volume=True)
             files.keep_newest(volume, int(context.plan["environment"][protocol.ENV_CHECKPOINT_KEEP]))
             return
         except (OSError, files.Damaged) as error:

@@ -37,7 +37,8 @@ class _Entry(NamedTuple):
 
     kind: str
     shape: Tuple[int, ...]
-    data: Part  # bytes
+    data: Any  # a `Part`, or a CuPy array or PyTorch tensor on a GPU
+    nbytes: int
     width: int  # bytes of an element
 
 
@@ -55,12 +56,22 @@ def encode(state: Any) -> list[Part]:
     ordered = sorted(entries.items(), key=lambda item: -item[1].width)  # so that each is aligned
     offset = 0
     for name, entry in ordered:
-        end = offset + len(entry.data)
+        end = offset + entry.nbytes
         header[name] = {"dtype": entry.kind, "shape": list(entry.shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return [memoryview(len(text).to_bytes(8, "little") + text), *(entry.data for _, entry in ordered)]
+    return [memoryview(len(text).to_bytes(8, "little") + text), *_parts([entry.data for _, entry in ordered])]
+
+
+def _parts(values: List[Any]) -> List[Part]:
+    """*values*, those on a GPU copied there, or to the host where it has no room."""
+    parts: List[Part] = []
+    copies = copy_on_device(values)
+    for place, value in enumerate(values):
+        part = value if isinstance(value, (memoryview, DeviceArray)) else copies[place]
+        parts.append(_host_bytes(value) if part is None else part)
+    return parts
 
 
 def bytes_of(part: Part) -> memoryview:
@@ -78,11 +89,10 @@ def decode(data: bytearray) -> Any:
 def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> Node:
     """The structure of *value*; its tensors go to *entries*."""
     numpy, torch, cupy = (sys.modules.get(name) for name in ("numpy", "torch", "cupy"))
-    if cupy is not None and isinstance(value, cupy.ndarray):
-        value = copy_on_device(value) or cupy.asnumpy(value)
-    if isinstance(value, DeviceArray):
-        entry = _entry(value.dtype.name, value.shape, value, value.dtype.itemsize)
-        return {"array": _add(entry, path, entries), "type": value.type, "shape": list(value.shape)}
+    if isinstance(value, DeviceArray) or (cupy is not None and isinstance(value, cupy.ndarray)):
+        nbytes = len(value) if isinstance(value, DeviceArray) else value.nbytes
+        entry = _entry(value.dtype.name, value.shape, value, nbytes, value.dtype.itemsize)
+        return {"array": _add(entry, path, entries), "type": value.dtype.str, "shape": list(value.shape)}
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         array = numpy.asarray(value, order="C")
         type_ = None if _is_masked(value) else _type_name(numpy, array.dtype)
@@ -90,17 +100,18 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
             data = memoryview(array.reshape(-1).view(numpy.uint8))
             kind = "array" if isinstance(value, numpy.ndarray) else "scalar"
             name = array.dtype.name if array.dtype.isnative else ""  # the format has no other order of bytes
-            entry = _entry(name, array.shape, data, array.dtype.itemsize)
+            entry = _entry(name, array.shape, data, len(data), array.dtype.itemsize)
             return {kind: _add(entry, path, entries), "type": type_, "shape": list(array.shape)}
     elif torch is not None and isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_quantized or value.is_nested or value.is_meta:
             raise _unsupported(value, "a sparse, quantized, nested or meta tensor", path)
         value = value.detach().resolve_conj().resolve_neg()
         kind = str(value.dtype).partition(".")[2]
-        entry = _entry(kind, tuple(value.shape), copy_on_device(value) or _host_bytes(value), value.element_size())
+        data = value if value.is_cuda else _host_bytes(value)
+        entry = _entry(kind, tuple(value.shape), data, value.numel() * value.element_size(), value.element_size())
         return {"tensor": _add(entry, path, entries), "type": kind, "shape": list(value.shape)}
     elif isinstance(value, (bytes, bytearray)):
-        entry = _entry("uint8", (len(value),), memoryview(value), 1)
+        entry = _entry("uint8", (len(value),), memoryview(value), len(value), 1)
         return {"bytes": _add(entry, path, entries)}
     elif value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
@@ -142,16 +153,21 @@ def _type(numpy: Any, name: str) -> Any:
     return numpy.dtype(name)
 
 
-def _host_bytes(tensor: Any) -> memoryview:
+def _host_bytes(value: Any) -> memoryview:
+    """The bytes of a tensor, or of a CuPy array."""
+    if hasattr(value, "get"):
+        import numpy
+
+        return memoryview(value.get(order="C").reshape(-1).view(numpy.uint8))
     import torch
 
-    return memoryview(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return memoryview(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
-def _entry(type_: str, shape: Tuple[int, ...], data: Part, width: int) -> _Entry:
+def _entry(type_: str, shape: Tuple[int, ...], data: Any, nbytes: int, width: int) -> _Entry:
     if type_ in _KINDS:
-        return _Entry(_KINDS[type_], shape, data, width)
-    return _Entry("U8", (len(data),), data, 1)
+        return _Entry(_KINDS[type_], shape, data, nbytes, width)
+    return _Entry("U8", (nbytes,), data, nbytes, 1)
 
 
 def _add(entry: _Entry, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> str:

@@ -7,6 +7,7 @@ copied there, `./scripts/gpu-check` shows on a GPU.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,14 @@ class OnGpu:
     def copied(self) -> DeviceArray:
         copy = self.array.copy()
 
-        def fill(data: memoryview) -> None:
-            assert self.gate.wait(WAIT)
-            data[:] = memoryview(copy.reshape(-1).view(np.uint8))
+        def begin(data: memoryview) -> Callable[[], None]:
+            def wait() -> None:
+                assert self.gate.wait(WAIT)
+                data[:] = memoryview(copy.reshape(-1).view(np.uint8))
 
-        return DeviceArray(copy.dtype.str, copy.shape, copy.nbytes, fill)
+            return wait
+
+        return DeviceArray(copy.dtype.str, copy.shape, copy.nbytes, begin)
 
 
 @pytest.fixture
@@ -60,7 +64,7 @@ def test_a_file_has_the_same_bytes_as_of_an_array_on_the_host() -> None:
     assert b"".join(map(bytes_of, parts)) == b"".join(map(bytes_of, encode({"a": array, "b": 1})))
     assert np.array_equal(decode(bytearray(b"".join(map(bytes_of, parts))))["a"], array)
     assert np.array_equal(on_host(gpu.copied()), array) and gpu.copied().dtype == np.float32
-    assert copy_on_device(array) is None, "what is on the host stays there"
+    assert copy_on_device([array]) == [None], "what is on the host stays there"
 
 
 def test_a_checkpoint_in_memory_does_not_wait_for_the_copy_to_the_host(store: Store) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import itertools
+import mmap
 import os
 import shutil
 import threading
@@ -17,6 +20,8 @@ from hypothesis import strategies as st
 
 from spotmpi.agent import checkpoint_files as files
 from spotmpi.agent import hardware, protocol
+from spotmpi.checkpoint import memory
+from spotmpi.checkpoint.device import DeviceArray
 from spotmpi.checkpoint.memory import Memory, from_environment
 from spotmpi.checkpoint.store import Store, StoredCheckpoint, Written, WrongIdentity
 from tests.clocks import SetClock
@@ -135,12 +140,90 @@ def test_a_damaged_or_unfinished_one_is_ignored_with_a_line(
     assert [each.name for each in shm.iterdir()] == ["iteration-000000001"]
 
 
+@pytest.fixture(params=[1, 16], ids=["1 core", "16 cores"])
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Pieces of 1,000 bytes, whose digests are computed by one thread or four; the size of a state of several."""
+    monkeypatch.setattr(files, "PIECE", 1000)
+    monkeypatch.setattr(hardware, "usable_cores", lambda: request.param)
+    return 900  # float64
+
+
+@pytest.mark.parametrize("place", [0, 999, 1000, 5500, -1])
+def test_a_byte_that_is_another_is_found_in_each_piece(
+    shm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], pieces: int, place: int
+) -> None:
+    remember(store(shm, tmp_path), 1, 2, size=pieces)
+    assert newest(shm, tmp_path).manifest["iteration"] == 2
+    state = shm / "iteration-000000002" / files.STATE
+    data = bytearray(state.read_bytes())
+    data[place] ^= 1
+    state.write_bytes(data)
+    found = newest(shm, tmp_path)
+    assert found.manifest["iteration"] == 1 and found.state["a"].tolist() == [1.0] * pieces
+    assert "does not match its checksum in the manifest" in capsys.readouterr().err
+
+
+def test_on_the_volume_a_state_has_the_digest_that_sha256sum_prints(shm: Path, tmp_path: Path, pieces: int) -> None:
+    remember(store(shm, tmp_path), 1, size=pieces)
+    copy_to_the_volume(shm, tmp_path, 1)
+    copy = tmp_path / files.name_of(1)
+    described = files.read_manifest(str(copy))["files"][files.STATE]
+    content = (copy / files.STATE).read_bytes()
+    assert described == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    assert content == (shm / files.name_of(1) / files.STATE).read_bytes()
+
+
+@pytest.mark.parametrize("changed", [1, 4, 7])
+def test_what_arrives_damaged_in_any_piece_is_not_a_checkpoint(
+    shm: Path, tmp_path: Path, pieces: int, changed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_PART", 900)  # each has the end of a piece and the start of the next one
+    remember(store(shm, tmp_path), 1, size=pieces)
+    parts = itertools.count()
+    with pytest.raises(files.Damaged, match="checksum"):
+        copy_to_the_volume(shm, tmp_path, 1, lambda part: part[:-1] + b"x" if next(parts) == changed else part)
+    assert files.names(str(tmp_path)) == []
+    copy_to_the_volume(shm, tmp_path, 1)
+    assert files.names(str(tmp_path)) == [files.name_of(1)]
+
+
+def test_gpus_may_write_to_a_file_as_long_as_it_is_mapped(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA: memory that is registered has to be unregistered before it is freed, and cannot be registered twice."""
+    locked: list[int] = []
+
+    def page_lock(mapped: mmap.mmap) -> Callable[[], None]:
+        assert id(mapped) not in locked
+        locked.append(id(mapped))
+
+        def unlock() -> None:
+            mapped[0]  # it is still mapped
+            locked.remove(id(mapped))
+
+        return unlock
+
+    def on_gpu(size: int) -> DeviceArray:
+        return DeviceArray("|u1", (size,), size, lambda data: lambda: data.__setitem__(slice(None), bytes(size)))
+
+    monkeypatch.setattr(memory, "page_lock", page_lock)
+    own = store(shm, tmp_path)
+    remember(own, 1, 2, 3)
+    assert locked == [], "nothing was on a GPU"
+    for iteration, size in enumerate([100, 100, 100, 100, 200, 300, 300], start=4):
+        own.remember(iteration, {}, {"a": on_gpu(size)})
+        assert own.memory is not None
+        own.memory.wait()
+        assert newest(shm, tmp_path).state["a"].tolist() == [0] * size
+        assert 1 <= len(locked) <= 2
+
+
 def copy_to_the_volume(shm: Path, volume: Path, iteration: int, read: Callable[[bytes], bytes] = bytes) -> None:
     """Copy a checkpoint from memory to the volume, as agents do; *read* may change each piece or end the process."""
     path = shm / files.name_of(iteration)
     with (path / files.STATE).open("rb") as state:
         manifest = files.read_manifest(str(path))
-        files.receive(lambda size: read(state.read(size)), manifest, str(volume), "run-1")
+        files.receive(lambda size: read(state.read(size)), manifest, str(volume), "run-1", to_volume=True)
 
 
 def test_what_a_killed_copy_to_the_volume_left_is_removed_by_the_next_attempt(shm: Path, tmp_path: Path) -> None:

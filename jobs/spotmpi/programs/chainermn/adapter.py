@@ -56,7 +56,12 @@ class ChainerAdapter:
 
     def state(self) -> State:
         """Parameters, persistent values (batch statistics) and the optimizer's state."""
-        return {name: copy_on_device(value) or _on_host(value) for name, value in self._arrays()}
+        arrays = dict(self._arrays())
+        copies = copy_on_device(list(arrays.values()))
+        return {
+            name: _on_host(value) if copy is None else copy
+            for (name, value), copy in zip(arrays.items(), copies, strict=True)
+        }
 
     def _arrays(self) -> Iterator[tuple[str, Any]]:
         for name, value in _values(self._model):

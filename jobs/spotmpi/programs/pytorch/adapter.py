@@ -80,7 +80,12 @@ class TorchAdapter:
 
     def state(self) -> State:
         """Parameters, buffers and the optimizer's state."""
-        return {name: copy_on_device(value) or _on_host(value) for name, value in self._tensors()}
+        tensors = dict(self._tensors())
+        copies = copy_on_device(list(tensors.values()))
+        return {
+            name: _on_host(value) if copy is None else copy
+            for (name, value), copy in zip(tensors.items(), copies, strict=True)
+        }
 
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, value in self._model.state_dict().items():

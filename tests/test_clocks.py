@@ -130,7 +130,7 @@ COMPARISONS = {
         7,
         f"{ONE_CLOCK}, or a span of an agent's own times; numbers, or `pull`, show what is missing",
     ),
-    "jobs/spotmpi/backends/kubernetes/follow/run.py": (3, ONE_CLOCK),
+    "jobs/spotmpi/backends/kubernetes/follow/run.py": (2, ONE_CLOCK),
     "jobs/spotmpi/backends/kubernetes/follow/waiting.py": (4, ONE_CLOCK),
     "jobs/spotmpi/backends/kubernetes/pool_access.py": (2, f"{NO_TIME}; {ONE_CLOCK}"),
     "jobs/spotmpi/backends/kubernetes/stop.py": (2, ONE_CLOCK),

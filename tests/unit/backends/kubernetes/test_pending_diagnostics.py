@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from spotmpi.backends.kubernetes.follow import waiting
+from spotmpi.backends.kubernetes.follow import autoscaler, waiting
 from spotmpi.backends.kubernetes.follow.waiting import CloudDiagnosis, Observations, PendingDiagnostics, waiting_reason
 from spotmpi.core.errors import SpotmpiError
 from tests.cloud.cluster import objects
@@ -56,7 +56,7 @@ def config_map(
     """The autoscaler's ConfigMap."""
     wide = "clusterWide:\n  health:\n    status: Healthy\n    nodeCounts:\n      registered:\n        total: 7\n"
     status = f"time: {moment}\nautoscalerStatus: {state}\n{wide}nodeGroups:{groups}\n"
-    name, namespace = waiting.AUTOSCALER_STATUS, waiting.AUTOSCALER_NAMESPACE
+    name, namespace = autoscaler.STATUS, autoscaler.NAMESPACE
     return of_kind("ConfigMap", name, namespace, data={"status": status})
 
 
@@ -91,7 +91,7 @@ GCE = "https://googleapis.example/zones/z/instanceGroups/pool-1-grp"
 def test_the_autoscalers_status_becomes_one_line_about_groups_that_are_scaling_up(
     groups: str, problem: str | None
 ) -> None:
-    assert waiting.autoscaler_problem(config_map(groups), NOW) == problem
+    assert autoscaler.problem_of(config_map(groups), NOW) == problem
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_autoscalers_status_becomes_one_line_about_groups_that_are_scaling_u
     ],
 )
 def test_a_status_without_current_groups_says_why_where_it_can_be_read(config: Object, problem: str | None) -> None:
-    assert waiting.autoscaler_problem(config, NOW) == problem
+    assert autoscaler.problem_of(config, NOW) == problem
 
 
 UNSCHEDULED = unscheduled_pod(0, "0/4 nodes: insufficient gpu")

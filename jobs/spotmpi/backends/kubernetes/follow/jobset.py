@@ -276,6 +276,40 @@ def was_failed_by(pods: Iterable[Object]) -> bool:
     return any(end.get("exitCode") == protocol.NOT_RETRYABLE for end in ends)
 
 
+def sidecar_reason(jobset: Object, pods: Iterable[Object]) -> str | None:
+    """What it means for a run that a webhook has added containers to its pods; None where none has."""
+    containers = _added_containers(jobset, pods)
+    return containers and (
+        f"a webhook of the cluster adds the container {containers} to the pods, which do not end before it does: "
+        "no lost node is replaced, and the nodes are kept after the end; docs/kubernetes.md#sidecars has the remedy"
+    )
+
+
+def kept_nodes_reason(jobset: Object, pods: Iterable[Object]) -> str | None:
+    """That the nodes of a run which has ended are kept by containers that a webhook has added; None where none are."""
+    containers, run = _added_containers(jobset, pods), jobset["metadata"]["name"]
+    return containers and (
+        f"the container {containers}, which a webhook of the cluster has added to the pods, runs on and keeps their "
+        f"nodes; `kubectl delete jobset {run}` ends it (docs/kubernetes.md#sidecars)"
+    )
+
+
+def _added_containers(jobset: Object, pods: Iterable[Object]) -> str | None:
+    """The containers that run in the run's *pods* and that its JobSet does not have: a webhook has added them.
+
+    Native sidecars, which Kubernetes ends, are init containers and do not count.
+    """
+    own = {each["name"] for each in manifests.pod_template(jobset)["spec"]["containers"]}
+    running = {
+        str(each["name"])
+        for pod in of_role(pods, NODE)
+        if pod_phase(pod) == "Running"
+        for each in pod["status"].get("containerStatuses") or []
+        if "running" in (each.get("state") or {})
+    }
+    return ", ".join(sorted(running - own)) or None
+
+
 def terminal_condition(item: Object, success: str = "Completed") -> Object | None:
     """The condition that ended a JobSet by itself, Completed or Failed; of a Job *success* is Complete."""
     conditions = (item.get("status") or {}).get("conditions") or []

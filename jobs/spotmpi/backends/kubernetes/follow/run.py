@@ -14,7 +14,7 @@ import httpx2
 from lightkube import ApiError
 
 from spotmpi.agent import record
-from spotmpi.agent.placement import next_group, pauses, waits_until
+from spotmpi.agent.placement import next_group, pauses
 from spotmpi.agent.plan import COORDINATOR, WORKERS, Member
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
@@ -27,6 +27,7 @@ from spotmpi.backends.kubernetes.follow.jobset import (
     has_started,
     image_reference,
     jobset_end,
+    kept_nodes_reason,
     member_of,
     placement_events,
     placement_state,
@@ -44,17 +45,9 @@ from spotmpi.backends.kubernetes.follow.waiting import (
     ClusterAnswers,
     Observations,
     PendingDiagnostics,
-    has_nodes,
-    kept_nodes_reason,
-    lost_node_reason,
+    find_wait,
     reason_key,
-    sidecar_reason,
-    standby_waiting_reason,
-    waiting_reason,
     with_countdown,
-    without_controller,
-    without_nodes,
-    workers_waiting_reason,
 )
 from spotmpi.backends.kubernetes.volume_access import START_TIMEOUT
 from spotmpi.core import names
@@ -201,7 +194,7 @@ class ClusterFollower:
 
     def _kept_nodes(self) -> list[PodEntry]:
         """That nodes are kept after the end, if they are: the JobSet does not end before the containers in them do."""
-        reason = None if terminal_condition(self._jobset) else kept_nodes_reason(self._seen, self._jobset)
+        reason = None if terminal_condition(self._jobset) else kept_nodes_reason(self._jobset, self._seen.pods.values())
         return [PodEntry(0, event=self._event(record.WAITING, reason))] if reason else []
 
     async def _output_of_deleted_pods(self) -> AsyncIterator[list[PodEntry]]:
@@ -357,28 +350,12 @@ class ClusterFollower:
     async def _check(self) -> list[Event]:
         """Why the run waits, if that has changed; its end, if it has waited too long."""
         await self._diagnostics.update(self._seen, self._run.submitted)
-        reason = waiting_reason(self._seen, self._run.run, self._run.nodes, bool(self._run.workers))
-        if reason and (absence := without_controller(self._jobset, self._seen, self._client.now())):
-            reason = f"{reason}; {absence}"
+        reason, goes_on = find_wait(self._seen, self._run, self._jobset, self._client.now())
         state = placement_state(self._jobset)
-        if state is not None and (until := waits_until(state)):
-            reason = without_nodes(state["decisions"][-1]["reason"], until - self._client.now())
         released = next((moment for moment, _ in pauses(state)), None) if state is not None else None
         pods = self._seen.pods.values()
         wait = start_wait(self._jobset, self._run.submitted, pods, self._first_look, released)
-        if reason and self._run.least is not None and has_nodes(self._seen, self._run.least):
-            reason, is_up = f"{reason}; the run goes on without", True
-        else:
-            is_up = reason is None  # no run waits for any of its workers
-        if is_up and self._run.workers:
-            reasons = [
-                workers_waiting_reason(self._seen, self._run.run, *workers) for workers in self._run.workers.items()
-            ]
-            reason = "; ".join(filter(None, reasons)) or None
-        reason = reason or lost_node_reason(self._seen, self._run.nodes)
-        if is_up:
-            reason = reason or standby_waiting_reason(self._seen) or sidecar_reason(self._seen, self._jobset)
-        if reason and wait and not is_up:
+        if reason and wait and not goes_on:
             left = wait.since + self._start_limit - self._client.now()
             if left > 0:
                 reason = with_countdown(reason, left)
@@ -390,7 +367,7 @@ class ClusterFollower:
         if not reason or self._last_reason == before:
             return []
         event = self._event(record.WAITING, reason)
-        return [replace(event, values={**event.values, RUNNING: True}) if is_up else event]
+        return [replace(event, values={**event.values, RUNNING: True}) if goes_on else event]
 
     @property
     def _start_limit(self) -> float:

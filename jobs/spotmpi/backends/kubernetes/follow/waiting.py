@@ -6,20 +6,21 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio.to_thread
 import httpx2
-import yaml
 from lightkube import ApiError
 
+from spotmpi.agent.placement import waits_until
 from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, WORKER, WORKERS
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
+from spotmpi.backends.kubernetes.follow import autoscaler
 from spotmpi.backends.kubernetes.follow.jobset import (
+    RunInfo,
     has_condition,
     is_not_ready,
     member_of,
@@ -27,6 +28,7 @@ from spotmpi.backends.kubernetes.follow.jobset import (
     placement_state,
     pod_name,
     pod_phase,
+    sidecar_reason,
     submission_time,
     unix_time,
 )
@@ -144,6 +146,33 @@ class Observations:
                 self.node_problems[name] = f"node {name}: {event['reason']}: {event.get('message') or ''}"
 
 
+class Wait(NamedTuple):
+    """Why a run waits, None where it does not, and whether it goes on meanwhile."""
+
+    reason: str | None
+    goes_on: bool
+
+
+def find_wait(seen: Observations, run: RunInfo, jobset: Object, now: float) -> Wait:
+    """What a run waits for at *now*, Unix seconds: its gang, else workers, lost nodes, pods that stand by, sidecars."""
+    reason = waiting_reason(seen, run.run, run.nodes, bool(run.workers))
+    if reason and (absence := _without_controller(jobset, seen, now)):
+        reason = f"{reason}; {absence}"
+    state = placement_state(jobset)
+    if state is not None and (until := waits_until(state)):
+        reason = _without_nodes(state["decisions"][-1]["reason"], until - now)
+    goes_on = reason is None  # no run waits for any of its workers
+    if reason and run.least is not None and _has_nodes(seen, run.least):
+        reason, goes_on = f"{reason}; the run goes on without", True
+    if goes_on and run.workers:
+        reasons = [workers_waiting_reason(seen, run.run, *workers) for workers in run.workers.items()]
+        reason = "; ".join(filter(None, reasons)) or None
+    reason = reason or lost_node_reason(seen, run.nodes)
+    if goes_on:
+        reason = reason or standby_waiting_reason(seen) or sidecar_reason(jobset, seen.pods.values())
+    return Wait(reason, goes_on)
+
+
 def waiting_reason(seen: Observations, run: str, nodes: int, has_workers: bool = False) -> str | None:
     """The reason that most pods of a run's gang share, with how many wait; None when all have started.
 
@@ -173,7 +202,7 @@ def _gang_reason(gang: Mapping[str, Object], seen: Observations, run: str, nodes
     return reason or _unreachable_nodes(gang, seen, nodes)
 
 
-def without_controller(jobset: Object, seen: Observations, now: float) -> str | None:
+def _without_controller(jobset: Object, seen: Observations, now: float) -> str | None:
     """Why a run has no pods after a while, where its JobSet shows that; None where it does not, or pods may come soon.
 
     JobSet's controller has not looked at it, or somebody keeps it suspended: Kueue, where it manages all jobs.
@@ -191,7 +220,7 @@ def without_controller(jobset: Object, seen: Observations, now: float) -> str | 
     return None
 
 
-def has_nodes(seen: Observations, least: int) -> bool:
+def _has_nodes(seen: Observations, least: int) -> bool:
     """Whether the gang of a run that may have fewer nodes than pods has node 0 and *least* in all."""
     gang = of_role(seen.pods.values(), NODE)
     running = [pod for pod in gang if pod_phase(pod) == "Running"]
@@ -272,40 +301,6 @@ def _permission_note(seen: Observations) -> str:
     return " (you are not permitted to read events, which may say more)" if seen.events_forbidden else ""
 
 
-def added_containers(seen: Observations, jobset: Object) -> str | None:
-    """The containers that run in the run's pods and that its JobSet does not have: a webhook has added them.
-
-    Native sidecars, which Kubernetes ends, are init containers and do not count.
-    """
-    own = {each["name"] for each in manifests.pod_template(jobset)["spec"]["containers"]}
-    pods = (pod for pod in seen.pods.values() if member_of(pod).role == NODE and pod_phase(pod) == "Running")
-    running = {
-        str(each["name"])
-        for pod in pods
-        for each in pod["status"].get("containerStatuses") or []
-        if "running" in (each.get("state") or {})
-    }
-    return ", ".join(sorted(running - own)) or None
-
-
-def sidecar_reason(seen: Observations, jobset: Object) -> str | None:
-    """What it means for a run that a webhook has added containers to its pods; None where none has."""
-    containers = added_containers(seen, jobset)
-    return containers and (
-        f"a webhook of the cluster adds the container {containers} to the pods, which do not end before it does: "
-        "no lost node is replaced, and the nodes are kept after the end; docs/kubernetes.md#sidecars has the remedy"
-    )
-
-
-def kept_nodes_reason(seen: Observations, jobset: Object) -> str | None:
-    """That the nodes of a run which has ended are kept by containers that a webhook has added; None where none are."""
-    containers, run = added_containers(seen, jobset), jobset["metadata"]["name"]
-    return containers and (
-        f"the container {containers}, which a webhook of the cluster has added to the pods, runs on and keeps their "
-        f"nodes; `kubectl delete jobset {run}` ends it (docs/kubernetes.md#sidecars)"
-    )
-
-
 def lost_node_reason(seen: Observations, nodes: int) -> str | None:
     """The nodes that do not respond while other pods of a run's gang run; None when all do.
 
@@ -351,7 +346,7 @@ def with_countdown(reason: str, left: float) -> str:
     return f"{reason} (gives up in {_time_left(left)})"
 
 
-def without_nodes(reason: str, left: float) -> str:
+def _without_nodes(reason: str, left: float) -> str:
     """That the run asks for no nodes for the time that is *left*, and the *reason*."""
     return f"no nodes are asked for, for {_time_left(max(left, 0.0))}: {reason}"
 
@@ -373,11 +368,6 @@ def _time_left(left: float) -> str:
 
 CloudDiagnosis = Callable[[], str | None]  # why there is no machine; blocks; may raise SpotmpiError
 INTERVAL = 30.0  # seconds between requests
-AUTOSCALER_NAMESPACE, AUTOSCALER_STATUS = "kube-system", "cluster-autoscaler-status"
-AUTOSCALER_TIMEOUT = 600.0  # seconds; a running autoscaler writes every ten
-_MAX_GROUPS = 2  # that a message names
-# An Auto Scaling group of EKS is its node group's name and a UUID; other clouds name groups by addresses.
-_EKS_GROUP = re.compile(r"^eks-(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 
 @dataclass
@@ -428,10 +418,10 @@ class PendingDiagnostics:
         if self._known.autoscaler is None or not _is_fresh(self._known.autoscaler[0]):
             status: Object | None = None
             with contextlib.suppress(ApiError, httpx2.HTTPError):
-                status = await self._client.find(api.CONFIG_MAP, AUTOSCALER_STATUS, AUTOSCALER_NAMESPACE)
+                status = await self._client.find(api.CONFIG_MAP, autoscaler.STATUS, autoscaler.NAMESPACE)
             self._known.autoscaler = time.monotonic(), status
         answer = self._known.autoscaler[1]
-        return autoscaler_problem(answer, self._client.now()) if answer else None
+        return autoscaler.problem_of(answer, self._client.now()) if answer else None
 
     async def _node_events(self) -> Sequence[Object]:
         if self._known.node_events is None or not _is_fresh(self._known.node_events[0]):
@@ -451,53 +441,3 @@ def _waits_on_node(pod: Object) -> bool:
     if not pod.get("spec", {}).get("nodeName"):
         return False
     return pod_phase(pod) == "Pending" or (pod_phase(pod) == "Running" and is_not_ready(pod))
-
-
-def autoscaler_problem(config_map: Object, now: float) -> str | None:
-    """Why there are no more nodes yet, by the autoscaler's status ConfigMap; None where nothing is wrong or known.
-
-    *now* is in Unix seconds. Autoscalers before 1.30 write prose, which is ignored.
-    """
-    try:
-        status = yaml.safe_load((config_map.get("data") or {}).get("status") or "")
-    except yaml.YAMLError:
-        return None
-    if not isinstance(status, Mapping) or "autoscalerStatus" not in status:
-        return None
-    age = now - _parse_time(status.get("time"), now)
-    if age > AUTOSCALER_TIMEOUT:
-        return f"the cluster autoscaler has not updated its status for {age / 60:.0f} min"
-    if status["autoscalerStatus"] != "Running":
-        return f"the cluster autoscaler is not running yet ({status['autoscalerStatus']})"
-    problems = [problem for group in status.get("nodeGroups") or [] for problem in _group_problem(group)]
-    more = [f"{len(problems) - _MAX_GROUPS} more groups"] if len(problems) > _MAX_GROUPS else []
-    return "; ".join([*problems[:_MAX_GROUPS], *more]) or None
-
-
-def _group_problem(group: Object) -> Iterator[str]:
-    """What delays a group's next machine; nothing where the group needs none."""
-    name = str(group.get("name", "")).rpartition("/")[2]
-    eks = _EKS_GROUP.match(name)
-    name = eks[1] if eks else name
-    health, scaling = group.get("health") or {}, group.get("scaleUp") or {}
-    counts = health.get("nodeCounts") or {}
-    registered = counts.get("registered") or {}
-    target, ready = health.get("cloudProviderTarget") or 0, registered.get("ready") or 0
-    if scaling.get("status") == "Backoff":
-        backoff = scaling.get("backoffInfo") or {}
-        reason = backoff.get("errorMessage") or backoff.get("errorCode") or "its last scale-up failed"
-        yield f"group {name}: {reason}"
-    elif health.get("status") == "Unhealthy":
-        yield f"group {name}: unhealthy, {ready} of {target} machines are ready nodes"
-    elif counts.get("longUnregistered"):
-        yield f"group {name}: {counts['longUnregistered']} machines have not registered as nodes long after their start"
-    elif scaling.get("status") == "InProgress":
-        yield f"group {name}: {ready} of {target} machines are ready nodes"
-
-
-def _parse_time(text: object, default: float) -> float:
-    """Unix seconds of a time as the autoscaler writes it, such as ``2026-11-20 10:52:04.558615784 +0000 UTC``."""
-    try:
-        return datetime.fromisoformat(str(text)[:19]).replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return default

@@ -92,14 +92,14 @@ READS = {
 }
 COMPARISONS = {
     "infra/ci/commands.py": (1, "a lock that is hours old, by the clocks of two machines with NTP"),
-    "jobs/spotmpi/agent/attempt.py": (2, f"{SHOWN}; {OF_BLOCK}"),
+    "jobs/spotmpi/agent/attempt.py": (1, SHOWN),
     "jobs/spotmpi/agent/coordinator.py": (
         4,
         f"{NO_TIME}; limits.run counts from the submission",
     ),
     "jobs/spotmpi/agent/outcomes.py": (
-        4,
-        "pauses between agents on two machines, from 0 to 10 min; what records of old agents lack",
+        5,
+        f"pauses between agents on two machines, from 0 to 10 min; what records of old agents lack; {OF_BLOCK}",
     ),
     "jobs/spotmpi/agent/placement.py": (6, f"{ONE_CLOCK}; {DEADLINE}"),
     "jobs/spotmpi/agent/placement_controller.py": (2, ONE_CLOCK),

@@ -10,12 +10,22 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
 
-from . import launcher_output, launchers, outcomes, processes, protocol
+from . import launcher_output, launchers, processes, protocol
 from .clock import CLOCK, Clock
 from .files import is_locked
 from .launch import SCHEDULER
 from .launcher_output import Line, LineSplitter, PieceSplitter
-from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest, StopSignal
+from .outcomes import (
+    FAILURE,
+    INTERRUPTION,
+    NOT_RETRYABLE,
+    SUCCEEDED,
+    Deadlines,
+    Outcome,
+    StopRequest,
+    StopSignal,
+    limit_request,
+)
 from .plan import NODE, Command, Member, RunPlan
 from .progress import Progress, Recognizer, Report
 from .record import RECOGNIZED, Record
@@ -36,18 +46,6 @@ _UNUSED_STREAM = (
     "the program took no batch of its stream: iterate in it over spotmpi.stream(), or remove the table [stream]"
 )
 _MAX_READS = 100  # of a pipe whose process has ended: others may go on to write to it
-
-
-class Deadlines(NamedTuple):
-    """When an attempt is over: *start* and *run* as `Clock.uptime` counts, *cost* as `Clock.elapsed` does.
-
-    *ending* is in Unix seconds.
-    """
-
-    start: Optional[float] = None
-    run: Optional[float] = None
-    cost: Optional[float] = None
-    ending: Optional[float] = None  # of its nodes
 
 
 class Launch(NamedTuple):
@@ -296,15 +294,8 @@ class Attempt:
 
     def exceeded_deadline(self, now: float | None = None) -> StopRequest | None:
         """The end of an attempt that has gone on until one of its deadlines; that of its start is of no account."""
-        allowed, deadlines = self.plan["limits"], self.launch.deadlines
-        if deadlines.run and (self.clock.uptime() if now is None else now) > deadlines.run:
-            assert allowed["run"] is not None
-            return _limit_request("run", "limits.run (%gs) is over; raise it and resume the run" % allowed["run"])
-        if deadlines.cost is not None and self.clock.elapsed() > deadlines.cost:
-            return _limit_request("cost", outcomes.cost_reason(self.plan, self.launch.rate or 0.0))
-        if deadlines.ending is not None and self.clock() > deadlines.ending:
-            return _limit_request("ending", self.plan["ending"]["reason"])
-        return None
+        now = self.clock.uptime() if now is None else now
+        return self.launch.deadlines.exceeded(self.plan, self.launch.rate or 0.0, self.clock, now)
 
     def _exceeded_limit(self, now: float) -> StopRequest | None:
         allowed, deadlines = self.plan["limits"], self.launch.deadlines
@@ -312,14 +303,14 @@ class Attempt:
         if exceeded is not None:
             return exceeded
         if not self.progress.alive and deadlines.start and now > deadlines.start + self._stalled:
-            return _limit_request("start", "no output within limits.start (%gs); raise it" % allowed["start"])
+            return limit_request("start", "no output within limits.start (%gs); raise it" % allowed["start"])
         patience = allowed["no_progress"]
         if self.progress.alive and patience and now > self.progress.last_progress + patience:
             last = "none" if self.progress.iteration is None else self.progress.iteration
             reason = "no progress for limits.no_progress (%gs), last iteration %s" % (patience, last)
             raised = self._exception_of_rank()
             wait = "rank %d has printed %s" % raised[1:] if raised else self.progress.longest_wait(now)
-            return _limit_request("no_progress", reason + "; " + wait if wait else reason)
+            return limit_request("no_progress", reason + "; " + wait if wait else reason)
         return None
 
     def _name_exception(self, now: float) -> None:
@@ -488,11 +479,3 @@ class Attempt:
         if not has_stream or self.number > 1 or self.progress.resumed is not None or self.progress.stream_used:
             return None
         return Outcome(NOT_RETRYABLE, _UNUSED_STREAM, protocol.NOT_RETRYABLE)
-
-
-def _limit_request(limit: str, reason: str) -> StopRequest:
-    """The end of an attempt that exceeded *limit*; without progress it may help to start again, otherwise it cannot."""
-    if limit == "no_progress":
-        return StopRequest(Outcome(FAILURE, reason, protocol.FAILED, limit=limit), False)
-    outcome = Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE, limit=limit)
-    return StopRequest(outcome, checkpoint_first=limit in ("run", "cost", "ending"))

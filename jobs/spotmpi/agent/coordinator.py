@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from . import protocol, record, stop_requests
-from .attempt import Attempt, Deadlines, Launch
+from .attempt import Attempt, Launch
 from .attempt_history import AttemptHistory, end_of
 from .context import AgentContext
 from .fencing import Fenced
@@ -26,10 +26,12 @@ from .outcomes import (
     PAUSES,
     STOPPED,
     SUCCEEDED,
+    Deadlines,
     Outcome,
     is_futile,
     outcome_of_error,
     repeat,
+    restart_limit,
     restart_pause,
 )
 from .plan import COORDINATOR, NODE, WORKER, Member, nodes_in, workers
@@ -323,7 +325,7 @@ class AttemptLoop(_NodeZero):
         if end is not None:
             return self._exit_code_of_ended_run(end)
         self._run_deadline = self._deadline_of_run(history)
-        final = history.reconcile_lost_attempt() or self._restart_limit()
+        final = history.reconcile_lost_attempt() or restart_limit(self._context.plan, self._context.restart_count)
         while True:
             outcome, goes_on = self._run_attempt(history, final)
             if not goes_on:
@@ -429,28 +431,13 @@ class AttemptLoop(_NodeZero):
             return self._started + limit
         return clock.uptime() + limit - max(clock() - submitted, history.elapsed)
 
-    def _restart_limit(self) -> Outcome | None:
-        """The end of a run that was restarted more often than both limits allow: without a volume, no record counts.
-
-        JobSet counts failures, not interruptions; a pod that is killed for its memory, again and again, looks like one.
-        """
-        limits, restarts = self._context.plan["limits"], self._context.restart_count
-        allowed = limits["failures"] + limits["interruptions"]
-        if restarts <= allowed:
-            return None
-        reason = "restarted %d times: no retries left (limits.failures + limits.interruptions = %d)" % (
-            restarts,
-            allowed,
-        )
-        return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
-
     def _end_without_record(self, error: OSError, run_record: record.Record | None = None) -> int:
         """The exit code of an agent that cannot record the run; only JobSet's restarts count its attempts then."""
         outcome = outcome_of_error(error, self._context.folder)
         if not self._transport.supervised:
             outcome = Outcome(NOT_RETRYABLE, outcome.reason, protocol.NOT_RETRYABLE)  # it has been tried for minutes
         elif outcome.cause != NOT_RETRYABLE:
-            outcome = self._restart_limit() or outcome
+            outcome = restart_limit(self._context.plan, self._context.restart_count) or outcome
         remedy = "; make the volume writable for user or group 1000" if error.errno == errno.EACCES else ""
         sys.stderr.write("the run cannot be recorded: %s%s\n" % (error, remedy))
         if outcome.cause == NOT_RETRYABLE:

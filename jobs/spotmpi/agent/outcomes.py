@@ -215,6 +215,52 @@ def cost_reason(plan: RunPlan, rate: float) -> str:
     return "%s ($%g) is nearly spent at $%g an hour; raise it and resume the run" % (name, limit, rate)
 
 
+class Deadlines(NamedTuple):
+    """When an attempt is over: *start* and *run* as `Clock.uptime` counts, *cost* as `Clock.elapsed` does.
+
+    *ending* is in Unix seconds.
+    """
+
+    start: Optional[float] = None
+    run: Optional[float] = None
+    cost: Optional[float] = None
+    ending: Optional[float] = None  # of its nodes
+
+    def exceeded(self, plan: RunPlan, rate: float, clock: Clock, now: float) -> StopRequest | None:
+        """The end of an attempt that costs *rate* US dollars per hour, once one but that of its start is over.
+
+        *now* is what `Clock.uptime` counts.
+        """
+        if self.run and now > self.run:
+            assert plan["limits"]["run"] is not None
+            return limit_request("run", "limits.run (%gs) is over; raise it and resume the run" % plan["limits"]["run"])
+        if self.cost is not None and clock.elapsed() > self.cost:
+            return limit_request("cost", cost_reason(plan, rate))
+        if self.ending is not None and clock() > self.ending:
+            return limit_request("ending", plan["ending"]["reason"])
+        return None
+
+
+def limit_request(limit: str, reason: str) -> StopRequest:
+    """The end of an attempt that exceeded *limit*; without progress it may help to start again, otherwise it cannot."""
+    if limit == "no_progress":
+        return StopRequest(Outcome(FAILURE, reason, protocol.FAILED, limit=limit), False)
+    outcome = Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE, limit=limit)
+    return StopRequest(outcome, checkpoint_first=limit in ("run", "cost", "ending"))
+
+
+def restart_limit(plan: RunPlan, restarts: int) -> Outcome | None:
+    """The end of a run that was restarted more often than both limits allow: without a volume, no record counts.
+
+    JobSet counts failures, not interruptions; a pod that is killed for its memory, again and again, looks like one.
+    """
+    allowed = plan["limits"]["failures"] + plan["limits"]["interruptions"]
+    if restarts <= allowed:
+        return None
+    reason = "restarted %d times: no retries left (limits.failures + limits.interruptions = %d)" % (restarts, allowed)
+    return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
+
+
 def repeatedly_lost_node(attempts: Iterable[AttemptRecord]) -> int | None:
     """The node that was lost `MAX_LOSSES` times since these *attempts*, oldest first, last made progress, or None.
 

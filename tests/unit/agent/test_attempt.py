@@ -17,9 +17,18 @@ import pytest
 
 import spotmpi
 from spotmpi.agent import processes, protocol
-from spotmpi.agent.attempt import STALL, Attempt, Deadlines, Launch
+from spotmpi.agent.attempt import STALL, Attempt, Launch
 from spotmpi.agent.clock import CLOCK, Clock
-from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome, StopRequest
+from spotmpi.agent.outcomes import (
+    FAILURE,
+    INTERRUPTION,
+    NOT_RETRYABLE,
+    STOPPED,
+    SUCCEEDED,
+    Deadlines,
+    Outcome,
+    StopRequest,
+)
 from spotmpi.agent.plan import COORDINATOR, Command
 from spotmpi.agent.record import Record
 from spotmpi.backends.targets import Target

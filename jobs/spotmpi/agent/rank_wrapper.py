@@ -118,21 +118,20 @@ def _run_forked(arguments: list[str], server: str, explains: bool) -> int | None
     except OSError as error:
         reason = "no fork server: %s" % error.strerror
     if not is_forked:
-        if (
-            explains
-            and reason
-            and os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
-        ):
-            line = "spotmpi: ranks start without preload: %s; correct `preload` in the spec, or set it to []\n"
-            sys.stderr.write(line % reason)
-            sys.stderr.flush()
+        local_rank = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("LOCAL_RANK", "0"))
+        if explains and reason and local_rank == "0":
+            _say("ranks start without preload: %s; correct `preload` in the spec, or set it to []" % reason)
         return None
     status = _rest(connection)[1:]
     if len(status) == 4:
         return int.from_bytes(status, "big")
-    sys.stderr.write("spotmpi: the fork server of this node has ended, and every rank that it had started with it\n")
-    sys.stderr.flush()
+    _say("the fork server of this node has ended, and every rank that it had started with it")
     return _SIGKILL
+
+
+def _say(text: str) -> None:
+    sys.stderr.write("spotmpi: %s\n" % text)
+    sys.stderr.flush()
 
 
 def _request(arguments: list[str], signal: ModuleType) -> bytes:

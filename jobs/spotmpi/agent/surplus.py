@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _SETTLE = 10.0  # seconds after which node 0 takes the node of another: nodes of one request come one by one
 _EXCHANGE = 60.0  # seconds in which it gets that, while no other pod asks for a node
+_NO_CHECKPOINT = "no checkpoint was written at which the run could go on with them"
 
 
 def next_state(
@@ -47,18 +48,21 @@ def next_state(
     pause = _pause(away, len(used), capacity)
     values = placement.idle_values(state, list(idle.values()), capacity, sizes, now)
     gave = "%s gave %d of %s nodes" % (state["at"], gang.placed, " or ".join(map(str, sizes)))
-    no_checkpoint = "no checkpoint was written at which the run could go on with them"
-    missing = no_checkpoint if last["nodes"] > len(used) else "no other"
-    returns = "%d %s released, and asked for again in %g min" % (
-        len(idle),
-        "is" if len(idle) == 1 else "are",
-        round(pause / 60.0, 1),
-    )
-    reason = "%s, and %s within %gs: %s" % (gave, missing, capacity["partial"], returns)
+    missing = _NO_CHECKPOINT if last["nodes"] > len(used) else "no other"
+    reason = "%s, and %s within %gs: %s" % (gave, missing, capacity["partial"], _released(len(idle), pause))
     return {
         **placement.with_decision(state, placement.placement_of(capacity, state["at"]), now, reason, values),
         "away": {"pods": others, "until": now + pause, "pause": pause, "used": len(used)},
     }
+
+
+def _released(count: int, pause: float) -> str:
+    """What happens to nodes that an attempt does not have, for so many seconds."""
+    return "%d %s released, and asked for again in %g min" % (
+        count,
+        "is" if count == 1 else "are",
+        round(pause / 60.0, 1),
+    )
 
 
 def _pause(away: Optional[placement.Away], used: int, capacity: PlacedCapacity) -> float:

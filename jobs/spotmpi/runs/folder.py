@@ -41,8 +41,7 @@ def folder_events(
     Raises:
         OSError: the disk fails; with *follow* for a minute.
     """
-    merged, pace = _Merged(paths, follow), _Pace()
-    end: Event | None = None
+    merged, pace, last = _Merged(paths, follow), _Pace(), _LastEvent()
     failing = 0.0  # seconds for which the disk has failed
     while True:
         was_alive = alive()
@@ -51,13 +50,7 @@ def folder_events(
         for event in merged.read():
             count += 1
             pace.see(event)
-            if end and (event.terminal or event.kind == record.SUBMITTED):
-                yield end
-                end = None
-            if event.terminal:
-                end = event  # yielded only once no earlier event can follow
-            else:
-                yield event
+            yield from last.hold_back(event)
         if error := merged.failure():
             if failing >= _PATIENCE:
                 raise error
@@ -67,10 +60,8 @@ def folder_events(
         failing = 0.0
         if merged.pending():
             continue
-        if end:
-            yield end
-            return
-        if not follow:
+        if last.event or not follow:
+            yield from last.release()
             return
         if not count and run_outcome(writer_alive=was_alive) == record.LOST:
             yield _lost(paths)
@@ -82,6 +73,28 @@ def _lost(paths: RunPaths) -> Event:
     """The last event of a run whose agent died, with the remedy where there is one."""
     remedy = f"; continue with `spotmpi run --resume {paths.id}`" if exists(paths.events) else ""
     return Event(time.time(), record.LOST, values={"reason": reader.lost_reason(paths) + remedy})
+
+
+class _LastEvent:
+    """The end of a run, which is held back until no earlier event can follow."""
+
+    def __init__(self) -> None:
+        self.event: Event | None = None
+
+    def hold_back(self, event: Event) -> Iterator[Event]:
+        """What may be yielded now that *event* has come: an end that another attempt follows, and what is no end."""
+        if event.terminal or event.kind == record.SUBMITTED:
+            yield from self.release()
+        if event.terminal:
+            self.event = event
+        else:
+            yield event
+
+    def release(self) -> Iterator[Event]:
+        """The end, if there is one."""
+        event, self.event = self.event, None
+        if event:
+            yield event
 
 
 class _Pace:

@@ -144,18 +144,7 @@ class KubernetesBackend:
         resolved = target.resolve(spec, self._environment, self._api(), job_per_node=obstacle is None)
         shipment = code.pack(resolved.spec, resolved.target)
         placed = self._place(resolved)
-        submission = manifests.Submission(
-            run=run,
-            owner=names.user(),
-            keys=dict.fromkeys(_secret_keys(spec), _KEY_PLACEHOLDER),
-            code=_archives(shipment, with_policy=bool(spec.capacity.deadline and placed.target.order)),
-            user_code=shipment.agent_plan if shipment else None,
-            work=fingerprint.identify(resolved.spec, local=False),
-            rate=None if placed.prices is None else sum(placed.prices),
-            rates=placed.rates,
-            versions=versions() if spec.pool else None,
-            beginning=placed.beginning,
-        )
+        submission = _submission(spec, run, resolved, placed, shipment)
         objects = manifests.kubernetes_plan(resolved.spec, placed.target, submission, resolved.worker_targets)
         if resolved.target.templates:
             for pod in manifests.templates(objects):
@@ -415,6 +404,24 @@ def _namespace(api: ClusterApi) -> ClusterNamespace:
 def _secret_keys(spec: JobSpec) -> list[str]:
     """What the Secret of a run has: its keys, its certificates, and the variables of this terminal."""
     return [*submitting.generate_keys(), *protocol.TLS_FILES, *map(pods.forwarded_key, spec.env_passthrough)]
+
+
+def _submission(
+    spec: JobSpec, run: str, resolved: target.ResolvedTarget, placed: _Placement, shipment: code.CodeShipment | None
+) -> manifests.Submission:
+    """What the objects of a run have besides its spec and target; keys are filled in when they are created."""
+    return manifests.Submission(
+        run=run,
+        owner=names.user(),
+        keys=dict.fromkeys(_secret_keys(spec), _KEY_PLACEHOLDER),
+        code=_archives(shipment, with_policy=bool(spec.capacity.deadline and placed.target.order)),
+        user_code=shipment.agent_plan if shipment else None,
+        work=fingerprint.identify(resolved.spec, local=False),
+        rate=None if placed.prices is None else sum(placed.prices),
+        rates=placed.rates,
+        versions=versions() if spec.pool else None,
+        beginning=placed.beginning,
+    )
 
 
 def _archives(shipment: code.CodeShipment | None, with_policy: bool) -> dict[str, bytes]:

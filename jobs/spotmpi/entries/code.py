@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import functools
 import hashlib
 import importlib
@@ -29,7 +28,14 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
-from spotmpi.entries.definitions import definition, names_read, values_by_name, without_docstrings
+from spotmpi.entries.definitions import (
+    definition,
+    free_variables,
+    methods,
+    names_read,
+    values_by_name,
+    without_docstrings,
+)
 from spotmpi.entries.manifest import Code, digest_of
 from spotmpi.entries.shipped import (
     MISSING,
@@ -217,7 +223,7 @@ class _Reader:
             return
         self._seen[id(value)] = value
         if not is_taken:
-            for each in () if is_class else _free_variables(value).values():
+            for each in () if is_class else free_variables(value).values():
                 self._use_code_in(each, called)
             return
         is_nested = "<" in (value.__qualname__ if is_class else value.__code__.co_qualname)
@@ -225,12 +231,7 @@ class _Reader:
         while name in self.sources:
             name += "+"
         scope = vars(sys.modules[module]) if is_class else value.__globals__
-        free: dict[str, Any] = {}
-        for function in _methods(value) if is_class else (value,):
-            if not is_class or function.__code__.co_qualname.startswith(f"{value.__qualname__}."):
-                free.update(_free_variables(function))
-            elif not function.__qualname__.startswith(f"{value.__qualname__}."):
-                self.use(function, f"{name}.{function.__name__}")  # which was assigned to the class later
+        free = self._use_methods(value, name) if is_class else free_variables(value)
         if not is_class and is_nested:  # what its defaults are is known by their values alone
             self._use_value((value.__defaults__, value.__kwdefaults__), f"{name} defaults")
         try:
@@ -249,6 +250,16 @@ class _Reader:
             if not _shows(expression, each, scope) and (is_data(each) or self.has_code(each)):
                 self.use(each, f"{name}.{attribute}")
         self._take(name, module, tree, scope, free)
+
+    def _use_methods(self, kind: type, name: str) -> dict[str, Any]:
+        """Take in functions that were assigned to a class later; the variables of functions around its own methods."""
+        free: dict[str, Any] = {}
+        for function in methods(kind):
+            if function.__code__.co_qualname.startswith(f"{kind.__qualname__}."):
+                free.update(free_variables(function))
+            elif not function.__qualname__.startswith(f"{kind.__qualname__}."):
+                self.use(function, f"{name}.{function.__name__}")
+        return free
 
     def _take(
         self, name: str, module: str, tree: ast.AST, scope: Mapping[str, Any], free: Mapping[str, Any] | None = None
@@ -407,25 +418,6 @@ def _require_known(value: Any, name: str) -> None:
 def _unknown_code(called: str, name: str) -> InputError:
     remedy = f"uses {called}, by which the code that takes part is not known: call functions by name"
     return input_error("code", name, remedy)
-
-
-def _free_variables(function: types.FunctionType) -> dict[str, Any]:
-    """The variables of a function that are those of the functions around it."""
-    found = {}
-    for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # it is not assigned yet
-            found[variable] = cell.cell_contents
-    return found
-
-
-def _methods(kind: type) -> list[types.FunctionType]:
-    """The functions in a class, also those of its properties and class methods."""
-    found = [
-        getattr(each, name, None)
-        for each in vars(kind).values()
-        for name in ("__func__", "fget", "fset", "fdel", "func", "__call__")
-    ]
-    return [each for each in (*vars(kind).values(), *found) if isinstance(each, types.FunctionType)]
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The source of functions and classes as syntax trees, and the names that it reads."""
+"""The source of functions and classes as syntax trees, the names that it reads, and the functions in a class."""
 
 from __future__ import annotations
 
@@ -93,6 +93,25 @@ def values_by_name(value: Any, tree: ast.AST) -> Iterator[tuple[str, Any, ast.ex
                 yield name, each, None
         elif not name.startswith("__") and not (hasattr(type(each), "__get__") and {name} & {*written, *defined}):
             yield name, each, written.get(name)
+
+
+def free_variables(function: types.FunctionType) -> dict[str, Any]:
+    """The variables of a function that are those of the functions around it."""
+    found = {}
+    for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it is not assigned yet
+            found[variable] = cell.cell_contents
+    return found
+
+
+def methods(kind: type) -> list[types.FunctionType]:
+    """The functions in a class, also those of its properties and class methods."""
+    found = [
+        getattr(each, name, None)
+        for each in vars(kind).values()
+        for name in ("__func__", "fget", "fset", "fdel", "func", "__call__")
+    ]
+    return [each for each in (*vars(kind).values(), *found) if isinstance(each, types.FunctionType)]
 
 
 def without_docstrings(tree: ast.AST) -> ast.AST:

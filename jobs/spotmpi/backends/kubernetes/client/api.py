@@ -6,7 +6,6 @@ import asyncio
 import functools
 import itertools
 import math
-import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -16,9 +15,7 @@ from typing import Any, BinaryIO
 import httpx2
 import msgspec
 from lightkube import ApiError, codecs
-from lightkube.config.client_adapter import ConnectionParams, ExecAuth
 from lightkube.core.decoders import decode_list, decode_watch_event
-from lightkube.core.exceptions import ConfigError
 from lightkube.core.generic_client import GenericAsyncClient
 from lightkube.core.selector import build_selector
 from lightkube.generic_resource import create_namespaced_resource
@@ -30,16 +27,12 @@ from spotmpi.agent import protocol
 from spotmpi.backends.kubernetes.client.answers import Answer, ErrorOutput
 from spotmpi.backends.kubernetes.client.errors import is_missing, status_code, websocket_errors
 from spotmpi.backends.kubernetes.client.kubeconfig import (
-    EksAccess,
+    Connection,
     access_of,
     configuration,
-    impersonation,
     in_pod,
     proxy_of,
-    require_certificates,
-    tls_server_name,
 )
-from spotmpi.backends.kubernetes.client.login_program import login_of
 from spotmpi.plan.pods import CONTAINER
 
 Object = dict[str, Any]
@@ -126,49 +119,6 @@ class ClusterClock:
         return self._clock() + self._offset
 
 
-class _Connection(ConnectionParams):
-    """lightkube's connection settings, with a clock that every response sets, and what logs in to EKS, if anything."""
-
-    def __init__(
-        self, timeout: httpx2.Timeout, clock: ClusterClock, proxy: str | None, access: EksAccess | None
-    ) -> None:
-        super().__init__(timeout=timeout, proxy=proxy)
-        self._clock, self._access = clock, access
-
-    def httpx_params(self, config: Any) -> dict[str, Any]:
-        """The arguments of the HTTP client; ConfigError where a certificate cannot be used."""
-        require_certificates(config)
-        try:
-            parameters: dict[str, Any] = super().httpx_params(config)
-        except (ssl.SSLError, ValueError, TypeError) as error:  # certificates without a key are a TypeError
-            raise ConfigError(f"the certificates of the kubeconfig cannot be used ({error})") from error
-        if config.user.exec and isinstance(parameters["auth"], ExecAuth):
-            parameters["auth"] = login_of(config.user.exec)
-        if self._access:
-            parameters["auth"] = self._access
-        # Authorities may have no key identifiers (EKS's are reported so): Python 3.13 demands them, kubectl does not.
-        parameters["verify"].verify_flags &= ~ssl.VERIFY_X509_STRICT
-        parameters["headers"] = impersonation(config)
-        hooks: dict[str, Any] = {"response": [self._check_response]}
-        if name := tls_server_name(config):
-
-            async def expect_certificate_of(request: httpx2.Request) -> None:
-                request.extensions = {**request.extensions, "sni_hostname": name}
-
-            hooks["request"] = [expect_certificate_of]
-        return {**parameters, "event_hooks": hooks}
-
-    async def _check_response(self, response: httpx2.Response) -> None:
-        """Take the server's clock from a response; RemoteProtocolError where it is a page for people, as of a login."""
-        self._clock.update(response.headers.get("Date"))
-        response.headers.setdefault("Content-Type", "")  # lightkube relies on it, and not every proxy sends one
-        if response.has_redirect_location:
-            where = response.headers["Location"]
-            raise httpx2.RemoteProtocolError(f"its address sends us on to {where}, as a login page does")
-        if response.is_success and response.headers["Content-Type"].startswith("text/html"):
-            raise httpx2.RemoteProtocolError("its address answers with a web page, as a proxy or a login does")
-
-
 class _Client(GenericAsyncClient):
     """lightkube's client, which waits where a busy API server asks for that (429 or 503 with ``Retry-After``).
 
@@ -217,11 +167,11 @@ class ClusterApi:
             self.context, self.namespace = context, namespace or "default"
 
     @functools.cached_property
-    def _connection(self) -> tuple[_Connection, Any]:
+    def _connection(self) -> tuple[Connection, Any]:
         """How to connect, and the connection settings; for an environment's cluster EKS is asked, so not before use."""
         config = self._access.configuration() if self._access else self._config
         timeout = httpx2.Timeout(CONNECT_TIMEOUT, read=READ_TIMEOUT)
-        return _Connection(timeout, self._clock, proxy_of(config), self._access), config
+        return Connection(timeout, self._clock.update, proxy_of(config), self._access), config
 
     @functools.cached_property
     def _client(self) -> Any:

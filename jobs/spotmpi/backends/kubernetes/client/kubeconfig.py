@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ import httpx2
 import msgspec
 import yaml
 from lightkube import KubeConfig
+from lightkube.config.client_adapter import ConnectionParams, ExecAuth
 from lightkube.config.kubeconfig import SERVICE_ACCOUNT, SingleConfig, to_mapping
 from lightkube.config.models import Cluster, Context, User
 from lightkube.config.models import Cluster as ClusterEntry
@@ -30,7 +32,7 @@ from spotmpi.agent.files import is_file
 from spotmpi.aws import eks
 from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.errors import CallError, CloudError
-from spotmpi.backends.kubernetes.client.login_program import RenewedToken
+from spotmpi.backends.kubernetes.client.login_program import RenewedToken, login_of
 from spotmpi.core import names
 from spotmpi.core.errors import input_error
 
@@ -239,6 +241,53 @@ def access_of(context: str | None) -> EksAccess | None:
     if cluster is None:
         return None
     return _accesses.setdefault(cluster, EksAccess(cluster))
+
+
+class Connection(ConnectionParams):
+    """lightkube's connection settings; *on_date* gets the ``Date`` of each response, and *access* logs in to EKS."""
+
+    def __init__(
+        self,
+        timeout: httpx2.Timeout,
+        on_date: Callable[[str | None], None],
+        proxy: str | None,
+        access: EksAccess | None,
+    ) -> None:
+        super().__init__(timeout=timeout, proxy=proxy)
+        self._on_date, self._access = on_date, access
+
+    def httpx_params(self, config: Any) -> dict[str, Any]:
+        """The arguments of the HTTP client; ConfigError where a certificate cannot be used."""
+        require_certificates(config)
+        try:
+            parameters: dict[str, Any] = super().httpx_params(config)
+        except (ssl.SSLError, ValueError, TypeError) as error:  # certificates without a key are a TypeError
+            raise ConfigError(f"the certificates of the kubeconfig cannot be used ({error})") from error
+        if config.user.exec and isinstance(parameters["auth"], ExecAuth):
+            parameters["auth"] = login_of(config.user.exec)
+        if self._access:
+            parameters["auth"] = self._access
+        # Authorities may have no key identifiers (EKS's are reported so): Python 3.13 demands them, kubectl does not.
+        parameters["verify"].verify_flags &= ~ssl.VERIFY_X509_STRICT
+        parameters["headers"] = impersonation(config)
+        hooks: dict[str, Any] = {"response": [self._check_response]}
+        if name := tls_server_name(config):
+
+            async def expect_certificate_of(request: httpx2.Request) -> None:
+                request.extensions = {**request.extensions, "sni_hostname": name}
+
+            hooks["request"] = [expect_certificate_of]
+        return {**parameters, "event_hooks": hooks}
+
+    async def _check_response(self, response: httpx2.Response) -> None:
+        """Take the server's time from a response; RemoteProtocolError where it is a page for people, as of a login."""
+        self._on_date(response.headers.get("Date"))
+        response.headers.setdefault("Content-Type", "")  # lightkube relies on it, and not every proxy sends one
+        if response.has_redirect_location:
+            where = response.headers["Location"]
+            raise httpx2.RemoteProtocolError(f"its address sends us on to {where}, as a login page does")
+        if response.is_success and response.headers["Content-Type"].startswith("text/html"):
+            raise httpx2.RemoteProtocolError("its address answers with a web page, as a proxy or a login does")
 
 
 def _content(path: Path) -> Mapping[str, Any]:

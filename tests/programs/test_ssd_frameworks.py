@@ -10,7 +10,7 @@ import pytest
 
 from spotmpi.programs.boxes import corners, decode, default_boxes, encode, match
 from spotmpi.programs.detection import detect
-from spotmpi.programs.multibox import multibox_sums
+from tests.programs.multibox_reference import multibox_sums
 
 if TYPE_CHECKING:
     from tests.programs.conftest import Image

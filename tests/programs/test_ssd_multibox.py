@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from spotmpi.programs.multibox import cross_entropy, hard_negatives, multibox_sums
+from spotmpi.programs.multibox import hard_negatives
+from tests.programs.multibox_reference import cross_entropy, multibox_sums
 
 
 def test_three_negatives_with_the_highest_loss_count_for_each_positive() -> None:

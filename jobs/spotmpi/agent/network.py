@@ -10,6 +10,7 @@ import struct
 _SIOCGIFADDR = 0x8915
 _IPV6_TABLE = "/proc/net/if_inet6"  # address, index, prefix, scope, flags, name; only where the kernel has IPv6
 _BACKLOG = 1024
+_DISCARD = 9  # the port of RFC 863: any would do, as nothing is sent
 _UNKNOWN = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))  # not that no server answered
 
 
@@ -34,13 +35,13 @@ def interface_towards(host: str) -> str:
     raise OSError("no interface has the address %s, from which %s is reached" % (own, host))
 
 
-def address_towards(host: str, port: int = 9) -> str:
+def address_towards(host: str) -> str:
     """The own address from which packets to *host* leave; nothing is sent.
 
     Raises:
         OSError: the host has no address or there is no route to it.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    family, kind, protocol, _, address = socket.getaddrinfo(host, _DISCARD, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])

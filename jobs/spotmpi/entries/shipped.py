@@ -46,10 +46,6 @@ def _sibling_module(path: Path, name: str) -> Path | None:
     return module if is_file(module) else package if is_file(package / "__init__.py") else None
 
 
-def _python_files(package: Path) -> Iterator[Path]:
-    yield from (package / name for name in files_of_folder.files(str(package)) if name.endswith(".py"))
-
-
 def shipped_file(module: str) -> Path | None:
     """The file or package of a module, to ship; None where it is installed, as are those of an image."""
     top = (main_module() if module == "__main__" else module).partition(".")[0]

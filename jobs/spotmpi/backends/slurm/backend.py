@@ -23,6 +23,7 @@ from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.backends.kill_ranks import PROGRAM, require_killed
 from spotmpi.backends.slurm import queue
 from spotmpi.backends.slurm.files import RunFiles, archive
+from spotmpi.backends.slurm.follow import Watch
 from spotmpi.backends.slurm.login import Login, NoAnswer
 from spotmpi.backends.slurm.queue import QueuedJob
 from spotmpi.core import archives, hints, names
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from spotmpi.spec.validate import TargetCapabilities
 
 LOOK_INTERVAL = 5.0  # seconds between looks at the queue of one follower: slurmctld serves all users
-SYNC_INTERVAL = 1.0  # seconds between copies of the record over ssh
-RETRY_INTERVAL = 5.0  # seconds between them while the login node does not answer
 SILENCE_LIMIT = 600.0  # seconds for which a follower waits for its answer
 KILL_LIMIT = 5.0  # seconds in which agents end a run that is to end now; then Slurm does
 END_LIMIT = 60.0  # seconds in which the job of a run that has ended ends as well
@@ -181,7 +180,7 @@ class SlurmBackend:
     def events(self, run: str, follow: bool) -> Iterator[Event]:
         """The events in the run folder; a follower adds why the job waits, and its end where no agent could."""
         paths, _ = self._find(run)
-        watch = _Watch(self, paths, self.silence_limit if follow else 0.0)
+        watch = Watch(self, paths, self.silence_limit if follow else 0.0)
         watch.alive()  # which may add to the record, before it is read
         return Stream(folder_events(paths, follow, watch.alive, own=watch.take))
 
@@ -200,7 +199,7 @@ class SlurmBackend:
         ]
         active = {paths.id for paths in mine if reader.state(paths).state not in record.TERMINAL}
         for paths in (paths for paths in mine if paths.id in active):
-            self._find(paths.id)[1].refresh()
+            self.refresh(paths.id)
         jobs = queue.find(self._login, active)
         return [
             self.reconcile(paths, jobs.get(paths.id)) if paths.id in active else reader.state(paths) for paths in mine
@@ -209,7 +208,7 @@ class SlurmBackend:
     def reconcile(self, paths: RunPaths, job: QueuedJob | None) -> RunState:
         """The state of a run with this *job*; the end of a job whose agents recorded none is recorded here."""
         if job is None or job.over:
-            self._find(paths.id)[1].refresh()  # with all that agents wrote until then
+            self.refresh(paths.id)  # with all that agents wrote until then
         state = reader.state(paths, writer_alive=True)
         if state.state in record.TERMINAL:
             return state
@@ -222,6 +221,10 @@ class SlurmBackend:
             return replace(state, state=record.WAITING, reason=job.why())
         was_suspended = (state.state, state.reason) == (record.WAITING, job.suspension)
         return replace(state, state=reader.RUNNING, reason=None) if was_suspended else state
+
+    def refresh(self, run: str) -> None:
+        """Copy to this machine what agents have written since the last copy."""
+        self._find(run)[1].refresh()
 
     def job(self, run: str) -> QueuedJob | None:
         """The newest job of a run, None where Slurm knows none."""
@@ -370,64 +373,6 @@ class SlurmBackend:
         paths = RunPaths(self.runs_folder / run)
         is_resumed = exists(paths.events) and not (spec.code or spec.files)
         return _recorded(paths)["agents"]["folder"] if is_resumed else str(Path.cwd())
-
-
-class _Watch:
-    """Looks at the queue for a follower of a run, not more often than the cluster can bear.
-
-    It waits for a login node that does not answer for *patience* seconds.
-    """
-
-    def __init__(self, backend: SlurmBackend, paths: RunPaths, patience: float) -> None:
-        self._backend = backend
-        self._paths = paths
-        self._patience = patience
-        self._alive = True
-        self._next_look = self._next_copy = 0.0
-        self._silent_since: float | None = None
-        self._events: list[Event] = []
-
-    def alive(self) -> bool:
-        """Whether an agent or a follower may add to the record."""
-        try:
-            if time.monotonic() >= self._next_copy:
-                self._backend._find(self._paths.id)[1].refresh()
-                self._next_copy = time.monotonic() + SYNC_INTERVAL
-                self._silent_since = None
-            if self._silent_since is None and time.monotonic() >= self._next_look:
-                self._alive = self._look()
-                self._next_look = time.monotonic() + self._backend.look_interval
-        except NoAnswer as error:
-            self._wait_for_answer(error)
-        return self._alive
-
-    def take(self) -> list[Event]:
-        """The events of this follower since the last call."""
-        events, self._events = self._events, []
-        return events
-
-    def _wait_for_answer(self, error: NoAnswer) -> None:
-        """Say that the login node does not answer, once; NoAnswer after too long."""
-        now = time.monotonic()
-        text = str(error).removesuffix("; try again")
-        if self._silent_since is None:
-            self._silent_since = now
-            reason = f"{text}; the run goes on there, and this follows it again within {self._patience:g}s"
-            self._events.append(Event(time.time(), record.WAITING, values={"reason": reason}))
-        if now >= self._silent_since + self._patience:
-            remedy = f"the run goes on there, and `spotmpi logs -f {self._paths.id}` follows it"
-            raise NoAnswer(f"{text}; {remedy}") from error
-        self._next_copy = now + RETRY_INTERVAL
-
-    def _look(self) -> bool:
-        try:
-            job = self._backend.job(self._paths.id)
-        except SpotmpiError:
-            return True  # slurmctld may be restarting
-        if job is not None and job.waits:
-            self._backend.record_waiting(self._paths, job)
-            return True
-        return not self._backend.reconcile(self._paths, job).over
 
 
 def _srun(job: QueuedJob, host: str) -> list[str]:

@@ -359,7 +359,7 @@ def test_a_follower_waits_for_a_login_node_that_does_not_answer_and_says_so_once
     slurm: ScriptedSlurm, remote: tuple[SlurmBackend, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend, there = remote
-    monkeypatch.setattr("spotmpi.backends.slurm.backend.RETRY_INTERVAL", 0.0)
+    monkeypatch.setattr("spotmpi.backends.slurm.follow.RETRY_INTERVAL", 0.0)
     with (there / "events.jsonl").open("a") as file:
         file.write(json.dumps({"t": 1e10, "event": "succeeded"}) + "\n")
     slurm.refuse_connections(3)
@@ -375,7 +375,7 @@ def test_a_follower_gives_a_login_node_up_with_the_command_that_follows_the_run_
     slurm: ScriptedSlurm, remote: tuple[SlurmBackend, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend, _ = remote
-    monkeypatch.setattr("spotmpi.backends.slurm.backend.RETRY_INTERVAL", 0.0)
+    monkeypatch.setattr("spotmpi.backends.slurm.follow.RETRY_INTERVAL", 0.0)
     backend.silence_limit = 0.2
     slurm.refuse_connections(10_000)
     with pytest.raises(NoAnswer, match=r"refused; the run goes on there, and `spotmpi logs -f train-1` follows it$"):

@@ -35,7 +35,8 @@ def test_a_run_with_a_killed_terminal_still_ends_at_its_limit(tmp_path: Path) ->
     assert summary and summary["state"] == "failed" and "limits.cost ($5)" in summary["reason"]
     (attempt,) = summary["attempts"]
     assert 4.0 <= attempt["ended"] - attempt["allocated"] < 30  # of five seconds, one is kept for the checkpoint
-    assert attempt["checkpoint_iteration"] == attempt["last_iteration"] > 1
+    # Only a notice writes one so early; until the agent has read of it, the program goes on.
+    assert 1 < attempt["checkpoint_iteration"] <= attempt["last_iteration"]
 
 
 def test_agents_enforce_the_limit_and_record_their_machines(gang: Any) -> None:

@@ -144,7 +144,12 @@ def mpi_facts() -> Facts:
     mpi = importlib.import_module("mpi4py.MPI")
     folder = Path(sys.executable).parent
     parsed = subprocess.run(
-        [folder / "ompi_info", "--parsable", "--all"], capture_output=True, text=True, check=True, env=os.environ
+        [folder / "ompi_info", "--parsable", "--all"],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=True,
+        env=os.environ,
     ).stdout
     return {
         "mpi": mpi.Get_library_version().splitlines()[0].split(",")[0],
@@ -154,8 +159,12 @@ def mpi_facts() -> Facts:
 
 def login_facts() -> Facts:
     """Give what decides whether sshd starts and the user may log in; reads files that only root may."""
-    accounts = {line.split(":")[0]: line.split(":") for line in Path("/etc/passwd").read_text().splitlines()}
-    passwords = {line.split(":")[0]: line.split(":")[1] for line in Path("/etc/shadow").read_text().splitlines()}
+    accounts = {
+        line.split(":")[0]: line.split(":") for line in Path("/etc/passwd").read_text(encoding="utf-8").splitlines()
+    }
+    passwords = {
+        line.split(":")[0]: line.split(":")[1] for line in Path("/etc/shadow").read_text(encoding="utf-8").splitlines()
+    }
     account = accounts.get(USER, ["", "", "-1", "-1", "", "", ""])
     return {
         "user": [int(account[2]), int(account[3])],
@@ -187,8 +196,8 @@ def main() -> int:
         print(*(f"check_image: {line}" for line in found), sep="\n", file=sys.stderr)
         return 1
     del facts["password"]
-    RECORD.write_text(json.dumps(facts, indent=2) + "\n")
-    print(RECORD.read_text(), end="")
+    RECORD.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    print(RECORD.read_text(encoding="utf-8"), end="")
     return 0
 
 

@@ -57,7 +57,8 @@ class Pulumi:
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
         )
 
     def _follow(self, process: subprocess.Popen[str], lines: IO[str], target: TextIO) -> int:
@@ -80,7 +81,8 @@ class Pulumi:
                 env=dict(self.variables),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
                 check=False,
             )
         except FileNotFoundError as error:

@@ -35,7 +35,7 @@ def write_ratings(path: Path, users: int, movies: int, ratings: int, seed: int) 
     generator = np.random.default_rng(seed)
     popularity = np.log(shares(movies, ITEM_SKEW, seed + 1))
     counts = ratings_per_user(users, movies, ratings, seed)
-    with path.open("w") as file:
+    with path.open("w", encoding="utf-8") as file:
         file.write("userId,movieId,rating,timestamp\n")
         for user, count in enumerate(counts, 1):
             # The greatest sums with Gumbel noise are a sample without replacement by these weights.

@@ -376,7 +376,7 @@ class Attempt:
 
     def _rank_0_pid(self) -> int | None:
         for _ in range(2):  # a handle that is stale is not so after another open
-            with contextlib.suppress(OSError, ValueError), open(self.pid_file) as file:
+            with contextlib.suppress(OSError, ValueError), open(self.pid_file, encoding="utf-8") as file:
                 return int(file.read())
         return None
 

@@ -414,11 +414,12 @@ def _lost(folder: str, number: int, iterations: bool) -> AttemptRecord:
 
 def _last_iteration(folder: str, number: int) -> int | None:
     last = None
-    with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, "metrics.jsonl"), errors="replace") as lines:
-        for line in lines:
-            values = read_object(line)
-            if values.get("attempt") == number and values.get("kind") == protocol.METRIC:
-                last = values.get("iteration", last)
+    with contextlib.suppress(FileNotFoundError):
+        with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                values = read_object(line)
+                if values.get("attempt") == number and values.get("kind") == protocol.METRIC:
+                    last = values.get("iteration", last)
     return last
 
 
@@ -439,7 +440,7 @@ def _read_summary(folder: str) -> dict[str, Any]:
 def _read(path: str) -> str:
     """The text of a file, empty where there is none."""
     try:
-        with open(path, errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
     except FileNotFoundError:
         return ""
@@ -451,6 +452,7 @@ def _last_event(folder: str) -> str | None:
 
 def _events(folder: str) -> list[dict[str, Any]]:
     """The events recorded so far."""
-    with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, record.EVENTS), errors="replace") as lines:
-        return [read_object(line) for line in lines]
+    with contextlib.suppress(FileNotFoundError):
+        with open(os.path.join(folder, record.EVENTS), encoding="utf-8", errors="replace") as lines:
+            return [read_object(line) for line in lines]
     return []

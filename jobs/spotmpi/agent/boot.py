@@ -44,7 +44,7 @@ def main() -> None:
         if name.endswith(".tar.gz"):
             with tarfile.open(os.path.join(CONFIG, name), "r:gz") as packed:
                 unpack(packed, CODE)
-    with open(RESOLVER) as file:
+    with open(RESOLVER, encoding="utf-8") as file:
         searches = search_list(file.read())
     if searches:  # in place of the list of the file, for all processes from now on: resolv.conf(5), of glibc
         os.environ["LOCALDOMAIN"] = searches

@@ -62,7 +62,7 @@ def publish(temporary: str, final: str, manifest: Manifest, durable: bool = True
 
     With *durable* its manifest and folders are on the disk before this returns.
     """
-    with open(os.path.join(temporary, MANIFEST), "w") as file:
+    with open(os.path.join(temporary, MANIFEST), "w", encoding="utf-8") as file:
         json.dump({"format": FORMAT, **manifest}, file, indent=1)
         file.flush()
         if durable:
@@ -79,7 +79,7 @@ def publish(temporary: str, final: str, manifest: Manifest, durable: bool = True
 def read_manifest(path: str) -> Manifest:
     """The manifest of the checkpoint in *path*; `Damaged` where it is missing or none."""
     try:
-        with open(os.path.join(path, MANIFEST)) as file:
+        with open(os.path.join(path, MANIFEST), encoding="utf-8") as file:
             manifest = json.loads(file.read())
     except (FileNotFoundError, NotADirectoryError):
         raise Damaged("it has no %s" % MANIFEST) from None

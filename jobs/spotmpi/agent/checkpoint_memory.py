@@ -50,7 +50,7 @@ def clear(context: AgentContext) -> None:
 def _is_fenced(context: AgentContext) -> bool:
     """Whether another agent has begun a newer attempt than the last one of this pod, which knows it by its ranks'."""
     try:
-        with open(context.environment_file) as file:
+        with open(context.environment_file, encoding="utf-8") as file:
             own = int(json.load(file)[protocol.ENV_ATTEMPT])
     except (OSError, ValueError, KeyError):  # the agent of a run on this machine, which is the only one
         return False

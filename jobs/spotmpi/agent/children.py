@@ -244,8 +244,9 @@ class LocalWorkers:
         """As many as are requested, by default as in the plan."""
         counts = {name: role["count"] for name, role in workers(self._plan).items()}
         for name in counts:
-            with contextlib.suppress(OSError, ValueError), open(os.path.join(self._control, size_file(name))) as file:
-                counts[name] = max(1, int(file.read()))
+            with contextlib.suppress(OSError, ValueError):
+                with open(os.path.join(self._control, size_file(name)), encoding="utf-8") as file:
+                    counts[name] = max(1, int(file.read()))
         return [Member(role, number) for role, count in counts.items() for number in range(count)]
 
     def is_ready(self) -> bool:
@@ -276,7 +277,7 @@ def process_ids(control: str) -> Iterator[tuple[Member, int]]:
     for name in sorted(os.listdir(control)):
         stem, end = os.path.splitext(name)
         try:
-            with open(os.path.join(control, name)) as file:
+            with open(os.path.join(control, name), encoding="utf-8") as file:
                 if name == ADDRESS:
                     yield COORDINATOR, int(json.load(file)["process"])
                 elif end == _PID:

@@ -453,6 +453,6 @@ class AttemptLoop(_NodeZero):
             if run_record is not None:
                 run_record.event(record.FAILED, **values)
             else:
-                with open(os.path.join(self._context.folder, record.EVENTS), "a") as events:
+                with open(os.path.join(self._context.folder, record.EVENTS), "a", encoding="utf-8") as events:
                     events.write(json.dumps({"t": self._context.clock(), "event": record.FAILED, **values}) + "\n")
         return _EXIT[NOT_RETRYABLE]

@@ -109,7 +109,7 @@ def _repeated(read: Callable[[str], int], folder: str) -> int:
 def _number_in_file(folder: str) -> int:
     """The announced number; 0 where there is none."""
     try:
-        with open(os.path.join(folder, NEWEST)) as file:
+        with open(os.path.join(folder, NEWEST), encoding="utf-8") as file:
             return int(file.read())
     except (FileNotFoundError, ValueError):
         return 0

@@ -63,7 +63,7 @@ class FetchLog:
         self._lock = threading.Lock()
         self._entries: dict[str, Any] = {}
         self._owners: dict[str, set[str]] = {}  # the keys from which files of this fetch came, by path
-        with contextlib.suppress(FileNotFoundError), open(self._path) as lines:
+        with contextlib.suppress(FileNotFoundError), open(self._path, encoding="utf-8") as lines:
             for line in lines:
                 self._read(line)
 
@@ -102,7 +102,7 @@ class FetchLog:
 
     def add(self, key: str, version: list[Any], files: dict[str, int]) -> None:
         """Log the files that came from a version."""
-        with self._lock, open(self._path, "a") as log:
+        with self._lock, open(self._path, "a", encoding="utf-8") as log:
             log.write(json.dumps({"mark": key, "version": version, "files": files}) + "\n")
 
 
@@ -221,10 +221,10 @@ class Fetch:
         head = "%d %s\n" % (size, version)
         lines = []
         if exists(self._notes) and exists(self._path):
-            with open(self._notes) as notes:
+            with open(self._notes, encoding="utf-8") as notes:
                 lines = notes.readlines()
         if lines[:1] != [head]:
-            with open(self._notes, "w") as notes:
+            with open(self._notes, "w", encoding="utf-8") as notes:
                 notes.write(head)
             with open(self._path, "wb") as file:
                 file.truncate(size)
@@ -236,7 +236,7 @@ class Fetch:
         with open(self._path, "r+b") as file:
             file.seek(start)
             file.write(data)
-        with self._lock, open(self._notes, "a") as notes:
+        with self._lock, open(self._notes, "a", encoding="utf-8") as notes:
             notes.write("%d\n" % start)
         return start
 
@@ -315,7 +315,7 @@ def main(path: str, authority: str) -> int:
     except OSError as error:
         result, code = {"failed": str(error)}, 1
     print_json(**result)
-    with open(TERMINATION_LOG, "w") as log:
+    with open(TERMINATION_LOG, "w", encoding="utf-8") as log:
         json.dump(result, log)
     return code
 

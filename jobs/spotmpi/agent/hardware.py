@@ -185,7 +185,7 @@ def oom_kills(folder: str) -> int:
     """How many processes of a cgroup the kernel has killed for lack of memory; 0 where its *folder* does not tell."""
     for name in _OOM_FILES:
         try:
-            with open(os.path.join(folder, name)) as file:
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
                 counts = dict(line.split() for line in file)
             return int(counts.get("oom_kill", 0))
         except (OSError, ValueError):
@@ -207,9 +207,9 @@ def available_memory(cgroup: str) -> int | None:
     """
     cached = re.search(r"^inactive_file (\d+)$", _read(os.path.join(cgroup, "memory.stat")), re.MULTILINE)
     try:
-        with open(os.path.join(cgroup, "memory.max")) as limit:
+        with open(os.path.join(cgroup, "memory.max"), encoding="utf-8") as limit:
             maximum = int(limit.read())
-        with open(os.path.join(cgroup, "memory.current")) as used:
+        with open(os.path.join(cgroup, "memory.current"), encoding="utf-8") as used:
             return maximum - int(used.read()) + (int(cached.group(1)) if cached else 0)
     except (OSError, ValueError):
         return None
@@ -258,7 +258,7 @@ def _memory_bytes() -> int:
 def _dmi(root: str, name: str, pattern: re.Pattern[str]) -> str | None:
     """A field of the machine's DMI tables where it matches *pattern* in full, or None."""
     try:
-        with open(os.path.join(root, _DMI, name)) as file:
+        with open(os.path.join(root, _DMI, name), encoding="utf-8") as file:
             text = file.read().strip()
     except (OSError, UnicodeError):
         return None
@@ -267,7 +267,7 @@ def _dmi(root: str, name: str, pattern: re.Pattern[str]) -> str | None:
 
 def _read(path: str) -> str:
     try:
-        with open(path, errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError:
         return ""

@@ -67,7 +67,7 @@ class LocalNodes(NoMembers):
         for node in self._all:
             path = _path(self._folder, node)
             try:
-                with open(path) as file:
+                with open(path, encoding="utf-8") as file:
                     fault = file.read()
             except OSError:
                 self._away.pop(node, None)

@@ -65,7 +65,7 @@ def needs_accelerate(options: dict[str, str], gpus: str = "/proc/driver/nvidia/g
         return True
     with contextlib.suppress(OSError):
         for gpu in os.listdir(gpus):
-            with open(os.path.join(gpus, gpu, "information")) as information:
+            with open(os.path.join(gpus, gpu, "information"), encoding="utf-8") as information:
                 if "RTX 40" in information.read():
                     return True
     return int(options["nnodes"]) * int(options["nproc-per-node"]) == 1

@@ -83,7 +83,7 @@ def _address(name: str) -> str | None:
 def _ipv6_addresses(name: str) -> list[str]:
     """The IPv6 addresses of an interface, for which there is no such request."""
     try:
-        with open(_IPV6_TABLE) as table:
+        with open(_IPV6_TABLE, encoding="utf-8") as table:
             rows = [line.split() for line in table]
     except FileNotFoundError:
         return []

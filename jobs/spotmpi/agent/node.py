@@ -108,7 +108,7 @@ def write_environment(context: AgentContext, attempt: int) -> dict[str, str]:
     interfaces = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
     environment = {**own, **_environment(context, interfaces)}
     descriptor = os.open(context.environment_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w") as file:
+    with open(descriptor, "w", encoding="utf-8") as file:
         json.dump(environment, file)
     return environment
 
@@ -260,7 +260,7 @@ def _open_mpi(context: AgentContext, environment: dict[str, str]) -> launchers.O
     if mpirun is None:
         raise FileNotFoundError("the image has no mpirun on PATH")
     hostfile = os.path.join(context.mounts.work, "hosts")
-    with open(hostfile, "w") as file:
+    with open(hostfile, "w", encoding="utf-8") as file:
         file.write(launchers.hostfile(context.hosts, context.plan["slots"]))
     version = _version(mpirun)
     agent = [sys.executable, "-I", "-S", remote_processes.SCRIPT, context.start_socket]

@@ -371,5 +371,5 @@ def _unix_time(text: str) -> float:
 
 
 def _read(folder: str, name: str) -> str:
-    with open(os.path.join(folder, name)) as file:
+    with open(os.path.join(folder, name), encoding="utf-8") as file:
         return file.read().strip()

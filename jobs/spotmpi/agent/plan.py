@@ -255,6 +255,6 @@ def workers(plan: RunPlan) -> Dict[str, Role]:
 
 def read_plan(path: str) -> RunPlan:
     """The plan in a file; OSError or ValueError where there is none."""
-    with open(path) as file:
+    with open(path, encoding="utf-8") as file:
         plan: RunPlan = json.load(file)
     return plan

@@ -74,7 +74,7 @@ def _number(variable: str) -> int:
 def _annotation(pod_info: str, name: str) -> str | None:
     """The value of an annotation of this pod, or None."""
     try:
-        with open(os.path.join(pod_info, "annotations")) as file:
+        with open(os.path.join(pod_info, "annotations"), encoding="utf-8") as file:
             for line in file:
                 key, _, value = line.partition("=")
                 if key == name:

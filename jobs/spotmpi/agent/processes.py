@@ -166,7 +166,9 @@ def _reap() -> None:
 def _parents() -> Iterator[tuple[int, int]]:
     """Each process of this machine that is not a zombie, with its parent."""
     if not os.path.isdir("/proc/self"):
-        listing = subprocess.run(["ps", "-axo", "pid=,ppid=,stat="], stdout=subprocess.PIPE, universal_newlines=True)
+        listing = subprocess.run(
+            ["ps", "-axo", "pid=,ppid=,stat="], stdout=subprocess.PIPE, encoding="utf-8", errors="replace"
+        )
         for line in listing.stdout.splitlines():
             pid, parent, state = line.split()[:3]
             if not state.startswith("Z"):
@@ -182,6 +184,6 @@ def _processes() -> Iterator[Tuple[int, str, int, int]]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError):
-                with open("/proc/%s/stat" % name) as file:
+                with open("/proc/%s/stat" % name, encoding="utf-8", errors="replace") as file:
                     state, parent, _, session = file.read().rpartition(")")[2].split()[:4]
                 yield int(name), state, int(parent), int(session)

@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--env"]:
         import json
 
-        with open(arguments[1]) as file:
+        with open(arguments[1], encoding="utf-8") as file:
             os.environ.update(json.load(file))
         arguments = arguments[2:]
     server, explains = None, arguments[:1] == ["--fork"]

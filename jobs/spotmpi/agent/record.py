@@ -271,7 +271,7 @@ def recorded_first_attempt(folder: str, submission: str) -> int | None:
 
 def _submissions(folder: str) -> dict[str, Any]:
     try:
-        with open(os.path.join(folder, _SUBMISSIONS), errors="replace") as file:
+        with open(os.path.join(folder, _SUBMISSIONS), encoding="utf-8", errors="replace") as file:
             return read_object(file.read())
     except FileNotFoundError:
         return {}
@@ -286,7 +286,7 @@ def note_address(folder: str, address: str) -> None:
 def noted_address(folder: str) -> str | None:
     """What `note_address` has noted last; None where nothing can be read."""
     try:
-        with open(os.path.join(folder, _ADDRESS), errors="replace") as file:
+        with open(os.path.join(folder, _ADDRESS), encoding="utf-8", errors="replace") as file:
             return file.read(_MAX_ADDRESS).strip() or None
     except OSError:
         return None

@@ -246,9 +246,10 @@ def _lost_nodes(folder: str) -> list[int]:
     """The nodes that the newest attempt has lost."""
     attempts = os.path.join(folder, "attempts")
     newest = max(record.numbers(attempts), default=0)
-    with contextlib.suppress(OSError), open(os.path.join(attempts, str(newest), "node-0.json")) as file:
-        attempt = read_attempt(file.read())
-        return list(attempt.get("lost_nodes") or ()) if attempt else []
+    with contextlib.suppress(OSError):
+        with open(os.path.join(attempts, str(newest), "node-0.json"), encoding="utf-8") as file:
+            attempt = read_attempt(file.read())
+            return list(attempt.get("lost_nodes") or ()) if attempt else []
     return []
 
 

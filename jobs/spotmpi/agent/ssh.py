@@ -76,7 +76,7 @@ def install_keys(secret: str, folder: str) -> str:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     shared = os.path.join(secret, PUBLIC_KEY)
     if os.path.exists(shared):
-        with open(shared) as public:
+        with open(shared, encoding="utf-8") as public:
             _write(os.path.join(folder, KNOWN_HOSTS), "* " + public.read())
         sources = {CLIENT_KEY: CLIENT_KEY, HOST_KEY: CLIENT_KEY, AUTHORIZED: AUTHORIZED}
     else:
@@ -133,5 +133,5 @@ def _check(key: str) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    with open(path, "w") as file:
+    with open(path, "w", encoding="utf-8") as file:
         file.write(text)

@@ -205,7 +205,7 @@ class CoordinatorStopSignal:
         remote = self._transport.remote_launchers(self._context.with_pods(self._members.pods))
         if remote and workers(self._context.plan) and len(nodes_in(self._members.ended)) == remote:
             with contextlib.suppress(OSError):  # it is tried again
-                open(self._context.launchers_ended_file, "a").close()
+                open(self._context.launchers_ended_file, "a", encoding="utf-8").close()
 
     def patience(self) -> float | None:
         """Seconds of the grace that are left to the first node that got notice; None where none has."""
@@ -258,7 +258,7 @@ class CoordinatorStopSignal:
 
 def _reason(name: str) -> str | None:
     try:
-        with open(name) as file:
+        with open(name, encoding="utf-8") as file:
             return str(json.load(file)["reason"])
     except (OSError, ValueError, KeyError, TypeError):  # written by hand, it may say anything
         return None

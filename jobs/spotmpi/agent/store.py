@@ -151,7 +151,7 @@ def voc(folder: str) -> dict[str, int]:
             continue
         year = os.sep.join(parts[:-2])
         for name in {"trainval.txt", "test.txt"} & set(names):
-            with open(os.path.join(place, name)) as lines:
+            with open(os.path.join(place, name), encoding="utf-8") as lines:
                 images = lines.read().split()
             complete = [image for image in images if _is_complete(year, image)]
             counts["%s/%s" % (parts[-3], name[:-4])] = len(complete)

@@ -72,7 +72,7 @@ def remove(manifest: Manifest, store: Store) -> None:
     Raises:
         SpotmpiError: an alias, another entry or the spec of a run on this machine names it.
     """
-    runs = [path.parent.name for path in _specs() if manifest.key in path.read_text(errors="replace")]
+    runs = [path.parent.name for path in _specs() if manifest.key in path.read_text(encoding="utf-8", errors="replace")]
     if runs:
         more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
         raise SpotmpiError(

@@ -283,7 +283,7 @@ def _parents_of_run(paths: RunPaths, work: dict[str, Any], store: Store) -> Iter
 def store_of(paths: RunPaths, text: str, store: Store) -> Store:
     """The store in which a run found an entry, by the path in its spec; *store* where that is gone, or on a volume."""
     key = text.rpartition("@")[2]
-    for line in paths.spec.read_text(errors="replace").split('"'):
+    for line in paths.spec.read_text(encoding="utf-8", errors="replace").split('"'):
         found = reference_in(line)
         top = line.partition(f"/{folder(found)}")[0] if found else ""
         if found and found.key == key and ("://" in top or Path(top).is_absolute()):
@@ -310,7 +310,7 @@ def cost_of(paths: RunPaths) -> float | None:
 
 def _json(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

@@ -129,7 +129,7 @@ def _entry(repository: Repository, manifest: Mapping[str, Any], source: Image, f
         size = _LARGEST + 1
     if size <= _LARGEST:
         repository.pull_blob(digest, size, folder / ENTRY_FILE)
-        found = form.read((folder / ENTRY_FILE).read_text(errors="replace"), str(source))
+        found = form.read((folder / ENTRY_FILE).read_text(encoding="utf-8", errors="replace"), str(source))
         if found.kind == MODEL:
             return found
     remedy = "pull it with oras or modctl, and keep its files with a run of yours"

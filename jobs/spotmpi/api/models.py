@@ -96,7 +96,7 @@ def _named(paths: RunPaths, files: Sequence[str | Path]) -> dict[str, Path]:
 
 def _newest_checkpoint(paths: RunPaths) -> tuple[str, dict[str, Path]]:
     """The name of the newest complete checkpoint of a run, and its files."""
-    spec = tomllib.loads(paths.spec.read_text(errors="replace"))
+    spec = tomllib.loads(paths.spec.read_text(encoding="utf-8", errors="replace"))
     place = Path(names.checkpoints(str(paths.folder), spec.get("checkpoint", {}).get("path")))
     known = checkpoint_files.names(str(place)) if place.is_dir() else []
     complete = [each for each in known if (place / each / checkpoint_files.MANIFEST).is_file()]

@@ -48,7 +48,7 @@ def send(tree: Node, target: str) -> int:
     made = events(tree)
     if "://" not in target:
         try:
-            Path(target).write_text("".join(json.dumps(each) + "\n" for each in made))
+            Path(target).write_text("".join(json.dumps(each) + "\n" for each in made), encoding="utf-8")
         except OSError as error:
             raise SpotmpiError(f"{target} cannot be written: {error.strerror}; choose another file") from error
         return len(made)

@@ -226,7 +226,7 @@ class NewRun(ExistingRun):
 def _attempt_reason(folder: Path, attempt: int) -> str | None:
     """The reason for which an attempt ended, from the run folder; None where this machine has no record of it."""
     try:
-        values = read_attempt((RunPaths(folder).attempts / str(attempt) / "node-0.json").read_text())
+        values = read_attempt((RunPaths(folder).attempts / str(attempt) / "node-0.json").read_text(encoding="utf-8"))
     except OSError:
         return None
     return values.get("reason") if values else None

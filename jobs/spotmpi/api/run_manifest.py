@@ -102,7 +102,7 @@ def _inputs(paths: RunPaths, work: Mapping[str, Any]) -> Iterator[Input]:
 
 def _spec(paths: RunPaths) -> dict[str, Any]:
     """The spec of a run, without the values of variables: a store is shared, and they may be secrets."""
-    spec = tomllib.loads(paths.spec.read_text(errors="replace"))
+    spec = tomllib.loads(paths.spec.read_text(encoding="utf-8", errors="replace"))
     return {**spec, "env": sorted(spec["env"])} if spec.get("env") else spec
 
 

@@ -329,7 +329,7 @@ def _pieces(copy: List[Part], dropped: threading.Event) -> Iterator[memoryview]:
 def _available_memory() -> float:
     """Bytes that this process may still use, by the limit of its cgroup and by what the machine has."""
     allowed, free = hardware.available_memory(hardware.own_cgroup()), None
-    with contextlib.suppress(OSError), open("/proc/meminfo") as file:
+    with contextlib.suppress(OSError), open("/proc/meminfo", encoding="utf-8") as file:
         free = re.search(r"^MemAvailable:\s*(\d+) kB$", file.read(), re.MULTILINE)
     unlimited = float("inf")
     return min(unlimited if allowed is None else allowed, 1024 * int(free.group(1)) if free else unlimited)

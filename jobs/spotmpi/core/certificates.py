@@ -62,7 +62,9 @@ def write_certificates(folder: Path, texts: dict[str, str]) -> Path:
     folder.chmod(0o700)
     for name in protocol.TLS_FILES:
         (folder / name).unlink(missing_ok=True)
-        with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        with os.fdopen(
+            os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as file:
             file.write(texts[name])
     return folder
 

@@ -109,7 +109,7 @@ class Runner(Protocol):
     """Runs a program to its end, as `subprocess.run` does."""
 
     def __call__(
-        self, args: list[str], *, capture_output: bool, text: bool, check: bool
+        self, args: list[str], *, capture_output: bool, encoding: str, errors: str, check: bool
     ) -> subprocess.CompletedProcess[str]:
         """Gives exit status, stdout and stderr."""
 
@@ -155,7 +155,7 @@ def of_stack(stack: str | None = None, project: Path | None = None, run: Runner 
     command += ["--stack", stack] if stack else []
     command += ["--cwd", str(project)] if project else []
     try:
-        process = run(command, capture_output=True, text=True, check=False)
+        process = run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
     except FileNotFoundError as error:
         remedy = "install it, or name a file with the stack's outputs"
         raise SpotmpiError(

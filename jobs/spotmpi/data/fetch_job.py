@@ -28,11 +28,11 @@ _LARGEST = 900_000  # bytes that fit into a Secret besides the code
 _CODE = {
     "spotmpi/__init__.py": "",
     "spotmpi/agent/__init__.py": "",
-    "spotmpi/agent/fetch.py": Path(fetch.__file__).read_text(),
-    "spotmpi/agent/files.py": Path(files.__file__).read_text(),
-    "spotmpi/agent/store.py": Path(store.__file__).read_text(),
-    "spotmpi/agent/unpack.py": Path(unpack.__file__).read_text(),
-    "spotmpi/agent/web_file.py": Path(web_file.__file__).read_text(),
+    "spotmpi/agent/fetch.py": Path(fetch.__file__).read_text(encoding="utf-8"),
+    "spotmpi/agent/files.py": Path(files.__file__).read_text(encoding="utf-8"),
+    "spotmpi/agent/store.py": Path(store.__file__).read_text(encoding="utf-8"),
+    "spotmpi/agent/unpack.py": Path(unpack.__file__).read_text(encoding="utf-8"),
+    "spotmpi/agent/web_file.py": Path(web_file.__file__).read_text(encoding="utf-8"),
 }
 
 

@@ -73,7 +73,7 @@ def authority_of(path: Path) -> str:
     import ssl
 
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
     except (OSError, UnicodeDecodeError, ssl.SSLError, ValueError) as error:
         raise input_error("--ca", str(path), f"not a file of PEM certificates: {error}") from error

@@ -73,7 +73,7 @@ def collect(storage: Storage, name: str, parts: str, just_written: str) -> bool:
         storage.remove(parts)
         return True
     path = storage.folder / parent / f".lock-{entry}"
-    with path.open("a") as file:
+    with path.open("a", encoding="utf-8") as file:
         try:
             if not lock_file(file):
                 return False  # a file system without locks
@@ -88,7 +88,7 @@ def collect(storage: Storage, name: str, parts: str, just_written: str) -> bool:
 def _file_lock(path: Path, echo: Echo, name: str) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
+        file = path.open("a", encoding="utf-8")
     except OSError as error:
         raise SpotmpiError(f"{path} cannot be written: {error.strerror}; check the store's folder") from error
     with file:

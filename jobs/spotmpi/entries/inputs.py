@@ -150,7 +150,7 @@ def _local_content(path: Path) -> str:
     before = _state(path)
     cache = names.cache_folder() / "digests" / f"{digest_of([str(path), *before])[:32]}.json"
     with contextlib.suppress(OSError, ValueError):
-        return str(json.loads(cache.read_text()))
+        return str(json.loads(cache.read_text(encoding="utf-8")))
     try:
         _, content = size_and_digest(str(path))
     except OSError as error:

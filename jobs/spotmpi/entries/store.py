@@ -238,7 +238,7 @@ class Store:
             self._copy_files(manifest, temporary / FILES)
             for file in manifest.files:
                 (temporary / FILES / file.path).chmod(READ_ONLY)
-            (temporary / MANIFEST).write_text(form.write(manifest))
+            (temporary / MANIFEST).write_text(form.write(manifest), encoding="utf-8")
             if not is_file(target / MANIFEST):  # as by another process meanwhile
                 temporary.rename(target)
 

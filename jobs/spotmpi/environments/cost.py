@@ -154,7 +154,7 @@ def _load(paths: RunPaths) -> Cost | None:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        values = json.loads(paths.bill.read_text())
+        values = json.loads(paths.bill.read_text(encoding="utf-8"))
         if values.pop("events") != paths.events.stat().st_size:
             return None
         return TypeAdapter(Cost).validate_python(values)

@@ -107,7 +107,7 @@ def run_tool(command: Sequence[str]) -> str | None:
     if shutil.which(command[0]) is None:
         return None
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, errors="replace")
+        result = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=_TIMEOUT, errors="replace")
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return result.stdout or result.stderr

@@ -95,7 +95,8 @@ class Pulumi:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE if quiet else subprocess.STDOUT,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
             )
         except FileNotFoundError as error:
             raise SpotmpiError("command not found: pulumi; see https://www.pulumi.com/docs/install/") from error

@@ -51,7 +51,7 @@ class Reference:
 def published_tables() -> dict[str, PublishedTable]:
     """All published tables, by name."""
     tables = {}
-    for values in tomllib.loads(_FILE.read_text())["tables"]:
+    for values in tomllib.loads(_FILE.read_text(encoding="utf-8"))["tables"]:
         series = {name: {int(nodes): rate for nodes, rate in row.items()} for name, row in values["series"].items()}
         tables[values["name"]] = PublishedTable(**{**values, "setup": tuple(values["setup"]), "series": series})
     return tables
@@ -59,4 +59,4 @@ def published_tables() -> dict[str, PublishedTable]:
 
 def published_references() -> list[Reference]:
     """Published claims about scaling."""
-    return [Reference(**values) for values in tomllib.loads(_FILE.read_text())["references"]]
+    return [Reference(**values) for values in tomllib.loads(_FILE.read_text(encoding="utf-8"))["references"]]

@@ -52,7 +52,7 @@ def push(tool: str, target: Build, repository: str, echo: Echo) -> str:
     reference, output = target.reference(repository), ""
     echo(f"pushing {reference}")
     for command in (["tag", target.local_reference, reference], ["push", reference]):
-        process = subprocess.run([tool, *command], capture_output=True, text=True)
+        process = subprocess.run([tool, *command], capture_output=True, encoding="utf-8", errors="replace")
         output = process.stdout + process.stderr
         if process.returncode:
             last = output.strip().splitlines()[-1:] or ["no output"]
@@ -68,6 +68,6 @@ def _log_in(tool: str, repository: str, region: str) -> None:
         raise SpotmpiError(f"could not get a login for {repository}: {error}") from error
     host = repository.partition("/")[0]
     command = [tool, "login", "--username", user, "--password-stdin", host]
-    process = subprocess.run(command, input=password, capture_output=True, text=True)
+    process = subprocess.run(command, input=password, capture_output=True, encoding="utf-8", errors="replace")
     if process.returncode:
         raise SpotmpiError(f"{tool} could not log in at {host}: {process.stderr.strip()}")

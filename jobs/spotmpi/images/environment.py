@@ -65,14 +65,14 @@ def is_installed(folder: Path) -> bool:
     """
     python = folder / "bin" / "python"
     try:
-        return exists(python) and (folder / _READY).read_text() == os.path.realpath(python)
+        return exists(python) and (folder / _READY).read_text(encoding="utf-8") == os.path.realpath(python)
     except FileNotFoundError:
         return False
 
 
 def mark_installed(folder: Path) -> None:
     """Record that an environment is complete, and for which interpreter."""
-    (folder / _READY).write_text(os.path.realpath(folder / "bin" / "python"))
+    (folder / _READY).write_text(os.path.realpath(folder / "bin" / "python"), encoding="utf-8")
 
 
 def prepare(image: str, echo: Callable[[str], None] = lambda text: None, gpus: bool = False) -> Path:
@@ -88,7 +88,7 @@ def prepare(image: str, echo: Callable[[str], None] = lambda text: None, gpus: b
     if is_installed(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as turn:
+    with (folder.parent / f".{folder.name}.lock").open("w", encoding="utf-8") as turn:
         lock_file(turn, on_wait=lambda: echo(f"waiting for another process that installs the {image} image"))
         if not is_installed(folder):
             echo(f"installing the {image} image's locked requirements (once)")
@@ -142,7 +142,7 @@ def _required_python(image: str) -> str:
     """The versions of Python that an image runs with."""
     import tomllib
 
-    project = tomllib.loads((names.IMAGES / image / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((names.IMAGES / image / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return str(project["requires-python"])
 
 
@@ -157,7 +157,9 @@ def run_uv(*arguments: str, purpose: str = "install the image") -> None:
     if not environment.keys() & _MACHINE_CERTIFICATES.keys():
         tries.append({**environment, **_MACHINE_CERTIFICATES})
     for variables in tries:
-        process = subprocess.run([find_uv(), *arguments], capture_output=True, text=True, env=variables)
+        process = subprocess.run(
+            [find_uv(), *arguments], capture_output=True, encoding="utf-8", errors="replace", env=variables
+        )
         if _UNTRUSTED not in process.stderr:
             break
     if process.returncode:
@@ -184,7 +186,7 @@ def launchers_of(image: str) -> list[str]:
     if image not in known_images():
         return list(LAUNCHERS)
     lock = names.IMAGES / image / LOCK
-    text = lock.read_text() if lock.is_file() else ""
+    text = lock.read_text(encoding="utf-8") if lock.is_file() else ""
     return [
         name
         for name, launcher in LAUNCHERS.items()

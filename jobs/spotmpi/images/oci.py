@@ -348,7 +348,13 @@ def _from_helper(helper: str, host: str) -> str | None:
     """What a credential helper of docker knows of a registry."""
     with contextlib.suppress(OSError, ValueError, KeyError, subprocess.SubprocessError):
         done = subprocess.run(
-            [f"docker-credential-{helper}", "get"], input=host, capture_output=True, text=True, check=True, timeout=60
+            [f"docker-credential-{helper}", "get"],
+            input=host,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=True,
+            timeout=60,
         )
         values = json.loads(done.stdout)
         return _header(values["Username"], values["Secret"])

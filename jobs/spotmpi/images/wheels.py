@@ -52,7 +52,7 @@ def unpack_for(python: str, echo: Callable[[str], None]) -> Path | None:
         SpotmpiError: the wheels cannot be fetched or unpacked.
     """
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    probe = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True)
+    probe = subprocess.run([python, "-c", _PROBE], capture_output=True, encoding="utf-8", errors="replace")
     if probe.returncode or probe.stdout.split() != [own, "False"]:
         return None
     packed = pack(platform.machine(), echo)
@@ -65,7 +65,7 @@ def unpack_for(python: str, echo: Callable[[str], None]) -> Path | None:
             file.flush()
             command = [python, "-m", "spotmpi.agent.pool_wheels", file.name, packed.architecture, str(folder)]
             environment = {**os.environ, "PYTHONPATH": source}
-            process = subprocess.run(command, capture_output=True, text=True, env=environment)
+            process = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", env=environment)
         if process.returncode and not is_folder(folder):
             last = process.stderr.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
             raise SpotmpiError(f"could not unpack Dask for {python}: {last[0]}")
@@ -95,7 +95,7 @@ def pack(architecture: str, echo: Callable[[str], None]) -> PackedWheels:
     Raises:
         SpotmpiError: uv is missing or cannot fetch the wheels, or the cache folder cannot be written.
     """
-    identity = json.dumps([_FORMAT, architecture, _PLATFORM, PYTHONS, LOCK.read_text()])
+    identity = json.dumps([_FORMAT, architecture, _PLATFORM, PYTHONS, LOCK.read_text(encoding="utf-8")])
     path = names.cache_folder() / "wheels" / f"{archives.digest(identity.encode())}.tar.xz"
     if is_file(path):
         return PackedWheels(architecture, path.read_bytes())
@@ -138,7 +138,7 @@ def _collect(architecture: str) -> dict[str, list[_Installed]]:
 def _installed(folder: Path) -> Iterator[_Installed]:
     for record in sorted(folder.glob("*.dist-info/RECORD")):
         name, _, version = record.parent.name.removesuffix(".dist-info").rpartition("-")
-        paths = [row[0] for row in csv.reader(io.StringIO(record.read_text())) if row]
+        paths = [row[0] for row in csv.reader(io.StringIO(record.read_text(encoding="utf-8"))) if row]
         files = {path: (folder / path).read_bytes() for path in paths if not _OMITTED.search(path)}
         yield _Installed(name, version, files)
 

@@ -112,8 +112,8 @@ def container_security() -> dict[str, Any]:
 def config_files() -> dict[str, str]:
     """The files of the ConfigMap besides plan and code: the boot script with its unpacker, and the user's account."""
     return {
-        "boot.py": Path(boot.__file__).read_text(),
-        "unpack.py": Path(unpack.__file__).read_text(),
+        "boot.py": Path(boot.__file__).read_text(encoding="utf-8"),
+        "unpack.py": Path(unpack.__file__).read_text(encoding="utf-8"),
         "passwd": f"root:x:0:0:root:/root:/bin/sh\nspotmpi:x:{USER}:{USER}::{pod_context.WORK}:/bin/sh\n",
         "group": f"root:x:0:\nspotmpi:x:{USER}:\n",
     }

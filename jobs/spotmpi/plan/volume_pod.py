@@ -15,8 +15,8 @@ PURPOSE = "volume"
 CLAIM = "PersistentVolumeClaim"
 LIFETIME = 3600  # seconds after which the cluster ends a pod that its user has left behind
 _REQUESTS = {"cpu": "100m", "memory": "64Mi"}
-_STORE = Path(store.__file__).read_text()
-_UNPACK = Path(unpack.__file__).read_text()
+_STORE = Path(store.__file__).read_text(encoding="utf-8")
+_UNPACK = Path(unpack.__file__).read_text(encoding="utf-8")
 
 
 class Volume(NamedTuple):

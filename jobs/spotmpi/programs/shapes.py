@@ -86,7 +86,9 @@ def write_shapes(folder: Path, images: int, seed: int = 0, test_images: int = 0)
         _annotation(f"{name}.jpg", picture.size, shapes).write(folder / "Annotations" / f"{name}.xml")
     for listing, listed in (("trainval", names[:images]), ("test", names[images:])):
         if listed:
-            (folder / "ImageSets" / "Main" / f"{listing}.txt").write_text("".join(f"{name}\n" for name in listed))
+            (folder / "ImageSets" / "Main" / f"{listing}.txt").write_text(
+                "".join(f"{name}\n" for name in listed), encoding="utf-8"
+            )
 
 
 def draw_picture(random: np.random.Generator) -> tuple[Image.Image, list[Shape]]:

@@ -73,7 +73,7 @@ def read_machines(paths: RunPaths, hardware: Sequence[Mapping[str, Any]]) -> tup
 def _placement(paths: RunPaths) -> Mapping[str, Any]:
     """``nodes.json``: nodes by name and, if AWS could not be asked, the ``failure`` (of `PlacementRecorder`)."""
     try:
-        placement: dict[str, Any] = json.loads(paths.nodes.read_text())
+        placement: dict[str, Any] = json.loads(paths.nodes.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {"nodes": {}, "failure": None}
     return placement

@@ -85,7 +85,7 @@ class RunCache:
 
     def __enter__(self) -> Self:
         if is_folder(self._paths.folder):
-            self._lock = (self._paths.folder / record.LOCK).open("a")
+            self._lock = (self._paths.folder / record.LOCK).open("a", encoding="utf-8")
             try:
                 lock_file(self._lock)
             except BlockingIOError:
@@ -157,12 +157,12 @@ def create(paths: RunPaths, spec: str, plan: Mapping[str, object], submitted: fl
     """Create the copy of a run that was just submitted or resumed; *plan* holds no secrets."""
     paths.folder.mkdir(parents=True, exist_ok=True)
     paths.spec.write_text(spec, encoding="utf-8")
-    paths.plan.write_text(json.dumps(plan, indent=1) + "\n")
+    paths.plan.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
     paths.summary.unlink(missing_ok=True)
     continued = exists(paths.events)
     event = {"t": submitted, "event": record.SUBMITTED, "name": plan["name"], "continued": continued}
     event |= {"owner": plan["owner"]} if "owner" in plan else {}
-    with paths.events.open("a") as file:
+    with paths.events.open("a", encoding="utf-8") as file:
         file.write(json.dumps(event) + "\n")
 
 

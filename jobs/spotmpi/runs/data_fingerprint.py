@@ -125,7 +125,7 @@ def _cache_file(folder: Path, state: str) -> Path:
 
 def _cached_content(folder: Path, state: str) -> str | None:
     try:
-        return str(json.loads(_cache_file(folder, state).read_text())["content"])
+        return str(json.loads(_cache_file(folder, state).read_text(encoding="utf-8"))["content"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -278,14 +278,16 @@ def _versions(spec: JobSpec, local: bool) -> dict[str, str]:
         match = re.search(r"\(Open MPI\) (\S+)", mpirun_version(mpirun)) if mpirun else None
     else:
         lock = names.IMAGES / spec.image / "requirements.lock"
-        match = re.search(r"^openmpi==([^\s;\\]+)", lock.read_text() if lock.is_file() else "", re.MULTILINE)
+        match = re.search(
+            r"^openmpi==([^\s;\\]+)", lock.read_text(encoding="utf-8") if lock.is_file() else "", re.MULTILINE
+        )
     return {"open_mpi": match[1]} if match else {}
 
 
 @functools.cache
 def mpirun_version(mpirun: str) -> str:
     """The output of ``mpirun --version``."""
-    return subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
+    return subprocess.run([mpirun, "--version"], capture_output=True, encoding="utf-8", errors="replace").stdout
 
 
 def describe_machine() -> dict[str, Any]:
@@ -299,7 +301,7 @@ def installed_gpus() -> list[dict[str, str]]:
     boot = _boot_id()
     cache = names.cache_folder() / "gpus" / f"{boot}.json"
     with contextlib.suppress(OSError, ValueError):
-        known: list[dict[str, str]] = json.loads(cache.read_text())
+        known: list[dict[str, str]] = json.loads(cache.read_text(encoding="utf-8"))
         return known
     devices = hardware.list_gpus()
     if boot and devices:
@@ -311,6 +313,6 @@ def installed_gpus() -> list[dict[str, str]]:
 
 def _boot_id() -> str:
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""

@@ -169,7 +169,7 @@ def attempts(paths: RunPaths) -> list[AttemptRecord]:
 def alive(paths: RunPaths) -> bool:
     """Whether an agent holds the run's lock."""
     try:
-        with (paths.folder / record.LOCK).open("r") as lock:
+        with (paths.folder / record.LOCK).open("r", encoding="utf-8") as lock:
             lock_file(lock, shared=True)
     except FileNotFoundError:
         return False
@@ -317,7 +317,7 @@ def _last_event(paths: RunPaths) -> str | None:
 def lock(paths: RunPaths, timeout: float = 10.0) -> Iterator[None]:
     """Hold the run's lock, as its agent or the writer of a copy does; RunInUse after *timeout* seconds."""
     deadline = time.monotonic() + timeout
-    with (paths.folder / record.LOCK).open("a") as file:
+    with (paths.folder / record.LOCK).open("a", encoding="utf-8") as file:
         while True:
             try:
                 lock_file(file)

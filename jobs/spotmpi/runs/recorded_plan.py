@@ -82,7 +82,7 @@ def shipped_code(paths: RunPaths) -> dict[str, bytes] | None:
 def _values(paths: RunPaths) -> dict[str, Any]:
     """The plan in a run folder; InputError where it cannot be read."""
     try:
-        values = json.loads(paths.plan.read_text())
+        values = json.loads(paths.plan.read_text(encoding="utf-8"))
         if not isinstance(values, dict):
             raise ValueError("not a JSON object")
     except (OSError, ValueError, RecursionError) as error:
@@ -149,7 +149,7 @@ def _plan_object(paths: RunPaths) -> dict[str, Any]:
         OSError: the disk fails; the run may be one of a cluster then.
     """
     try:
-        values = json.loads(paths.plan.read_text(errors="replace"))
+        values = json.loads(paths.plan.read_text(encoding="utf-8", errors="replace"))
     except (*_ABSENT, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
@@ -158,7 +158,7 @@ def _plan_object(paths: RunPaths) -> dict[str, Any]:
 def json_object(path: Path) -> dict[str, Any] | None:
     """The JSON object in a file; None without one, OSError where the disk fails."""
     try:
-        values = protocol.read_json(path.read_text(errors="replace"))
+        values = protocol.read_json(path.read_text(encoding="utf-8", errors="replace"))
     except (*_ABSENT, ValueError):
         return None
     return values if isinstance(values, dict) else None

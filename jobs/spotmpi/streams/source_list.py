@@ -70,7 +70,7 @@ def compare_lists(path: Path, source: str, rank: int, broadcast: Broadcast, part
 def _read(path: Path) -> list[Part]:
     """The recorded parts. An empty file counts as missing: that is what a machine that lost its power may have."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
     return _parts(text) if text else []

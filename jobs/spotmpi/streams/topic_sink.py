@@ -214,7 +214,7 @@ def _committed(group: Any, topic: str) -> dict[str, Any]:
 def _recorded(path: Path) -> list[str] | None:
     """The recorded topics; None for an empty file, which a machine that lost its power may have."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
     names: list[str] | None = json.loads(text) if text else None

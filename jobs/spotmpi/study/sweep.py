@@ -133,7 +133,7 @@ def load_sweep(folder: Path) -> Sweep:
         SpotmpiError: the disk fails: the sweep may be as it was.
     """
     try:
-        values = json.loads((folder / names.SWEEP_RECORD).read_text())
+        values = json.loads((folder / names.SWEEP_RECORD).read_text(encoding="utf-8"))
         trials = [Trial(**{**trial, "runs": tuple(trial["runs"])}) for trial in values["trials"]]
         study = _with_recorded_prices(_study_from_json(values["design"]), values["prices"])
         return Sweep(

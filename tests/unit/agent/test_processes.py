@@ -126,3 +126,26 @@ def test_orphans_that_have_ended_are_reaped_and_nothing_else(tmp_path: Path) -> 
     """Each takes an entry of a pod's limit of processes, and training may go on for weeks."""
     run = subprocess.run([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
     assert run.stdout == "2 4 3\n", "those of which somebody waits for the end are left"
+
+
+MISNAMED = """
+import ctypes, os, time
+from spotmpi.agent import processes
+
+child = os.fork()
+if child == 0:
+    ctypes.CDLL(None).prctl(15, b"d\\xc3", 0, 0, 0)  # PR_SET_NAME
+    time.sleep(60)
+while b"\\xc3" not in open("/proc/%d/comm" % child, "rb").read():
+    time.sleep(0.01)
+try:
+    print(child in processes.descendants())
+finally:
+    os.kill(child, 9)
+"""
+
+
+def test_a_process_whose_name_the_kernel_has_cut_within_a_letter_is_found() -> None:
+    """Of a name 15 bytes are kept: the agent of any run beside such a process failed with UnicodeDecodeError."""
+    run = subprocess.run([sys.executable, "-c", MISNAMED], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    assert run.stdout == "True\n"

@@ -102,6 +102,10 @@ def test_a_terminal_without_unicode_gets_the_rest_of_the_line() -> None:
 def test_another_encoding_of_the_terminal_reads_and_writes_files_as_utf_8() -> None:
     spec = write_spec({"command": ["echo", "step 1 caf\u00e9"], "launcher": "none"})
     old = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    old |= {
+        "PYTHONWARNDEFAULTENCODING": "1",
+        "PYTHONWARNINGS": "error::EncodingWarning",
+    }  # what none is named for fails
 
     results = [spotmpi_process(*words, env=old) for words in (("run", spec), ("report",), ("init", "new.toml"))]
 

@@ -31,7 +31,7 @@ from spotmpi.runs import recorded_plan
 # Where the local copy knows more: it also has what happened before the first pod ran.
 _LOCAL_FILES = ("events.jsonl", "spec.toml", "plan.yaml")
 _FOLDERS = ("logs", "attempts")
-_PACK = Path(pack.__file__).read_text()
+_PACK = Path(pack.__file__).read_text(encoding="utf-8")
 _LARGEST_LIST = 256 << 20  # bytes of names that could not be packed
 _MAX_SKIPPED = 8  # entries that a message names
 
@@ -152,7 +152,7 @@ async def _read(api: ClusterApi, run: str, volume: Volume, command: Sequence[str
 @contextmanager
 def _locked(paths: RunPaths) -> Iterator[None]:
     paths.folder.mkdir(exist_ok=True)
-    with (paths.folder / record.LOCK).open("a") as lock:
+    with (paths.folder / record.LOCK).open("a", encoding="utf-8") as lock:
         try:
             lock_file(lock)
         except BlockingIOError:
@@ -173,7 +173,7 @@ def _trusted(new: RunPaths, run: str, api: ClusterApi, part: str | None) -> list
             _remove(new.plan)
         name = plan.get("name")
         own = cached_plan(name if isinstance(name, str) else run, run, api.context, api.namespace)
-        new.plan.write_text(json.dumps(own, indent=1) + "\n")
+        new.plan.write_text(json.dumps(own, indent=1) + "\n", encoding="utf-8")
     ours = (new.own.name, new.keep.name, record.LOCK)  # what is kept, and in which store, is decided here too
     entries = [entry for entry in new.folder.iterdir() if entry.name not in ours]
     return [entry for entry in entries if not part or entry.name == part.split("/")[0]]

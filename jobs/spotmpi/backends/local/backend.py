@@ -162,7 +162,7 @@ class LocalBackend:
             raise input_error(hints.option("node"), member.text, remedy)
         pid_file = paths.folder / "rank-0.pid"
         try:
-            os.kill(int(pid_file.read_text()), signal.SIGKILL)
+            os.kill(int(pid_file.read_text(encoding="utf-8")), signal.SIGKILL)
         except (OSError, ValueError) as error:
             raise SpotmpiError(
                 f"the process id of rank 0 of run {run} is unknown: its program has to write it to the file in "
@@ -209,7 +209,7 @@ class LocalBackend:
 
     def _start_agent(self, paths: names.RunPaths, lock: int) -> None:
         """Start the agent of node 0; it gets the lock, so that the run is locked throughout."""
-        with paths.agent_log.open("a") as log:
+        with paths.agent_log.open("a", encoding="utf-8") as log:
             if self._waiting is None or not self._waiting.hand_over(paths, lock, log):
                 start_agent(paths, lock, log)
 
@@ -277,7 +277,7 @@ def _write_plan(paths: names.RunPaths, spec: JobSpec, plan: RunPlan) -> None:
     write_atomically(paths.spec, spec.to_toml())
     write_atomically(paths.plan, json.dumps(plan, indent=1) + "\n")
     paths.summary.unlink(missing_ok=True)
-    with paths.events.open("a") as file:
+    with paths.events.open("a", encoding="utf-8") as file:
         submitted = {"t": time.time(), "event": record.SUBMITTED, "name": plan["name"], "continued": continued}
         submitted["owner"] = names.user()
         file.write(json.dumps(submitted) + "\n")

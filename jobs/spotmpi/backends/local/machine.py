@@ -119,7 +119,7 @@ def describe(spec: JobSpec) -> Machine:
 def programs_of(image: str) -> tuple[str, ...]:
     """The training programs of an image: one file each."""
     folder = names.PROGRAMS / image
-    return tuple(sorted(path.stem for path in folder.glob("*.py") if "def main(" in path.read_text()))
+    return tuple(sorted(path.stem for path in folder.glob("*.py") if "def main(" in path.read_text(encoding="utf-8")))
 
 
 def _tools(spec: JobSpec) -> list[str]:
@@ -148,5 +148,5 @@ def _has(module: str) -> bool:
 def _gpus() -> int:
     if not shutil.which("nvidia-smi"):
         return 0
-    process = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True)
+    process = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, encoding="utf-8", errors="replace")
     return len(process.stdout.splitlines()) if process.returncode == 0 else 0

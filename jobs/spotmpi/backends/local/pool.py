@@ -38,7 +38,7 @@ def pool_address(paths: names.RunPaths) -> Iterator[PoolAddress]:
     while True:
         _require_pool(paths)
         try:
-            url = json.loads((paths.pool / ADDRESS).read_text())["url"]
+            url = json.loads((paths.pool / ADDRESS).read_text(encoding="utf-8"))["url"]
             break
         except (OSError, ValueError):
             time.sleep(_POLL)

@@ -21,7 +21,7 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.runs import reader
 
-_UNPACK = Path(unpack.__file__).read_text()
+_UNPACK = Path(unpack.__file__).read_text(encoding="utf-8")
 # Prints what is new in the record of a run as a tar: of files that grow what lies beyond the sizes that are known. All
 # sizes are read before any content, first those of the files that tell the end of the run: with it comes all before it.
 _NEWS = """

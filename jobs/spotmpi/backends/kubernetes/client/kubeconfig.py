@@ -159,7 +159,7 @@ def paths() -> list[Path]:
 def require_kubeconfig(path: Path) -> Mapping[str, Any]:
     """The content of one file as it is; InputError where it is not a kubeconfig."""
     try:
-        values = yaml.safe_load(path.read_text()) or {}
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         _parse({**values, **{key: values.get(key) or [] for key in LISTS}})
     except (
         OSError,

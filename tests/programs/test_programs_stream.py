@@ -74,7 +74,7 @@ def test_a_killed_worker_changes_no_parameter_of_the_digits(
 ) -> None:
     run = local.submit(spec(image, "digits", DIGITS, workers=2))
     local.wait_for_iteration(run, 5)
-    kill_pool_process(paths_of(local, run), Member(WORKER, 0), fault="kill")
+    kill_pool_process(paths_of(local, run), Member(WORKER, 0))
 
     assert checksum(local, run) == checksum_with_loaders(image, checksums, "digits", *DIGITS)
     assert [attempt["cause"] for attempt in attempts_of(local, run)] == ["succeeded"]

@@ -139,7 +139,7 @@ def drill(
     until that is back. *echo* gets what a drill waits for.
 
     Raises:
-        InputError: there is no such fault.
+        InputError: there is no such fault, here or at all.
         SpotmpiError: the run ended before the fault was injected, or before it had recovered.
     """
     run = before.id
@@ -149,6 +149,7 @@ def drill(
         return _drill_pool(backend, before, fault, on_event, clock)
     if before.over:
         raise _ended(run, "trains")
+    backend.require_fault(run, *fault)
     echo(f"{fault}: at the next iteration that the run reports")
     timer = _RecoveryTimer(lambda: backend.inject_fault(run, *fault), clock)
     times = _follow(_new_events(backend.events(run, True), before), timer, on_event)

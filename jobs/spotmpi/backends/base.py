@@ -82,6 +82,10 @@ class Backend(Protocol):
         """All runs of this target, oldest first."""
         ...
 
+    def require_fault(self, run: str, member: Member, fault: str) -> None:
+        """Raise SpotmpiError, as `inject_fault` does, without such a fault or member; does nothing else."""
+        ...
+
     def inject_fault(self, run: str, member: Member, fault: str) -> None:
         """Inject a fault into a member of a running run: ``evict``, ``delete`` or ``kill``.
 

@@ -51,6 +51,10 @@ class ScriptedBackend:
         scalars = {"t": metrics[-1].time + self._ahead} if metrics else {}
         return RunState(run, "", "digits", "running", scalars=scalars)
 
+    def require_fault(self, run: str, member: Member, fault: str) -> None:
+        if member.number > 1:
+            raise SpotmpiError(f"no pod of {member}")
+
     def inject_fault(self, run: str, member: Member, fault: str) -> None:
         self.faults.append((run, member, fault))
 
@@ -128,6 +132,14 @@ def test_an_unknown_fault_is_refused_before_anything_is_announced_or_injected() 
     said: list[str] = []
     with pytest.raises(InputError, match="use one of: evict, delete, kill"):
         drill(backend, backend.state("digits-1"), Fault(Member(NODE, 1), "shoot"), echo=said.append)  # type: ignore[arg-type]
+    assert backend.faults == [] and said == []
+
+
+def test_what_the_backend_refuses_is_refused_before_the_next_iteration_is_announced_and_waited_for() -> None:
+    backend = ScriptedBackend([*BEFORE])
+    said: list[str] = []
+    with pytest.raises(SpotmpiError, match="no pod of node 2"):
+        drill(backend, backend.state("digits-1"), Fault(Member(NODE, 2), "evict"), echo=said.append)  # type: ignore[arg-type]
     assert backend.faults == [] and said == []
 
 

@@ -273,6 +273,10 @@ class KubernetesBackend:
             with RunCache(names.RunPaths(self.runs_folder / run)) as cache:
                 cache.take([PodEntry(0, event=Event(moment, record.STOPPED, values={"reason": reason}))])
 
+    def require_fault(self, run: str, member: Member, fault: str) -> None:
+        """Refuse a member without a pod: a pod takes each fault."""
+        call(fault_injection.pod_of(self._api(), run, member))
+
     def inject_fault(self, run: str, member: Member, fault: str) -> None:
         """Evict or delete a member's pod, or kill the ranks in it."""
         call(fault_injection.inject_fault(self._api(), run, member, fault))

@@ -144,22 +144,38 @@ class LocalBackend:
             except OSError as error:
                 raise SpotmpiError(f"cannot write the stop request to {paths.folder}: {error.strerror}") from error
 
+    def require_fault(self, run: str, member: Member, fault: str) -> None:
+        """Refuse what is neither of rank 0, of a process of a pool, nor of a node of a run that may have fewer."""
+        paths = self._own(run)
+        kills = f"a run on this machine supports only {hints.option('fault', 'kill')}"
+        if is_folder(paths.pool):
+            if fault != "kill":
+                raise input_error(hints.option("fault"), fault, kills)
+        elif _takes_away(paths, fault):
+            count = len(read_plan(str(paths.plan))["hosts"])
+            if member.role != NODE or not 0 < member.number < count:
+                remedy = f"use one of 1 to {count - 1}: node 0 is never taken away on this machine"
+                raise input_error(hints.option("node"), member.number if member.role == NODE else member.text, remedy)
+        elif fault != "kill":
+            raise input_error(hints.option("fault"), fault, f"{kills}, which kills rank 0")
+        elif member != COORDINATOR:
+            remedy = f"a run on this machine supports only {hints.option('node', 0)}, where rank 0 is killed"
+            raise input_error(hints.option("node"), member.text, remedy)
+
     def inject_fault(self, run: str, member: Member, fault: str) -> None:
         """Kill rank 0, or take away a node of a run that may have fewer: the only faults of this backend."""
+        self.require_fault(run, member, fault)
         paths = self._own(run)
         if is_folder(paths.pool):
             from spotmpi.backends.local.pool import kill_pool_process
 
-            kill_pool_process(paths, member, fault)
+            kill_pool_process(paths, member)
             return
-        if self._take_away(paths, member, fault):
+        if _takes_away(paths, fault):
+            from spotmpi.agent import local_nodes
+
+            local_nodes.take_away(str(paths.folder), member.number, fault)
             return
-        if fault != "kill":
-            remedy = f"a run on this machine supports only {hints.option('fault', 'kill')}, which kills rank 0"
-            raise input_error(hints.option("fault"), fault, remedy)
-        if member != COORDINATOR:
-            remedy = f"a run on this machine supports only {hints.option('node', 0)}, where rank 0 is killed"
-            raise input_error(hints.option("node"), member.text, remedy)
         pid_file = paths.folder / "rank-0.pid"
         try:
             os.kill(int(pid_file.read_text(encoding="utf-8")), signal.SIGKILL)
@@ -189,19 +205,6 @@ class LocalBackend:
         """The run's folder, which is on this machine."""
         return reader.find(run, self.runs_folder).folder
 
-    def _take_away(self, paths: names.RunPaths, member: Member, fault: str) -> bool:
-        """Whether the node is away now, as any but node 0 of a run may be that goes on with fewer."""
-        from spotmpi.agent import local_nodes
-
-        plan = read_plan(str(paths.plan))
-        if "elastic" not in plan or fault == "kill":
-            return False
-        if member.role != NODE or not 0 < member.number < len(plan["hosts"]):
-            remedy = f"use one of 1 to {len(plan['hosts']) - 1}: node 0 is never taken away on this machine"
-            raise input_error(hints.option("node"), member.number if member.role == NODE else member.text, remedy)
-        local_nodes.take_away(str(paths.folder), member.number, fault)
-        return True
-
     def shell(self, run: str, member: Member) -> Sequence[str]:
         """A shell in the run's folder."""
         folder = reader.find(run, self.runs_folder).folder
@@ -222,6 +225,11 @@ class LocalBackend:
 
     def _paths(self, run: str) -> names.RunPaths:
         return names.RunPaths(self.runs_folder / run)
+
+
+def _takes_away(paths: names.RunPaths, fault: str) -> bool:
+    """Whether a fault takes a node away, as it can of a run that goes on with fewer."""
+    return fault != "kill" and "elastic" in read_plan(str(paths.plan))
 
 
 def start_agent(paths: names.RunPaths, lock: int, log: IO[str]) -> None:

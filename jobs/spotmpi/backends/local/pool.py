@@ -54,12 +54,9 @@ def request_workers(paths: names.RunPaths, workers: int, role: str) -> None:
     write_atomically(paths.pool / size_file(role), str(workers))
 
 
-def kill_pool_process(paths: names.RunPaths, member: Member, fault: str) -> None:
+def kill_pool_process(paths: names.RunPaths, member: Member) -> None:
     """Kill the process of a member: the scheduler, which is node 0, or a worker."""
     processes = dict(process_ids(str(paths.pool)))
-    if fault != "kill":
-        remedy = f"a run on this machine supports only {hints.option('fault', 'kill')}"
-        raise input_error(hints.option("fault"), fault, remedy)
     if member not in processes:
         known = ", ".join(each.text for each in sorted(processes))
         raise input_error(hints.option("node"), member.text, f"run {paths.id} has now: {known or 'no process'}")

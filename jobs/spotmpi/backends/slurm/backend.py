@@ -261,17 +261,20 @@ class SlurmBackend:
         if job and not job.over and (now or job.waits):
             self._cancel(job)
 
+    def require_fault(self, run: str, member: Member, fault: str) -> None:
+        """Refuse the deletion of a node, which Slurm does not have, and a node that the job does not have."""
+        _require_supported(fault)
+        self._running(run, member)
+
     def inject_fault(self, run: str, member: Member, fault: str) -> None:
         """Put the job back into the queue, as when nodes are taken away (evict), or kill the ranks of a node (kill)."""
+        _require_supported(fault)
         job, host = self._running(run, member)
         if fault == "evict":
             self._login.run("requeue the job", ["scontrol", "requeue", str(job.id)])
-        elif fault == "kill":
+        else:
             printed = self._login.run("kill the ranks", [*_srun(job, host), self._python, "-c", PROGRAM, job.name])
             require_killed(printed.decode(), job.name, member)
-        else:
-            choices = f"{hints.option('fault', 'evict')} and {hints.option('fault', 'kill')}"
-            raise input_error(hints.option("fault"), fault, f"a run on Slurm supports {choices}")
 
     def shell(self, run: str, member: Member) -> Sequence[str]:
         """A step of the job on one of its nodes."""
@@ -373,6 +376,12 @@ class SlurmBackend:
         paths = RunPaths(self.runs_folder / run)
         is_resumed = exists(paths.events) and not (spec.code or spec.files)
         return _recorded(paths)["agents"]["folder"] if is_resumed else str(Path.cwd())
+
+
+def _require_supported(fault: str) -> None:
+    if fault not in ("evict", "kill"):
+        choices = f"{hints.option('fault', 'evict')} and {hints.option('fault', 'kill')}"
+        raise input_error(hints.option("fault"), fault, f"a run on Slurm supports {choices}")
 
 
 def _srun(job: QueuedJob, host: str) -> list[str]:

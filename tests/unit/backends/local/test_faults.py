@@ -74,8 +74,9 @@ def test_a_fault_that_this_machine_does_not_support_is_named_with_what_it_does(l
             "node = 'node/1': a run on this machine supports only node=0, where rank 0 is killed",
         ),
     ):
-        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
-            local.backend.inject_fault(run, member, fault)
+        for refuse in (local.backend.require_fault, local.backend.inject_fault):
+            with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+                refuse(run, member, fault)
 
 
 def test_a_run_that_outlives_its_guard_leaves_no_file_outside_of_its_folder(

@@ -278,8 +278,9 @@ def test_a_fault_that_cannot_be_injected_is_refused(
 ) -> None:
     submit(backend)
     slurm.show(RUN, "RUNNING", nodes="n[0-1]")
-    with pytest.raises(InputError, match=problem):
-        backend.inject_fault(RUN, Member(NODE, node), fault)
+    for refuse in (backend.require_fault, backend.inject_fault):
+        with pytest.raises(InputError, match=problem):
+            refuse(RUN, Member(NODE, node), fault)
 
 
 def test_a_job_that_slurm_has_taken_is_followed_though_sbatch_failed(

@@ -56,7 +56,7 @@ PLACES = {
         8,
         f"{FRESH}; and what is replaced",
     ),
-    "jobs/spotmpi/backends/local/machine.py": (5, CHECK),
+    "jobs/spotmpi/backends/local/machine.py": (9, CHECK),
     "jobs/spotmpi/backends/slurm/files.py": (3, f"{FRESH}; and what the next look copies"),
     "jobs/spotmpi/checkpoint/store.py": (1, "what is not seen is written again"),
     "jobs/spotmpi/cli/pull.py": (2, "a size that is shown"),

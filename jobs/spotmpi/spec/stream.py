@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from spotmpi.core import hints
 from spotmpi.core.errors import Problem
 from spotmpi.spec.kubernetes import FilePath, SpecModel
 from spotmpi.spec.workers import Count, PostprocessWorkers, StreamWorkers
@@ -111,7 +112,8 @@ class Stream(SpecModel):
         if not called and self.length is not None:
             yield Problem("stream.length", self.length, "is for a function as the source; remove it")
         if not called and self.batch is None:
-            yield Problem("stream.batch", None, "give the number of rows of a batch")
+            option = hints.either("--set stream.batch=256, or --batch 256 of `spotmpi models predict`", "batch=256")
+            yield Problem("stream.batch", None, f"give the number of rows of a batch, such as {option}")
         yield from self._shuffle_problems(called)
         if self.debug and self.workers.count == 1:
             remedy = "compares batches of two workers: set stream.workers.count to 2 or more, or remove it"

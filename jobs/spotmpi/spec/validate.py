@@ -28,6 +28,7 @@ class TargetCapabilities(NamedTuple):
     programs: Mapping[str, tuple[str, ...]] = MappingProxyType({})  # by image
     data_is_folder: bool = True
     init_is_folder: bool = True
+    source_found: bool = True  # whether the source of the stream has files, where it is a path of this machine
     code_is_folder: bool = True
     unreadable_files: tuple[str, ...] = ()  # of the spec's files
     tools: frozenset[str] = frozenset()  # launchers that can be started
@@ -191,6 +192,9 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
         return
     if not capabilities.workers:
         yield Problem("stream", None, _no_workers("streams"))
+    if not capabilities.source_found:
+        remedy = "no file of this machine has this name or pattern; check it, or name a data set: datasets:NAME"
+        yield Problem("stream.source", spec.stream.source, remedy)
     if spec.program is None:
         yield from spec.stream.problems()
         for key, value in (("postprocess", spec.stream.postprocess), ("write", spec.stream.write)):

@@ -307,6 +307,7 @@ def test_results_that_are_not_on_this_machine_are_no_identical_ones(
         (("double:9", "datasets:numbers", "flow:predict"), 2, "model = 'double:9': is not in the store"),
         (("double:beta", "datasets:numbers", "flow:predict"), 2, "it has: double:1"),
         (("double", "datasets:absent", "flow:predict"), 2, "data set = 'datasets:absent': is not in the store"),
+        (("double", "numbers", "flow:predict"), 2, "stream.source = 'numbers': no file of this machine has this name"),
         (("double", "datasets:numbers", "flow"), 2, "predict = 'flow': write module:function, such as flow:predict"),
         (("double", "datasets:numbers", "flow:broken"), 1, "failed: "),
     ],

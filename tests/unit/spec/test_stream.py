@@ -107,7 +107,7 @@ def test_all_that_does_not_fit_together_is_said_at_once() -> None:
     }
     assert problems(spec({"source": "set", "length": 3, "debug": 0.01})) == {
         "stream.length": "is for a function as the source; remove it",
-        "stream.batch": "give the number of rows of a batch",
+        "stream.batch": "give the number of rows of a batch, such as batch=256",
         "stream.debug": "compares batches of two workers: set stream.workers.count to 2 or more, or remove it",
     }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spotmpi.agent import hardware, launchers
+from spotmpi.agent.files import is_folder
 from spotmpi.core import names
 from spotmpi.images import environment
 from spotmpi.plan.local import Machine
@@ -34,6 +35,7 @@ def inspect(spec: JobSpec) -> TargetCapabilities:
     return inspect_client(spec)._replace(
         data_is_folder=spec.data is None or _is_folder(spec.data.path),
         init_is_folder=spec.init is None or _is_folder(spec.init),
+        source_found=spec.stream is None or spec.dataset is not None or _has_files(spec.stream.source),
         tools=frozenset(tools),
         launcher_image=None if spec.image or spec.launcher in tools else environment.image_with(spec.launcher),
         gpus=_gpus() if spec.uses_gpus else 0,
@@ -69,6 +71,24 @@ def inspect_client(spec: JobSpec) -> TargetCapabilities:
 
 def _is_folder(path: str) -> bool:
     return os.access(path, os.R_OK | os.X_OK) and Path(path).is_dir()
+
+
+def _has_files(source: str | None) -> bool:
+    """Whether the path or pattern of a source names a file, or a folder with one; assumed of what cannot be listed."""
+    from spotmpi.spec.source import is_path  # few runs have a stream
+
+    if source is None or not is_path(source):
+        return True
+    try:
+        found = [Path(source)] if os.path.lexists(source) else Path("/").glob(str(Path(source).absolute())[1:])
+        return any(not is_folder(each) or _has_entry(each) for each in found)
+    except (OSError, ValueError, NotImplementedError):
+        return True
+
+
+def _has_entry(folder: Path) -> bool:
+    """Whether a folder has anything but folders, however deep; a link counts."""
+    return any(each.is_symlink() or not each.is_dir() or _has_entry(Path(each)) for each in os.scandir(folder))
 
 
 def _is_file(path: str) -> bool:

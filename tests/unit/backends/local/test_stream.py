@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from spotmpi.agent.plan import POSTPROCESS
+from spotmpi.backends.local import machine
 from spotmpi.core import names
 from spotmpi.core.errors import InputError
+from spotmpi.spec.source import read_spec
+from spotmpi.spec.validate import validate
 from spotmpi.streams.order import Order, Part, Settings
 from spotmpi.streams.results import encode
 from spotmpi.streams.stream import Stream
@@ -149,6 +152,43 @@ def finished(
     events = local.all_events({**command, "limits": {"failures": 1}, **values})
     run = local.backend.list()[-1]
     return [attempt["cause"] for attempt in attempts_of(local, run.id)], "\n".join(texts(events)), run.reason or ""
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("set", True),
+        ("set/*.csv", True),
+        ("{}/set/a.csv", True),
+        ("outer", True),
+        ("linked", True),
+        ("set/*.parquet", False),
+        ("absent", False),
+        ("{}/absent", False),
+        ("empty", False),
+        ("nested", False),
+        ("s3://absent/x", True),
+        ("file:///absent", True),
+        ("absent:rows", True),
+    ],
+)
+def test_a_source_without_a_file_is_refused_before_anything_is_started(
+    source: str, found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("set", "outer/inner", "linked", "empty", "nested/deeper"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "set" / "a.csv").touch()
+    (tmp_path / "outer" / "inner" / "a.csv").touch()
+    (tmp_path / "linked" / "to").symlink_to(tmp_path / "set")
+    source = source.format(tmp_path)
+    batches = {"length": 2} if ":rows" in source else {"batch": 2}
+    stream = {"source": source, **batches}
+    spec = read_spec({"command": ["true"], "launcher": "none", "stream": stream})
+    problems = [str(each) for each in validate(spec, machine.inspect(spec))]
+    message = "no file of this machine has this name or pattern; check it, or name a data set: datasets:NAME"
+    place = spec.stream and spec.stream.source
+    assert problems == ([] if found else [f"stream.source = {place!r}: {message}"])
 
 
 def test_a_killed_worker_and_a_killed_rank_change_nothing(local: BackendHarness, checksum: str, tmp_path: Path) -> None:

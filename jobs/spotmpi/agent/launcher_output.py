@@ -27,6 +27,7 @@ _HARMLESS = r"\[\S+\] plm:\w+: Warning: setpgid\(\d+,\d+\) failed in parent\b"
 
 SCHEDULER_END = "node 0: the scheduler "  # how a pool's launcher begins the line that says why its scheduler ended
 SCHEDULER_SIGNALED = "was ended by SIGTERM or SIGINT from outside of the run"  # a scheduler exits with 0 then
+_MPIRUN_SIGNALED = "was ended by SIGTERM, SIGINT or SIGHUP from outside of the run: it exited with 1 and named no rank"
 _MAX_OWN_LINE = 1000  # characters; no launcher prints longer lines itself
 
 
@@ -145,9 +146,15 @@ class PieceSplitter:
         return _tagged(*source, data) if source else Line(None, self._stream, _visible_text(data))
 
 
-def describe(node: int, code: int, lines: Iterable[Line]) -> str:
-    """Why node *node*'s launcher ended with *code* (negative: killed by that signal); *lines* are its last `Line`s."""
-    return protocol.truncate(_diagnose(node, code, [line for line in lines if line.stream == "e"]))
+def describe(node: int, code: int, lines: Iterable[Line], mpi: bool = False) -> str:
+    """Why node *node*'s launcher ended with *code* (negative: killed by that signal); *lines* are its last `Line`s.
+
+    With *mpi* it is the mpirun of Open MPI 5, which says nothing when a signal ends it, and names each rank that fails.
+    """
+    errors = [line for line in lines if line.stream == "e"]
+    if mpi and code == 1 and not any(line.rank is None and line.text.strip() for line in errors):
+        return "mpirun on node %d %s" % (node, _MPIRUN_SIGNALED)
+    return protocol.truncate(_diagnose(node, code, errors))
 
 
 def process_reason(code: int, lines: Iterable[Line]) -> str:

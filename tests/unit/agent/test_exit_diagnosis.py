@@ -190,6 +190,21 @@ def test_the_reason_of_an_end_comes_from_the_exit_code_and_the_last_lines(
     assert launcher_output.effective_exit_code(code, lines) == effective
 
 
+@pytest.mark.parametrize(
+    ("code", "lines", "reason"),
+    [
+        (1, [], "mpirun on node 2 was ended by SIGTERM, SIGINT or SIGHUP from outside of the run: "),
+        (1, OTHER, "mpirun on node 2 was ended by SIGTERM, SIGINT or SIGHUP from outside of the run: "),
+        (1, err("There are not enough slots"), f"{LAUNCHER} ended with exit code 1: There are not enough slots"),
+        (2, [], f"{LAUNCHER} ended with exit code 2"),
+        (-9, [], f"{LAUNCHER} was killed by SIGKILL"),
+    ],
+)
+def test_an_mpirun_that_says_nothing_has_got_a_signal(code: int, lines: list[Line], reason: str) -> None:
+    """That of Open MPI 5.0.11 exits with 1 then, without a word on the terminal."""
+    assert launcher_output.describe(2, code, lines, mpi=True).startswith(reason)
+
+
 def test_a_launcher_that_exits_with_0_has_succeeded_whatever_it_printed() -> None:
     assert launcher_output.effective_exit_code(0, err(TORCHRUN.format(code=3))) == 0
 

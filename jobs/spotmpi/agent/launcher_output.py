@@ -18,6 +18,8 @@ _TORCHRUN = r"rank\s+: (\d{1,9}) \(local_rank: \d+\)\s+exitcode\s+: (-?\d{1,9}) 
 _LOST_DAEMON = r"lost communication with a remote daemon\..*?Remote daemon: \S+ on node (\S+)"
 # Open MPI 5's mpirun on Slurm, with the wait status of the srun that runs its daemons.
 _SRUN = r"srun returned non-zero exit status \((\d{1,9})\) from launching the per-node daemon"
+# What srun prints without slurmctld, which no program can help: strings of slurm_errno.c.
+_NO_CONTROLLER = r"srun: error: .*?(?:Unable to contact slurm controller|Socket timed out on send/recv operation)"
 _CALLED = r'process rank (\d{1,9}) with PID \d+ on node \S+ calling "abort"'  # Open MPI 5
 _ABORTED = _CALLED + r"|MPI_ABORT was invoked on rank (\d{1,9}) in communicator MPI_COMM_WORLD"  # 4
 _NO_FINALIZE = r"process rank (\d{1,9}) with PID \d+ on node \S+ exiting improperly"
@@ -204,7 +206,8 @@ def effective_exit_code(code: int, lines: Iterable[Line]) -> int:
         return code
     srun = _srun_exit_code(output)
     was_cancelled = srun is not None and (srun < 0 or srun - 128 in (signal.SIGTERM, signal.SIGKILL))
-    if re.search(_LOST_DAEMON, output) or was_cancelled:
+    is_alone = srun is not None and re.search(_NO_CONTROLLER, output)
+    if re.search(_LOST_DAEMON, output) or was_cancelled or is_alone:
         return protocol.INTERRUPTED
     return code or srun or 0
 
@@ -253,7 +256,8 @@ def _diagnose(node: int, code: int, lines: list[Line]) -> str:
         return "lost %s: mpirun's daemon on it no longer answers" % lost.group(1)
     srun = _srun_exit_code(output)
     if srun is not None:
-        return "the srun of mpirun's daemons " + _reason(srun, [])
+        alone = " without slurmctld, which did not answer it" if re.search(_NO_CONTROLLER, output) else ""
+        return "the srun of mpirun's daemons %s%s" % (_reason(srun, []), alone)
     aborted = re.search(_ABORTED, output)
     if aborted:
         rank = int(aborted.group(1) or aborted.group(2))

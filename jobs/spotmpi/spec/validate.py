@@ -354,6 +354,12 @@ def _cluster(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Proble
     yield from validate_cluster.problems(spec, capabilities.persistent)
 
 
+def _slurm(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    if "--no-requeue" in spec.slurm.args:
+        remedy = "a run on Slurm goes on after a lost or preempted node by its requeued job; remove it"
+        yield Problem("slurm.args", "--no-requeue", remedy)
+
+
 def _margin(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     margin, grace = spec.checkpoint.margin, spec.checkpoint.grace
     if margin is not None and margin > grace:
@@ -441,6 +447,7 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_resources, "nodes slots resources"),
     (_metrics, "metrics program"),
     (_money, "limits checkpoint price capacity kubernetes nodes standby pool stream"),
+    (_slurm, "slurm"),
     (_margin, "checkpoint"),
     (_capacity, "capacity"),
     (_sizes, "nodes slots launcher run_on stream program args metrics capacity kubernetes standby checkpoint"),

@@ -124,6 +124,8 @@ by augmenting the cmd line with:
 * "--leave-session-attached"
 * "--prtemca plm_base_verbose N" where N > 0
 """)
+NO_CONTROLLER = "srun: error: Unable to create step for job 7: Unable to contact slurm controller (connect failure)"
+ALONE = " without slurmctld, which did not answer it"
 SRUN_END = "the srun of mpirun's daemons "
 
 
@@ -169,6 +171,7 @@ SCHEDULER = "node 0: the scheduler was killed by SIGKILL"
         (0, err(SRUN.format(status=143 << 8)), f"{SRUN_END}ended with exit code 143 (SIGTERM)", 75),
         (0, err(SRUN.format(status=9)), f"{SRUN_END}was killed by SIGKILL", 75),
         (0, err(SRUN.format(status=1 << 8)), f"{SRUN_END}ended with exit code 1", 1),
+        (0, err(f"{NO_CONTROLLER}\n{SRUN.format(status=1 << 8)}"), f"{SRUN_END}ended with exit code 1{ALONE}", 75),
         (213, err(SRUN.format(status=1 << 8)), f"{SRUN_END}ended with exit code 1", 213),
         (137, err(f"{KILLED}\n{SRUN.format(status=137 << 8)}"), "rank 1 was killed by SIGKILL", 137),
         (-9, [], f"{LAUNCHER} was killed by SIGKILL", -9),

@@ -195,6 +195,14 @@ def test_pods_stand_by_where_they_can_take_the_place_of_a_lost_one(
     assert found == [f"standby = 1: {each}" for each in expected]
 
 
+def test_a_job_of_slurms_is_requeued() -> None:
+    job = {**COMMAND, "launcher": "none", "slurm": {"args": ["--account=me", "--no-requeue"]}}
+    assert problems(job) == [
+        "slurm.args = '--no-requeue': a run on Slurm goes on after a lost or preempted node by its requeued job; "
+        "remove it"
+    ]
+
+
 def test_each_missing_capability_of_the_target_is_a_problem() -> None:
     bare = TargetCapabilities(tools=frozenset({"none"}), data_is_folder=False, command_found=False)
     offered = bare._replace(launcher_image="pytorch")

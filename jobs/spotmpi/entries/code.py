@@ -16,10 +16,7 @@ import importlib.util
 import inspect
 import io
 import linecache
-import os
 import pickle
-import pkgutil
-import runpy
 import sys
 import types
 import typing
@@ -46,6 +43,7 @@ from spotmpi.entries.shipped import (
     shipped_file,
     with_imports,
 )
+from spotmpi.entries.unknown import require_known, require_known_attributes
 from spotmpi.entries.values import (
     PLAIN,
     CodePickler,
@@ -58,21 +56,6 @@ from spotmpi.entries.values import (
     token,
 )
 
-_UNKNOWN = (  # by which any code can be used
-    eval,
-    exec,
-    globals,
-    __import__,
-    importlib.__import__,
-    importlib.import_module,
-    importlib.util.spec_from_file_location,
-    pkgutil.resolve_name,
-    runpy.run_module,
-    runpy.run_path,
-    sys.modules,
-)
-_UNKNOWN_ATTRIBUTES = ("__globals__", "__subclasses__")
-_ENVIRONMENT = (os.environ, os.environb, os.getenv, os.getenvb, os.path.expandvars)
 _NO_SOURCE = "has no source that can be read: define it by `def` or `class` in a module, such as sets.py"
 _COLLECTIONS = (dict, list, tuple, set, frozenset)
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
@@ -156,12 +139,12 @@ class _Reader:
             value = attribute_of(value, attribute)
             if value is MISSING:
                 return  # code that is never reached, or an error of its own
-        _require_known(value, name)
+        require_known(value, name)
         if isinstance(value, types.ModuleType):
             found: Any = value
             for each in chain:  # such as os.path.expandvars
                 found = getattr(found, each, None) if isinstance(found, types.ModuleType) else None
-                _require_known(found, name)
+                require_known(found, name)
             self._use_module(value, name)
         elif isinstance(value, functools.partial):
             self.use(value.func, name)
@@ -268,9 +251,6 @@ class _Reader:
         self.modules.add(module)
         tree = without_docstrings(tree)
         self.sources[name] = ast.unparse(tree)
-        for each in ast.walk(tree):
-            if isinstance(each, ast.Attribute) and each.attr in _UNKNOWN_ATTRIBUTES:
-                raise _unknown_code(each.attr, name)
         own = [*(free or {}).items(), *imports_in(tree, getattr(sys.modules.get(module), "__package__", None) or "")]
         for variable, chain in names_read(tree, {each for each, _ in own}):
             called = f"{_module_name(module)}.{variable}"
@@ -279,7 +259,8 @@ class _Reader:
             for place, value in found:
                 self.use(value, place, chain)
             if not found:
-                _require_known(getattr(builtins, variable, None), name)
+                require_known(getattr(builtins, variable, None), name)
+        require_known_attributes(tree, {**scope, **dict(own)}, name)
 
     def _use_value(self, value: Any, name: str) -> None:
         name = self._new_name(name, value)
@@ -403,21 +384,6 @@ def _require_unchanged(module: str) -> None:
     if _noted.setdefault(module, now)[1:] != now[1:]:
         remedy = f"start Python again, or call importlib.reload({module})"
         raise SpotmpiError(f"{file} was changed after it was imported: {remedy}")
-
-
-def _require_known(value: Any, name: str) -> None:
-    """Raise InputError for what makes code unknown, or gives other results in another environment."""
-    if any(value is each for each in _UNKNOWN):
-        called = "sys.modules" if value is sys.modules else value.__name__
-        raise _unknown_code(called, name)
-    if any(value is each for each in _ENVIRONMENT):
-        remedy = "reads variables of the environment, which are not part of the key: give their values as arguments"
-        raise input_error("code", name, remedy)
-
-
-def _unknown_code(called: str, name: str) -> InputError:
-    remedy = f"uses {called}, by which the code that takes part is not known: call functions by name"
-    return input_error("code", name, remedy)
 
 
 @functools.cache

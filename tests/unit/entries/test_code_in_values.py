@@ -465,12 +465,21 @@ def test_an_object_that_cannot_be_pickled_is_an_error_that_names_it(modules: Mod
         ("runpy.run_path(raw)", "uses run_path, by which the code that takes part is not known"),
         ("importlib.util.spec_from_file_location(raw, raw)", "uses spec_from_file_location, by which the code that"),
         ("os.path.expandvars(raw)", "reads variables of the environment, which are not part of the key: give their"),
+        ("getattr(sys, 'modules')[raw]", r"uses sys\.modules, by which the code that takes part is not known"),
+        ("getattr(os, 'environ')['LIMIT']", "reads variables of the environment, which are not part of the key"),
+        ("getattr(build, '__globals__')[raw]", "uses __globals__, by which the code that takes part is not known"),
+        ("sys._getframe().f_globals[raw]", "uses f_globals, by which the code that takes part is not known"),
+        ("getattr(inspect.getmodule(build), raw)", "uses getmodule, by which the code that takes part is not known"),
+        ("open(os.path.expanduser('~/a.csv'))", "reads the home folder, which is not part of the key: give paths as"),
+        ("Path('~/a.csv').expanduser()", "reads the home folder, which is not part of the key: give paths as arg"),
+        ("(Path.home() / 'a.csv').read_text()", "reads the home folder, which is not part of the key: give paths"),
+        ("(pathlib.Path.home() / 'a.csv').read_text()", "reads the home folder, which is not part of the key: give"),
         ("getenv('LIMIT')", "reads variables of the environment, which are not part of the key: give their values"),
     ],
 )
 def test_code_and_values_that_no_key_has_are_an_error(modules: Modules, statement: str, message: str) -> None:
-    imports = "import builtins, importlib.util, os, runpy, sys\nfrom importlib import import_module\n"
-    imports += "from os import getenv\n"
+    imports = "import builtins, importlib.util, inspect, os, pathlib, runpy, sys\n"
+    imports += "from importlib import import_module\nfrom os import getenv\nfrom pathlib import Path\n"
     modules.write(sets=f"{imports}class Step: pass\ndef build(raw):\n    return {statement}\n")
     with pytest.raises(InputError, match=rf"code = 'sets\.\w+.*: {message}"):
         code_module.identify(modules.load().build)

@@ -1,0 +1,89 @@
+"""What a key cannot have: code that is known only when it runs, and what the environment of a process gives."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import os
+import pkgutil
+import runpy
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any
+
+from spotmpi.core.errors import InputError, input_error
+from spotmpi.entries.shipped import MISSING
+
+_UNKNOWN = (  # by which any code can be used
+    eval,
+    exec,
+    globals,
+    __import__,
+    importlib.__import__,
+    importlib.import_module,
+    importlib.util.spec_from_file_location,
+    inspect.getmodule,
+    pkgutil.resolve_name,
+    runpy.run_module,
+    runpy.run_path,
+    sys.modules,
+)
+_UNKNOWN_ATTRIBUTES = ("__globals__", "__subclasses__", "f_globals")
+_ENVIRONMENT = (os.environ, os.environb, os.getenv, os.getenvb, os.path.expandvars)
+_HOME = "expanduser"  # of os.path, and of paths
+
+
+def require_known(value: Any, name: str) -> None:
+    """Raise InputError for what makes code unknown, or gives other results in another environment."""
+    if any(value is each for each in _UNKNOWN):
+        raise _unknown_code("sys.modules" if value is sys.modules else value.__name__, name)
+    if any(value is each for each in _ENVIRONMENT):
+        remedy = "reads variables of the environment, which are not part of the key: give their values as arguments"
+        raise input_error("code", name, remedy)
+    if value is os.path.expanduser:
+        raise _home_folder(name)
+
+
+def require_known_attributes(tree: ast.AST, scope: Mapping[str, Any], name: str) -> None:
+    """`require_known` of the attributes in a source, also of those that ``getattr(module, "name")`` gives."""
+    for node, attribute in _attributes(tree):
+        if attribute in _UNKNOWN_ATTRIBUTES:
+            raise _unknown_code(attribute, name)
+        owner = _found(node, scope)
+        if attribute == _HOME or (attribute == "home" and isinstance(owner, type) and issubclass(owner, PurePath)):
+            raise _home_folder(name)
+        if isinstance(owner, types.ModuleType):
+            require_known(vars(owner).get(attribute), name)
+
+
+def _found(node: ast.expr, scope: Mapping[str, Any]) -> Any:
+    """What a name in *scope*, or an attribute of a module there, is; nothing is executed or loaded for it."""
+    if isinstance(node, ast.Name):
+        return scope.get(node.id, MISSING)
+    owner = _found(node.value, scope) if isinstance(node, ast.Attribute) else MISSING
+    return vars(owner).get(node.attr, MISSING) if isinstance(owner, types.ModuleType) else MISSING
+
+
+def _attributes(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    """The attributes in a source, each with what it is one of."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield node.value, node.attr
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+            owner, *rest = node.args or [None]
+            text = rest[0].value if rest and isinstance(rest[0], ast.Constant) else None
+            if owner is not None and isinstance(text, str):
+                yield owner, text
+
+
+def _unknown_code(called: str, name: str) -> InputError:
+    remedy = f"uses {called}, by which the code that takes part is not known: call functions by name"
+    return input_error("code", name, remedy)
+
+
+def _home_folder(name: str) -> InputError:
+    return input_error("code", name, "reads the home folder, which is not part of the key: give paths as arguments")

@@ -57,7 +57,7 @@ def with_copies(spec: JobSpec) -> JobSpec:
         reference = reference_in(place)
         if reference is not None and "://" in place:
             store = place.partition(f"/{folder(reference)}")[0]
-            copies = str(_copies() / quote(store, safe=""))
+            copies = str(names.entry_copies() / quote(store, safe=""))
             changes[key] = local_path(place) or f"{copies}/{folder(reference)}/{FILES}"
     return with_places(spec, changes)
 
@@ -65,7 +65,7 @@ def with_copies(spec: JobSpec) -> JobSpec:
 def missing(spec: JobSpec) -> dict[str, Path]:
     """The copies that *spec* reads and that are not complete, by key: the folder of the entry."""
     read = {key: Path(place) for key, place in places(spec).items() if key in _FOLDERS}
-    copies = {key: place.parent for key, place in read.items() if _copies() in place.parents}
+    copies = {key: place.parent for key, place in read.items() if names.entry_copies() in place.parents}
     return {key: place for key, place in copies.items() if not is_file(place / MANIFEST)}
 
 
@@ -76,14 +76,10 @@ def fetch(spec: JobSpec, echo: Echo) -> None:
         SpotmpiError: one is not in its store any more or damaged, or the disk is too small.
     """
     for place in {*missing(spec).values()}:
-        store = Store(unquote(place.relative_to(_copies()).parts[0]))
+        store = Store(unquote(place.relative_to(names.entry_copies()).parts[0]))
         reference = reference_in(str(place / FILES))
         manifest = store.get(reference) if reference else None
         if manifest is None:
             raise SpotmpiError(f"{place} has to be copied from {store.storage.url}, which does not have it any more")
         echo(f"copying to this machine: {manifest.title}, {len(manifest.files)} files, {manifest.bytes / 1e6:,.1f} MB")
         store.copy_to(Store(str(place.parents[2])), manifest)
-
-
-def _copies() -> Path:
-    return names.cache_folder().absolute() / "stores"

@@ -303,17 +303,11 @@ def _validate(
         from spotmpi.api.dataset_specs import to_check
 
         checked = to_check(spec)
-    absent: Mapping[str, Path] = {}
     if targets.target_of(on).is_local and (spec.data or spec.init):
         from spotmpi.api import run_entries
 
         spec, checked = map(run_entries.with_copies, (spec, checked))
-        absent = run_entries.missing(spec)
     capabilities = backend.inspect(checked)
-    capabilities = capabilities._replace(
-        data_is_folder=capabilities.data_is_folder or "data" in absent,
-        init_is_folder=capabilities.init_is_folder or "init" in absent,
-    )
     if capabilities.persistent is not None:
         from spotmpi.api.volume_entries import on_volume
 

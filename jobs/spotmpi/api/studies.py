@@ -7,13 +7,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spotmpi.api import run_entries
 from spotmpi.backends import targets
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Echo
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.source import Source, read_spec, read_toml
+from spotmpi.spec.source import Source, read_spec, read_toml, with_entries
 from spotmpi.study import pricing, study_file
 from spotmpi.study.study import Study, StudyOptions, WrongStudy, grid_study, read_base
 from spotmpi.study.sweep import Sweep
@@ -48,9 +49,11 @@ def bench(
     from spotmpi.study import execution
 
     target = targets.target_of(on)
-    study, runner = _prepare(source, options, overrides, lambda study: _runner(study, on, on_event, echo))
+    study, runner = _prepare(source, options, overrides, on, lambda study: _runner(study, on, on_event, echo))
     study = pricing.with_prices(study, on, echo)
     recording = execution.Recording(target.folder, runner.new_id(study.spec), target.name)
+    for spec in (study.spec, *(each.spec for each in study.variants)):
+        run_entries.fetch(spec, echo)
     sweep = execution.open_sweep(study, recording, options.fresh, echo)
     execution.run_sweep(sweep, runner, echo)
     return sweep
@@ -64,20 +67,25 @@ def plan_bench(
     echo: Echo = lambda text: None,
 ) -> Study:
     """The study that `bench` would run, with its `trials` in order; nothing is started."""
-    study, _ = _prepare(source, options, overrides, lambda study: _runner(study, on, lambda event: None, echo))
+    study, _ = _prepare(source, options, overrides, on, lambda study: _runner(study, on, lambda event: None, echo))
     return pricing.with_prices(study, on, echo)
 
 
-def study_of(source: Source, options: StudyOptions, overrides: Iterable[str] = ()) -> Study:
-    """The study in a study file, or that of *options* for a spec.
+def study_of(source: Source, options: StudyOptions, overrides: Iterable[str] = (), on: TargetLike = None) -> Study:
+    """The study in a study file, or that of *options* for a spec; on this machine it reads copies of entries.
 
     Raises:
         WrongStudy: with every problem of the study, the spec and the options.
         InputError: the file cannot be read.
     """
+    is_local = targets.target_of(on).is_local
+
+    def convert(spec: JobSpec) -> JobSpec:
+        return run_entries.with_copies(with_entries(spec)) if is_local else with_entries(spec)
+
     if isinstance(source, str | Path) and study_file.is_study(read_toml(Path(source))):
-        return study_file.load(Path(source), overrides, options)
-    spec, faults = read_base(lambda: read_spec(source, overrides))
+        return study_file.load(Path(source), overrides, options, convert)
+    spec, faults = read_base(lambda: convert(read_spec(source, overrides)))
     if spec.dataset is not None:
         remedy = "a study measures runs alone: build it with `spotmpi data build`, and name it as `data`"
         raise input_error("dataset", spec.dataset.build, remedy)
@@ -150,13 +158,14 @@ def _prepare(
     source: Source,
     options: StudyOptions,
     overrides: Iterable[str],
+    on: TargetLike,
     create_runner: Callable[[Study], BackendRunner],
 ) -> tuple[Study, BackendRunner]:
     """The study and the runner for its valid trials; InputError with the problems of both at once."""
     from spotmpi.study import execution
 
     try:
-        study = study_of(source, options, overrides)
+        study = study_of(source, options, overrides, on)
     except WrongStudy as error:
         if "kubernetes" in error.faults.wrong:  # the target cannot be inspected without it
             raise

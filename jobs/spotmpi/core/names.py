@@ -65,6 +65,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("SPOTMPI_CACHE") or Path(home) / "spotmpi")
 
 
+def entry_copies() -> Path:
+    """The folder with the copies of data sets and models that are in stores behind a URL, a folder for each store."""
+    return cache_folder().absolute() / "stores"
+
+
 def rank_source() -> Path:
     """The folder from which ranks and agents import the agent and the training programs, and nothing else.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from spotmpi.forecast.published import published_tables
 from spotmpi.spec import source, variants
 from spotmpi.spec.job import Duration, JobSpec
 from spotmpi.spec.kubernetes import SpecModel
-from spotmpi.spec.source import load_spec, problem, read_toml, resolve_paths
+from spotmpi.spec.source import load_spec, problem, read_toml, resolve_paths, with_entries
 from spotmpi.spec.variants import BASE, Variant
 from spotmpi.spec.workers import Count
 from spotmpi.study import parameters as known_parameters
@@ -70,15 +70,22 @@ def is_study(values: Mapping[str, Any]) -> bool:
     return "parameters" in values or "configurations" in values
 
 
-def load(path: Path, overrides: Iterable[str] = (), options: StudyOptions = _NO_OPTIONS) -> Study:
+def load(
+    path: Path,
+    overrides: Iterable[str] = (),
+    options: StudyOptions = _NO_OPTIONS,
+    convert: Callable[[JobSpec], JobSpec] = with_entries,
+) -> Study:
     """The study in *path*; *overrides* change its base spec, *options* its repeats, seed and retries.
+
+    *convert* gives the base spec the places of the entries that it names.
 
     Raises:
         WrongStudy: with all problems of the file, its parameters, the spec and the options.
         InputError: the file cannot be read.
     """
     values = {**read_toml(path), **options.overrides}
-    base, faults = read_base(lambda: _base(values.get("spec"), path.parent, overrides))
+    base, faults = read_base(lambda: convert(_base(values.get("spec"), path.parent, overrides)))
     remedy = f"not allowed with a study: {path.name} defines its own parameters"
     unused = [
         Problem(hints.option(name), value, remedy)

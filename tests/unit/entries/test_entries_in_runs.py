@@ -9,12 +9,14 @@ import pytest
 
 import spotmpi
 from spotmpi.api.datasets import DataSet
+from spotmpi.core import names
 from spotmpi.core.errors import InputError
 from spotmpi.entries.store import reference_in
 from spotmpi.runs import fingerprint
 from spotmpi.spec.source import read_spec
 from spotmpi.streams.order import Settings
 from spotmpi.streams.sources import parts_of
+from spotmpi.study.sweep import load_sweep
 from tests.unit.entries.conftest import Modules
 from tests.unit.entries.in_process import InProcess
 
@@ -97,6 +99,37 @@ def test_data_behind_a_url_is_copied_to_this_machine_and_a_stream_reads_it_there
     assert spec.stream and spec.stream.source == found.path
     with pytest.raises(InputError, match=r"is behind a URL, which ranks cannot read as a folder: use it as st"):
         spotmpi.run({"command": ["true"], "data": "datasets:numbers"}, on="slurm")
+
+
+@pytest.mark.parametrize("form", ["spec", "study"])
+def test_a_study_on_this_machine_reads_a_copy_of_data_behind_a_url(
+    form: str,
+    tmp_path: Path,
+    versions: list[DataSet],
+    pool: InProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    modules: Modules,
+) -> None:
+    monkeypatch.setenv("SPOTMPI_STORE", f"memory://{tmp_path}/sets-of-studies")
+    found = modules.load().numbers.options(pool=pool)(tmp_path / "raw.csv")
+    (tmp_path / "spec.toml").write_text(
+        'command = ["sh", "-c", "test -f $SPOTMPI_DATA/raw.parquet && echo iteration 1"]\n'
+        'launcher = "none"\ndata = "datasets:numbers"\nmetrics = { pattern = "iteration (?P<iteration>[0-9]+)" }\n'
+    )
+    (tmp_path / "study.toml").write_text('spec = "spec.toml"\nrepeats = 1\n[parameters]\nnodes = [1]\n')
+    options = spotmpi.StudyOptions(repeats=1)
+    said = list[str]()
+    (planned,) = spotmpi.plan_bench(tmp_path / f"{form}.toml", options).trials()
+    assert (planned.nodes, said) == (1, [])
+
+    sweep = spotmpi.bench(tmp_path / f"{form}.toml", options, echo=said.append)
+
+    assert sum("copying to this machine: numbers:1" in text for text in said) == 1
+    (trial,) = sweep.trials
+    assert trial.state == "succeeded", said
+    places = spotmpi.trace(str(names.default_runs_folder() / trial.runs[0])).walk()
+    assert [node.name for node in places if node.what == "data set"] == [str(found.manifest)]
+    assert load_sweep(sweep.folder).study == sweep.study, "which continues it"
 
 
 def test_a_place_is_an_entry_only_where_its_key_is_whole() -> None:

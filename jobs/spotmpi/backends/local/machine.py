@@ -33,8 +33,8 @@ def inspect(spec: JobSpec) -> TargetCapabilities:
         return inspect_client(spec)._replace(system_supported=False)
     tools = _tools(spec)
     return inspect_client(spec)._replace(
-        data_is_folder=spec.data is None or _is_folder(spec.data.path),
-        init_is_folder=spec.init is None or _is_folder(spec.init),
+        data_is_folder=spec.data is None or _is_folder(spec.data.path) or _is_copy(spec.data.path),
+        init_is_folder=spec.init is None or _is_folder(spec.init) or _is_copy(spec.init),
         source_found=spec.stream is None or spec.dataset is not None or _has_files(spec.stream.source),
         tools=frozenset(tools),
         launcher_image=None if spec.image or spec.launcher in tools else environment.image_with(spec.launcher),
@@ -71,6 +71,11 @@ def inspect_client(spec: JobSpec) -> TargetCapabilities:
 
 def _is_folder(path: str) -> bool:
     return os.access(path, os.R_OK | os.X_OK) and Path(path).is_dir()
+
+
+def _is_copy(path: str) -> bool:
+    """Whether it is, or will be, the copy of an entry behind a URL: that is made before anything starts."""
+    return names.entry_copies() in Path(path).parents
 
 
 def _has_files(source: str | None) -> bool:

@@ -56,6 +56,10 @@ class TestLocalPool(PoolContract):
         (server,) = set(pool.run(os.getppid).values())
         assert "fork_server.py" in Path(f"/proc/{server}/cmdline").read_text()
 
+    def test_what_dask_leaves_of_its_scheduler_is_in_the_folder_of_the_run(self, pool: Pool, runs_folder: Path) -> None:
+        place = pool.client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.local_directory)
+        assert Path(place).is_relative_to(runs_folder / pool.id / "pool"), "not in the folder for temporary files"
+
     def test_its_repr_says_what_it_is(self, pool: Pool) -> None:
         assert repr(pool) == f"<pool {pool.id}: 2 of 2 workers connected on 127.0.0.1, 0 calls>"
 

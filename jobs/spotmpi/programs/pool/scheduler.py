@@ -374,6 +374,8 @@ async def serve(options: argparse.Namespace) -> int:
         security=security(os.environ[protocol.ENV_POOL_TLS]),
         dashboard=False,
         dashboard_address="127.0.0.1:0",
+        # Dask makes a folder there, which it leaves: in the run's folder, or on the disk of a pod.
+        local_directory=os.path.dirname(options.address_file) if options.address_file else None,
     )
     plugin = CallsPlugin(scheduler, options.workers, options.replacement_limit)
     scheduler.add_plugin(plugin)

@@ -50,6 +50,7 @@ from spotmpi.streams.part_files import Task
 
 _MAX_LOSSES = 3  # how often a call is given up by its pool, of which each is several lost workers
 PARTS = ".parts"  # the folder of parts that are being built, below that of their data set's name
+_POOL = ".pool"  # there, in the folder of a key: the id of the pool that builds it
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,7 @@ def _build_parts(
     cost: float | None = None
     for lost in itertools.count(1):
         try:
-            with _pool(request, len(missing)) as pool:
+            with _pool(request, store, len(missing)) as pool:
                 try:
                     _map(pool, part_files.build, missing, built, len(request.tasks))
                     _require_same(request, store, built, pool)
@@ -313,11 +314,13 @@ def _require_reachable(request: _Request, store: Store) -> None:
 
 
 @contextlib.contextmanager
-def _pool(request: _Request, count: int) -> Iterator[Any]:
+def _pool(request: _Request, store: Store, count: int) -> Iterator[Any]:
     settings = request.dataset.settings
     if settings.pool is not None:
         yield settings.pool
         return
+    note = f"{DATASET}/{request.reference.name}/{PARTS}/{request.reference.key}/{_POOL}"
+    _name_orphan(store.storage.read(note), settings.on)
     overrides = [f"pool.cpu={json.dumps(settings.cpu)}"] if settings.cpu is not None else []
     overrides += [f'pool.memory="{settings.memory}"'] if settings.memory is not None else []
     with pools.pool(
@@ -328,7 +331,18 @@ def _pool(request: _Request, count: int) -> Iterator[Any]:
         files=code_identity.files_of(request.dataset.function, request.arguments),
         overrides=overrides,
     ) as pool:
+        store.storage.write(note, pool.id.encode())
         yield pool
+
+
+def _name_orphan(note: bytes | None, on: Any) -> None:
+    """Name the pool of an earlier builder that was killed, which waits for a driver for ``limits.driver`` still."""
+    if note is None:
+        return
+    run = note.decode("utf-8", "replace")
+    with contextlib.suppress(SpotmpiError):  # that of another machine, or its target does not answer
+        if not targets.backend_of(run, on).state(run).over:
+            print_message(f"pool {run} of an earlier build, which was killed, still runs: `spotmpi stop {run}` ends it")
 
 
 def _map(

@@ -64,7 +64,9 @@ def _found(node: ast.expr, scope: Mapping[str, Any]) -> Any:
     """What a name in *scope*, or an attribute of a module there, is; nothing is executed or loaded for it."""
     if isinstance(node, ast.Name):
         return scope.get(node.id, MISSING)
-    owner = _found(node.value, scope) if isinstance(node, ast.Attribute) else MISSING
+    if not isinstance(node, ast.Attribute):
+        return MISSING
+    owner = _found(node.value, scope)
     return vars(owner).get(node.attr, MISSING) if isinstance(owner, types.ModuleType) else MISSING
 
 
@@ -73,11 +75,10 @@ def _attributes(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             yield node.value, node.attr
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
-            owner, *rest = node.args or [None]
-            text = rest[0].value if rest and isinstance(rest[0], ast.Constant) else None
-            if owner is not None and isinstance(text, str):
-                yield owner, text
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr" and len(node.args) > 1:
+            text = node.args[1]
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                yield node.args[0], text.value
 
 
 def _unknown_code(called: str, name: str) -> InputError:

@@ -13,15 +13,17 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from spotmpi.api import datasets
+from spotmpi.api import datasets, pools
 from spotmpi.api.datasets import DataSet
 from spotmpi.api.lineage import trace
+from spotmpi.backends import targets
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.entries import build_lock
@@ -29,6 +31,7 @@ from spotmpi.entries.storage import Storage
 from spotmpi.entries.store import Store
 from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.programs.pool.call import CallAborted
+from spotmpi.runs.reader import RunState
 from spotmpi.streams import part_files
 from spotmpi.streams.dataset import Dataset
 from tests.unit.entries.conftest import Modules
@@ -445,6 +448,38 @@ def test_parts_of_a_build_that_broke_off_are_kept(
     assert pool.built == ["c"] and found.rows == 3
     assert Store().problems(found.manifest) == []
     assert not Path(Store().storage.url, "datasets/ratings/.parts", found.key).exists()
+
+
+def test_the_pool_of_a_killed_builder_is_named_by_the_next_build_while_it_runs(
+    raw: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It waits for a driver as long as limits.driver says, and costs what it costs."""
+
+    class Killed(InProcess):
+        id = "pool-0"
+
+        def map(self, function: Any, tasks: Any) -> Any:
+            raise KeyboardInterrupt
+
+    states = {"pool-0": "running", "pool-1": "running"}
+    opened = iter([Killed(), Killed(), pool])
+    monkeypatch.setattr(pools, "pool", lambda *arguments, **options: contextlib.nullcontext(next(opened)))
+    known = SimpleNamespace(state=lambda run: RunState(run, "", "pool", states[run]))
+    monkeypatch.setattr(targets, "backend_of", lambda run, on: known)
+    build = modules.load().ratings
+    with pytest.raises(KeyboardInterrupt):
+        build(raw)
+    assert "earlier build" not in capsys.readouterr().err
+    with pytest.raises(KeyboardInterrupt):
+        build(raw)
+    assert (
+        "pool pool-0 of an earlier build, which was killed, still runs: `spotmpi stop pool-0` ends it"
+        in capsys.readouterr().err
+    )
+    states["pool-0"] = "stopped"
+    build(raw)
+    assert "earlier build" not in capsys.readouterr().err
+    assert not list(Store().storage.names("datasets/ratings/.parts"))
 
 
 @pytest.mark.parametrize("place", ["folder", "file://", "memory"])

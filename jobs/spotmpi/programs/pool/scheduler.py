@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -375,7 +376,7 @@ async def serve(options: argparse.Namespace) -> int:
         dashboard=False,
         dashboard_address="127.0.0.1:0",
         # Dask makes a folder there, which it leaves: in the run's folder, or on the disk of a pod.
-        local_directory=os.path.dirname(options.address_file) if options.address_file else None,
+        local_directory=str(Path(options.address_file).parent) if options.address_file else None,
     )
     plugin = CallsPlugin(scheduler, options.workers, options.replacement_limit)
     scheduler.add_plugin(plugin)

@@ -29,7 +29,7 @@ _HARMLESS = r"\[\S+\] plm:\w+: Warning: setpgid\(\d+,\d+\) failed in parent\b"
 
 SCHEDULER_END = "node 0: the scheduler "  # how a pool's launcher begins the line that says why its scheduler ended
 SCHEDULER_SIGNALED = "was ended by SIGTERM or SIGINT from outside of the run"  # a scheduler exits with 0 then
-_MPIRUN_SIGNALED = "was ended by SIGTERM, SIGINT or SIGHUP from outside of the run: it exited with 1 and named no rank"
+_MPIRUN_SIGNALED = "exited with 1 and named no rank, as after SIGTERM, SIGINT or SIGHUP from outside of the run"
 _MAX_OWN_LINE = 1000  # characters; no launcher prints longer lines itself
 
 
@@ -154,7 +154,8 @@ def describe(node: int, code: int, lines: Iterable[Line], mpi: bool = False) -> 
     With *mpi* it is the mpirun of Open MPI 5, which says nothing when a signal ends it, and names each rank that fails.
     """
     errors = [line for line in lines if line.stream == "e"]
-    if mpi and code == 1 and not any(line.rank is None and line.text.strip() for line in errors):
+    own = [line.text for line in errors if line.rank is None and line.text.strip()]
+    if mpi and code == 1 and all(map(is_harmless, own)):
         return "mpirun on node %d %s" % (node, _MPIRUN_SIGNALED)
     return protocol.truncate(_diagnose(node, code, errors))
 

@@ -132,6 +132,9 @@ SRUN_END = "the srun of mpirun's daemons "
 # Open MPI 5 on the test cluster.
 FASTER_CHILD = "[r-node-0-0:00013] plm:ssh: Warning: setpgid(16,16) failed in parent with errno=Permission denied(13)"
 LAUNCHER = "the launcher on node 2"
+SIGNALED = (
+    "mpirun on node 2 exited with 1 and named no rank, as after SIGTERM, SIGINT or SIGHUP from outside of the run"
+)
 
 
 def err(text: str, rank: int | None = None) -> list[Line]:
@@ -196,9 +199,10 @@ def test_the_reason_of_an_end_comes_from_the_exit_code_and_the_last_lines(
 @pytest.mark.parametrize(
     ("code", "lines", "reason"),
     [
-        (1, [], "mpirun on node 2 was ended by SIGTERM, SIGINT or SIGHUP from outside of the run: "),
-        (1, OTHER, "mpirun on node 2 was ended by SIGTERM, SIGINT or SIGHUP from outside of the run: "),
+        (1, [], SIGNALED),
+        (1, OTHER, SIGNALED),
         (1, err("There are not enough slots"), f"{LAUNCHER} ended with exit code 1: There are not enough slots"),
+        (1, err(FASTER_CHILD), SIGNALED),
         (2, [], f"{LAUNCHER} ended with exit code 2"),
         (-9, [], f"{LAUNCHER} was killed by SIGKILL"),
     ],

@@ -86,8 +86,8 @@ ROOMS = (
 )
 REPORTS = {"Problem", "input_error", "SpotmpiError"}
 OPTION = re.compile(
-    r"(^|[\s(])--(?!batches|namespace|server-side|force-conflicts)[a-z]"
-)  # but for those of programs, helm and kubectl
+    r"(^|[\s(])--(?!batches|no-requeue|namespace|server-side|force-conflicts)[a-z]"
+)  # but for those of programs, sbatch, helm and kubectl
 
 
 def calls_that_report(room: str) -> Iterator[tuple[str, str]]:

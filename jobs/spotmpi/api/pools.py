@@ -39,7 +39,7 @@ def pool(
     workers: int | None = None,
     image: str | None = None,
     on: TargetLike = None,
-    files: Iterable[Path | str] = (),
+    files: Iterable[Path | str] | Path | str = (),
     overrides: Iterable[str] = (),
     echo: Echo | None = None,
 ) -> Pool:
@@ -53,8 +53,12 @@ def pool(
         SpotmpiError: it could not be started.
     """
     echo = echo or print_message
+    paths = [files] if isinstance(files, str | Path) else list(files)
+    overrides = [overrides] if isinstance(overrides, str) else list(overrides)
+    if isinstance(source, int):
+        raise input_error("source", source, f"needs a spec or the id of a pool: workers={source} is their number")
     if isinstance(source, str) and not source.endswith(".toml"):
-        arguments = {"workers": workers, "image": image, "files": list(files), "overrides": list(overrides)}
+        arguments = {"workers": workers, "image": image, "files": paths, "overrides": overrides}
         for name, value in arguments.items():
             if value:
                 raise input_error(name, value, f"run {source} is up already; `resize` and `upload` change a pool")
@@ -63,7 +67,7 @@ def pool(
         raise input_error("image", image, "only pods pull an image: add on= with a cluster, or name one under images/")
     changes = [f"pool.count={workers}"] if workers is not None else []
     changes += [f'image="{image}"'] if image is not None else []
-    paths = [str(Path(file).expanduser().absolute()) for file in files]
+    paths = [str(Path(path).expanduser().absolute()) for path in paths]
     changes += [f"files+={json.dumps(paths, ensure_ascii=False)}"] if paths else []
     return Pool(NewRun({"launcher": POOL} if source is None else source, [*changes, *overrides], on, echo))
 

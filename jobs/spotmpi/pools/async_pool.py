@@ -7,7 +7,7 @@ attributes at once would hide the verbs from type checkers and editors.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,7 +69,7 @@ class AsyncPool:
         finally:
             calls.cancel()  # a thread that nobody waits for any more would hold them until the next result
 
-    async def run(self, function: Callable[..., Any], *args: Any, each: Sequence[Any] | None = None) -> dict[int, Any]:
+    async def run(self, function: Callable[..., Any], *args: Any, each: Iterable[Any] | None = None) -> dict[int, Any]:
         """Execute a call once on every worker; the results by the number of the worker."""
 
         def run() -> dict[int, Any]:

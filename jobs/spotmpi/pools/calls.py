@@ -76,6 +76,9 @@ class Call(Future[Any]):
             self._unfinished = True
             self.finish(error=error)
 
+    def __reduce__(self) -> Any:
+        raise TypeError(f"the future of {self.name} is of its driver alone: wait for it, and send its result()")
+
     def _require_another_thread(self) -> None:
         if self.thread is threading.current_thread() and not self.done():
             raise PoolError(f"a callback cannot wait for the call of {self.name}: it holds up the thread that ends it")

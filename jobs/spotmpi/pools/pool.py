@@ -171,7 +171,7 @@ class Pool:
         )
         return MapCalls(engine, sent, buffersize)
 
-    def run(self, function: Callable[..., Any], *args: Any, each: Sequence[Any] | None = None) -> dict[int, Any]:
+    def run(self, function: Callable[..., Any], *args: Any, each: Iterable[Any] | None = None) -> dict[int, Any]:
         """Execute a call once on every worker; the results by the number of the worker.
 
         With *each*, worker i gets ``each[i]`` as its first argument.
@@ -180,10 +180,11 @@ class Pool:
             ValueError: *each* does not have one value for each worker.
         """
         size = int(self._opened().workers()["size"])
-        if each is not None and len(each) != size:
-            raise ValueError(f"each has {len(each)} values for {size} workers: give one for each worker")
+        values = None if each is None else list(each)
+        if values is not None and len(values) != size:
+            raise ValueError(f"each has {len(values)} values for {size} workers: give one for each worker")
         sent = [
-            self._submit(function, args if each is None else (each[worker], *args), {}, worker)
+            self._submit(function, args if values is None else (values[worker], *args), {}, worker)
             for worker in range(size)
         ]
         return {worker: call.result() for worker, call in enumerate(sent)}
@@ -289,6 +290,9 @@ class Pool:
         import asyncio
 
         await asyncio.to_thread(self.close)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a pool is of its driver alone: in a worker spotmpi.pool() gives the pool that it belongs to")
 
     def __repr__(self) -> str:
         return f"<{f'pool {self.id}'.strip()}: {', '.join(text for _, text in self._facts())}>"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import operator
 import sys
 import time
@@ -59,15 +61,17 @@ def for_map(name: str, iterables: Iterable[Any], wanted: bool | None) -> Progres
     """The bar of a map: None if it is not *wanted*, or by default where nobody looks at stderr."""
     if wanted is False or (wanted is None and not (sys.stderr.isatty() or _in_notebook())):
         return None
-    return ProgressBar(name, min(map(_length, iterables), default=0), sys.stderr)
+    total = min(map(_length, iterables), default=0)
+    return ProgressBar(name, int(total) if total < math.inf else 0, sys.stderr)
 
 
-def _length(items: Iterable[Any]) -> int:
+def _length(items: Iterable[Any]) -> float:
     """The number of *items*, 0 where they do not say: an iterable may have a `len` that raises anything."""
+    unknown = math.inf if isinstance(items, itertools.repeat | itertools.count | itertools.cycle) else 0
     try:
-        return operator.length_hint(items, 0)
+        return operator.length_hint(items, 0) or unknown
     except Exception:
-        return 0
+        return unknown
 
 
 def _in_notebook() -> bool:

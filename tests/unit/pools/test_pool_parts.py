@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from distributed.core import clean_exception, error_message
 
 from spotmpi.agent import protocol
 from spotmpi.agent.plan import POSTPROCESS, WORKER, Member
-from spotmpi.api.pools import resize
+from spotmpi.api.pools import NewRun, pool, resize
 from spotmpi.core.certificates import run_certificates, write_certificates
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.pools import calls
@@ -220,6 +220,7 @@ def raise_with_closed_stderr() -> None:
         (lambda: exec("raise ValueError('x' * 99999)"), ValueError, "x{99999}$"),
         (lambda: sys.exit(3), RuntimeError, r"the call exited: sys\.exit\(3\)"),
         (exit_nameless, RuntimeError, "the call exited: .*<a Nameless, whose representation raises SystemExit>"),
+        (lambda: exec("raise KeyboardInterrupt"), RuntimeError, r"the call raised KeyboardInterrupt\(\)"),
         (raise_nameless, RuntimeError, "<a NamelessExit, whose representation raises SystemExit>"),
         (raise_with_closed_stderr, ValueError, "closed"),
     ],
@@ -310,6 +311,51 @@ def test_items_whose_number_cannot_be_told_have_a_bar_without_it() -> None:
 
     bar = for_map("abs", [Items([1])], True)
     assert bar is not None and bar._total == 0
+
+
+@pytest.mark.parametrize("endless", [itertools.repeat(2), itertools.count(), itertools.cycle("ab")])
+def test_an_endless_iterable_beside_items_leaves_the_bar_its_end(endless: Iterable[Any]) -> None:
+    bars = [for_map("pow", iterables, True) for iterables in ([range(9), endless], [endless], [iter([]), endless])]
+    assert [bar and bar._total for bar in bars] == [9, 0, 0]
+
+
+def test_a_call_that_is_given_a_pool_or_a_future_says_what_to_give_it() -> None:
+    future = Call(calls.key("scan", "9f", 0, 0), b"call")
+    with pytest.raises(
+        TypeError, match=r"an argument of abs .*: the future of scan is of its .* its result\(\)"
+    ):
+        call.pack("abs", call.pack_function(abs), (future,), {})
+    opened = Pool(None)  # type: ignore[arg-type]
+    for bound in (opened.submit, lambda: opened):
+        with pytest.raises(TypeError, match=r"the function .*: a pool is of its driver .*spotmpi\.pool\(\) gives"):
+            call.pack_function(bound)
+
+
+def test_each_value_of_a_run_on_every_worker_may_come_from_any_iterable() -> None:
+    def submit(batch: Sequence[Call]) -> None:
+        for each in batch:
+            each.finish(pickle.loads(call.execute(each.payload)))
+
+    opened = Pool(None)  # type: ignore[arg-type]
+    opened._engine = types.SimpleNamespace(  # type: ignore[assignment]
+        is_copy=False, driver="9f", workers=lambda: {"size": 2}, submit=submit
+    )
+    assert opened.run(abs, each=(value for value in (-1, -2))) == {0: 1, 1: 2}
+    with pytest.raises(ValueError, match="each has 3 values for 2 workers"):
+        opened.run(abs, each=dict.fromkeys("abc").values())
+
+
+def test_one_file_or_override_may_be_given_without_a_list() -> None:
+    """Each letter of a path was taken for a file, and its dot for the whole folder."""
+    for files, overrides in (("scan.py", "limits.driver=1m"), (Path("scan.py"), ["limits.driver=1m"])):
+        new = pool(workers=1, files=files, overrides=overrides)._connection
+        assert isinstance(new, NewRun)
+        assert new._overrides == ["pool.count=1", f'files+=["{Path.cwd()}/scan.py"]', "limits.driver=1m"]
+
+
+def test_a_number_is_no_source_of_a_pool() -> None:
+    with pytest.raises(InputError, match="source = 3: needs a spec or the id of a pool: workers=3 is their number"):
+        pool(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("workers", [0, 2.5, 4 / 2, float("nan"), "2"])

@@ -79,6 +79,43 @@ def test_drivers_get_a_part_of_what_is_printed_too_fast() -> None:
     assert events.lines[at_once:] == [LEFT_OUT, "later"]
 
 
+def test_drivers_get_the_last_state_of_a_line_that_is_overwritten() -> None:
+    """A progress bar is one line of thousands of states, of which drivers got the first ones."""
+    events, below = Events(), io.StringIO()
+    stream = ForwardedStream(below, "stderr", events, 0)
+    for count in range(2000):
+        stream.write(f"\r{count:>4}/2000")
+    stream.write("\r2000/2000\n")
+    for count in range(3):
+        stream.write(f"{count}/3\r")
+    stream.write("\nend\r\n")
+    assert events.lines == ["2000/2000", "2/3", "end"]
+    assert below.getvalue().count("\r") == 2005
+
+
+def test_drivers_get_what_a_call_prints_without_the_end_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They got it with the first line of a later call, if there was one."""
+    events, below = Events(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", ForwardedStream(below, "stdout", events, 0))
+    monkeypatch.setattr(sys, "stderr", ForwardedStream(io.StringIO(), "stderr", events, 0))
+    for text in ("accuracy: ", "0.9", " "):
+        pickle.loads(call.execute(call.pack("print", call.pack_function(print), (text,), {"end": ""})))
+    asyncio.run(call.execute_async(call.pack("wait", call.pack_function(print_and_wait), (), {})))
+    with pytest.raises(call.CallFailure):
+        call.execute(call.pack("fail", call.pack_function(print_and_fail), (), {}))
+    assert events.lines == ["accuracy:", "0.9", "waited", "failing"]
+    assert below.getvalue() == "accuracy: 0.9 waited"
+
+
+async def print_and_wait() -> None:
+    print("waited", end="")
+
+
+def print_and_fail() -> None:
+    print("failing", end="", file=sys.stderr)
+    raise ValueError
+
+
 HEARTBEAT = threading.Event()
 
 

@@ -20,6 +20,8 @@ from typing import Any
 
 import cloudpickle
 
+from spotmpi.programs.pool.output import end_lines
+
 KEY_MARK = "-spotmpi-"  # in the key of every call that a `Pool` sends, followed by its driver
 TAKEN = "taken"  # the state of a call that another driver has collected
 _MAX_ERROR = 1 << 20  # bytes of a pickled error, and characters of its text
@@ -98,6 +100,8 @@ def execute(call: bytes) -> bytes:
         return _pack_result(function, function(*args, **kwargs))
     except BaseException as error:
         failure = _failure(error)
+    finally:
+        end_lines()
     raise failure  # without the error as its context, which Dask would pickle too
 
 
@@ -116,6 +120,8 @@ async def _execute_async(call: bytes) -> bytes:
         return _pack_result(function, await function(*args, **kwargs))
     except BaseException as error:
         failure = _failure(error)
+    finally:
+        end_lines()
     raise failure
 
 
@@ -139,8 +145,8 @@ def _failure(error: BaseException) -> CallFailure:
 
     error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without `execute`
     if not isinstance(error, Exception):  # would end the worker, or raised by the driver, the driver
-        code = f"the call exited: sys.exit({_repr(error.code)})" if isinstance(error, SystemExit) else _repr(error)
-        error = RuntimeError(code).with_traceback(error.__traceback__)
+        exit_ = f"the call exited: sys.exit({_repr(error.code)})" if isinstance(error, SystemExit) else ""
+        error = RuntimeError(exit_ or f"the call raised {_repr(error)}").with_traceback(error.__traceback__)
     try:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     except BaseException:  # its text may exit, too

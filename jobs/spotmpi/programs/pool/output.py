@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 import threading
@@ -20,7 +21,8 @@ LEFT_OUT = "... the lines that follow come too fast for drivers: they are in the
 class ForwardedStream(io.TextIOBase):
     """A text stream that passes everything on to *stream*, and whole lines to the drivers of a pool too.
 
-    Each thread has an unfinished line of its own. Of more than `RATE` drivers get a part.
+    Each thread has an unfinished line of its own. Of a line that is overwritten, as by a progress bar, drivers get the
+    last state, and of more than `RATE` a part.
     """
 
     def __init__(
@@ -36,14 +38,24 @@ class ForwardedStream(io.TextIOBase):
         """Write *text*; returns its length."""
         self._stream.write(text)
         *lines, rest = (getattr(self._unfinished, "text", "") + text).split("\n")
-        self._unfinished.text = rest[:MAX_LINE]
+        self._unfinished.text = _last_state(rest)[:MAX_LINE]
         if lines:
-            self._stream.flush()
-            texts = self._affordable(lines)
-            if texts:
-                message = {"index": self._worker, "stream": self._name, "lines": texts}
-                self._dask_worker.log_event(TOPIC, message)
+            self._send(_last_state(line).rstrip("\r") for line in lines)
         return len(text)
+
+    def end_line(self) -> None:
+        """Send what this thread has written without the end of a line: nothing may follow it for a long time."""
+        rest = getattr(self._unfinished, "text", "").rstrip()
+        self._unfinished.text = ""
+        if rest:
+            self._send([rest])
+
+    def _send(self, lines: Iterable[str]) -> None:
+        self._stream.flush()
+        texts = self._affordable(lines)
+        if texts:
+            message = {"index": self._worker, "stream": self._name, "lines": texts}
+            self._dask_worker.log_event(TOPIC, message)
 
     def _affordable(self, lines: Iterable[str]) -> list[str]:
         """Those of *lines* that drivers get."""
@@ -90,6 +102,19 @@ class ForwardedStream(io.TextIOBase):
         if name.startswith("_"):  # as of a copy that is not set up yet
             raise AttributeError(name)
         return getattr(self._stream, name)
+
+
+def end_lines() -> None:
+    """Send the unfinished lines of this thread to the drivers, at the end of a call; elsewhere without effect."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, ForwardedStream):
+            with contextlib.suppress(Exception):  # the call may have closed what is below
+                stream.end_line()
+
+
+def _last_state(line: str) -> str:
+    """What a terminal shows of a line: that which follows its last carriage return, but for one at its end."""
+    return line[line.rstrip("\r").rfind("\r") + 1 :]
 
 
 def sendable(text: str) -> str:

@@ -11,7 +11,7 @@ from spotmpi.core.environment import Environment
 from spotmpi.core.errors import input_error
 from spotmpi.core.progress import Echo
 from spotmpi.images import builder as image_builder
-from spotmpi.images.build import Build, build_for, require_known
+from spotmpi.images.build import Build, build_for, require_arguments, require_known, require_repository
 
 
 def build_image(
@@ -48,7 +48,8 @@ def push_image(
     """
     environment = targets.environment_of(on)
     requested = _build(image, arguments, not cpu and (environment is None or environment.has_gpus))
-    target = repository or _repository(image, environment)
+    target = _repository(image, environment) if repository is None else repository
+    require_repository(target)
     builder = image_builder.find_tool(tool)
     image_builder.build(builder, requested, echo)
     return image_builder.push(builder, requested, target, echo)
@@ -56,13 +57,14 @@ def push_image(
 
 def _build(image: str, arguments: Iterable[str], gpus: bool) -> Build:
     require_known(image)
-    values = dict(build_for(image, gpus).arguments)
+    own = {}
     for text in arguments:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise input_error(hints.option("build-arg"), text, "write it as NAME=VALUE")
-        values[name] = value
-    return Build(image, tuple(values.items()))
+        own[name] = value
+    require_arguments(image, own)
+    return Build(image, tuple({**dict(build_for(image, gpus).arguments), **own}.items()))
 
 
 def _repository(image: str, environment: Environment | None) -> str:

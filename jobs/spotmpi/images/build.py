@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from spotmpi.agent.hardware import have_kernels
-from spotmpi.core import archives, names
+from spotmpi.core import archives, hints, names
 from spotmpi.core.errors import input_error
 
 TOOLS = ("buildah", "podman", "docker")  # in order of preference
@@ -30,6 +31,12 @@ _BUILDS: dict[str, dict[tuple[tuple[str, str], ...], tuple[str, ...]]] = {
 }
 
 PYTHON = "3.11"  # of every image
+
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")  # of every Dockerfile, in both cases
+
+_COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_HOST = r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:]+\])(?::\d+)?"
+_REPOSITORY = re.compile(rf"(?:{_HOST}/)?{_COMPONENT}(?:/{_COMPONENT})*")
 
 _ECR = re.compile(r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?")
 
@@ -90,6 +97,22 @@ def require_known(image: str) -> None:
     known = sorted(path.parent.name for path in names.IMAGES.glob("*/Dockerfile"))
     if image not in known:
         raise input_error("image", image, f"use one of: {', '.join(known)}")
+
+
+def require_repository(repository: str) -> None:
+    """Raise InputError unless *repository* is one to push to: a build takes minutes, and its builder refuses others."""
+    if not _REPOSITORY.fullmatch(repository):
+        remedy = "name a repository alone, such as registry.example:5000/team/chainermn; its tag is that of the build"
+        raise input_error(hints.option("to"), repository, remedy)
+
+
+def require_arguments(image: str, arguments: Iterable[str]) -> None:
+    """Raise InputError unless the Dockerfile has these build arguments: builders ignore others."""
+    declared = re.findall(r"(?mi)^\s*ARG\s+(\w+)", Build(image).dockerfile.read_text())
+    for name in arguments:
+        if name not in declared and name.upper() not in _PROXIES:
+            remedy = f"its Dockerfile has no such ARG; use one of: {', '.join(dict.fromkeys(declared))}"
+            raise input_error(hints.option("build-arg"), name, remedy)
 
 
 def ecr_region(repository: str) -> str | None:

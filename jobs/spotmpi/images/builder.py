@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
 from spotmpi.aws.errors import CloudError
 from spotmpi.aws.registry import registry_login
@@ -49,16 +51,26 @@ def push(tool: str, target: Build, repository: str, echo: Echo) -> str:
     region = images.ecr_region(repository)
     if region is not None:
         _log_in(tool, repository, region)
-    reference, output = target.reference(repository), ""
+    reference = target.reference(repository)
     echo(f"pushing {reference}")
-    for command in (["tag", target.local_reference, reference], ["push", reference]):
-        process = subprocess.run([tool, *command], capture_output=True, encoding="utf-8", errors="replace")
-        output = process.stdout + process.stderr
-        if process.returncode:
-            last = output.strip().splitlines()[-1:] or ["no output"]
-            raise SpotmpiError(f"{tool} could not {command[0]} {reference}: {last[0]}")
-    digests = re.findall(r"sha256:[0-9a-f]{64}", output)  # that of the manifest is the last; some builders print none
-    return f"{repository}@{digests[-1]}" if digests else reference
+    _run(tool, "tag", target.local_reference, reference)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "digest")
+        # What the others print are digests of layers and of the configuration, by which no image can be pulled.
+        output = _run(tool, "push", *([] if tool == "docker" else ["--digestfile", str(file)]), reference)
+        written = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
+    digest = re.search(r"(?:^|: digest: )(sha256:[0-9a-f]{64})\b", written or output)
+    return f"{repository}@{digest[1]}" if digest else reference
+
+
+def _run(tool: str, verb: str, *arguments: str) -> str:
+    """What the builder prints; SpotmpiError with its last line where it fails. The last argument is the reference."""
+    process = subprocess.run([tool, verb, *arguments], capture_output=True, encoding="utf-8", errors="replace")
+    output = process.stdout + process.stderr
+    if process.returncode:
+        last = output.strip().splitlines()[-1:] or ["no output"]
+        raise SpotmpiError(f"{tool} could not {verb} {arguments[-1]}: {last[0]}")
+    return output
 
 
 def _log_in(tool: str, repository: str, region: str) -> None:

@@ -15,29 +15,38 @@ from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.images import build
 from spotmpi.images.build import Build
 
-DIGEST = "sha256:" + "ab" * 32
+DIGEST, OTHER = "sha256:" + "ab" * 32, "sha256:" + "cd" * 32
 ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/spotmpi/chainermn"
 
 
 @pytest.fixture
 def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A buildah on PATH that logs its arguments and input, and can inspect what it has built."""
+    """A buildah and a docker on PATH that log their arguments and input, and can inspect what they have built.
+
+    A push prints what theirs does where nobody looks: buildah 1.28 the digests of a layer and of the configuration.
+    """
     log = tmp_path / "log"
-    script = tmp_path / "bin" / "buildah"
-    script.parent.mkdir()
-    script.write_text(
-        f"""#!/bin/sh
+    pushes = {
+        "buildah": f"""test "$2" != --digestfile || printf {DIGEST} > "$3"
+    printf 'Copying blob {OTHER}\\nCopying config {OTHER}\\nWriting manifest to image destination\\n' >&2""",
+        "docker": f"printf '5f70bf18a086: Pushed\\n1: digest: {DIGEST} size: 528\\n'",
+    }
+    (tmp_path / "bin").mkdir()
+    for tool, push in pushes.items():
+        script = tmp_path / "bin" / tool
+        script.write_text(
+            f"""#!/bin/sh
 echo "$@" >> {log}
 case "$1" in
   inspect) test -f {tmp_path}/built ;;
   build) touch {tmp_path}/built; test ! -f {tmp_path}/broken ;;
   login) echo "password: $(cat)" >> {log} ;;
-  push) echo "pushed {DIGEST}" >&2 ;;
+  push) {push} ;;
 esac
 """
-    )
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+        )
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     return log
 
 
@@ -73,7 +82,37 @@ def test_a_push_gives_the_digest_and_to_ecr_logs_in_with_the_password_on_stdin(
     calls = builder.read_text()
     assert "\nlogin --username AWS --password-stdin 123456789012.dkr.ecr.eu-west-1.amazonaws.com\n" in calls
     assert "password: 123456789012-auth-token" in calls
-    assert calls.rstrip().endswith(f"push {ECR}:{Build('chainermn').tag}")
+    assert calls.rstrip().endswith(f"{ECR}:{Build('chainermn').tag}")
+
+
+@pytest.mark.parametrize("tool", ["buildah", "docker"])
+def test_the_digest_is_that_of_the_image_and_not_one_of_its_parts(builder: Path, tool: str) -> None:
+    """Pods could not pull the reference that a push with buildah gave: it had the digest of the configuration."""
+    repository = "registry.example:5000/team/chainermn"
+    assert push_image("chainermn", repository, tool=tool) == f"{repository}@{DIGEST}"
+
+
+@pytest.mark.parametrize(
+    "repository",
+    ["", "https://registry.example/chainermn", "registry.example/chainermn:1", f"chainermn@{DIGEST}", "r.example/Team"],
+)
+def test_a_repository_that_no_builder_takes_is_refused_before_the_build(builder: Path, repository: str) -> None:
+    with pytest.raises(InputError, match=r"= '.*': name a repository alone, such as registry\.example:5000/"):
+        push_image("chainermn", repository, tool="buildah")
+    assert not builder.exists()
+
+
+@pytest.mark.parametrize("repository", ["chainermn", "localhost:5000/a/b__c", "[::1]:5000/a", "R.example/x-y.z", ECR])
+def test_repositories_may_have_hosts_with_ports(repository: str) -> None:
+    build.require_repository(repository)
+
+
+def test_a_build_argument_that_the_dockerfile_does_not_have_is_refused(builder: Path) -> None:
+    """Builders ignore it, and build the default under another tag."""
+    with pytest.raises(InputError, match="'BASE': its Dockerfile has no such ARG; use one of: BASE_IMAGE"):
+        build_image("chainermn", ["BASE=debian"], "buildah")
+    assert not builder.exists()
+    build_image("chainermn", ["PIP_CERT=x", "https_proxy=http://proxy"], "buildah")
 
 
 def test_a_push_with_expired_credentials_says_to_log_in_again(builder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -321,9 +321,7 @@ def test_an_endless_iterable_beside_items_leaves_the_bar_its_end(endless: Iterab
 
 def test_a_call_that_is_given_a_pool_or_a_future_says_what_to_give_it() -> None:
     future = Call(calls.key("scan", "9f", 0, 0), b"call")
-    with pytest.raises(
-        TypeError, match=r"an argument of abs .*: the future of scan is of its .* its result\(\)"
-    ):
+    with pytest.raises(TypeError, match=r"an argument of abs .*: the future of scan is of its .* its result\(\)"):
         call.pack("abs", call.pack_function(abs), (future,), {})
     opened = Pool(None)  # type: ignore[arg-type]
     for bound in (opened.submit, lambda: opened):

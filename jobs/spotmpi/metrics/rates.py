@@ -131,6 +131,7 @@ class Point:
 class Training:
     """What a program reported in a run; ``rates`` is None with too few counted iterations, of ``reported`` ones.
 
+    ``unrated`` says where the reported iterations went then.
     ``series`` holds each scalar of metric lines, ``evaluations`` each of evaluation lines, in order of iterations;
     ``not_finite`` are the scalars whose last value was no number, such as the loss of a model that diverged.
     ``input_wait`` is the share of time spent waiting for batches, and ``rank_seconds`` the mean seconds of an iteration
@@ -147,6 +148,7 @@ class Training:
     not_finite: frozenset[str] = frozenset()
     input_wait: float | None = None
     rank_seconds: tuple[float, ...] = ()
+    unrated: str = ""
 
 
 @dataclass
@@ -251,8 +253,9 @@ class _Reading:
         attempts = [attempt for attempt in self.attempts.values() if attempt.first is not None]
         reported = sum(len(window.seconds) for attempt in attempts for window in attempt.windows)
         reported += sum(attempt.beyond for attempt in attempts)
+        rates, unrated = _rates(attempts)
         return Training(
-            _rates(attempts),
+            rates,
             reported,
             len(self.attempts),
             self.context,
@@ -262,6 +265,7 @@ class _Reading:
             self.not_finite,
             self.rank_times.input_wait(),
             self.rank_times.rank_seconds(),
+            unrated,
         )
 
 
@@ -300,8 +304,8 @@ def seconds_between(first: Line, second: Line) -> float:
     return float(second[key] - first[key])
 
 
-def _rates(attempts: list[_Attempt]) -> Rates | None:
-    """The rates of the iterations that count, and why others do not; None with fewer than two."""
+def _rates(attempts: list[_Attempt]) -> tuple[Rates | None, str]:
+    """The rates of the iterations that count, and why others do not; None with fewer than two, and the reason."""
     reasons = ("warm-up", "next to an evaluation or checkpoint", "repeated after a restart", "in an interrupted window")
     excluded = dict.fromkeys(reasons, 0)
     counted: list[float] = []
@@ -318,12 +322,15 @@ def _rates(attempts: list[_Attempt]) -> Rates | None:
         counted += undisturbed
         by_arrival = by_arrival or any(window.by_arrival for window in attempt.windows)
     total = math.fsum(counted)  # exact: that of `sum` depends on the version of Python
-    if len(counted) < 2 or total * _MAX_RATE <= len(counted):
-        return None
+    if len(counted) < 2:
+        return None, ", ".join(f"{count} {reason}" for reason, count in excluded.items() if count)
+    if total * _MAX_RATE <= len(counted):
+        return None, f"{len(counted)} in less time than a clock can tell"
     median = statistics.median(counted)
     low, _, high = statistics.quantiles(counted, n=4, method="inclusive")
     iqr = (high - low) / median if median > 0 else None
-    return Rates(len(counted), total, len(counted) / total, median, iqr, by_arrival, excluded, tuple(counted))
+    each = tuple(counted)
+    return Rates(len(counted), total, len(counted) / total, median, iqr, by_arrival, excluded, each), ""
 
 
 def _interrupted(attempt: _Attempt, later: list[int]) -> int:

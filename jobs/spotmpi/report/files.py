@@ -23,7 +23,7 @@ from spotmpi.report.chart import picture, svg
 from spotmpi.report.charts import charts, picture_charts
 from spotmpi.report.figures import MISSING, Drawing, number, share
 from spotmpi.report.report import Report, batch, label
-from spotmpi.report.rows import Row, layout
+from spotmpi.report.rows import Line, Row, layout
 from spotmpi.report.trial_results import TrialResult
 
 if TYPE_CHECKING:
@@ -119,13 +119,25 @@ def _caption(report: Report) -> str:
     if bounds:
         text.append(f"Spread: {'; '.join(bounds)}.")
     text += _efficiency_bases(report)
-    kinds = {(line.scaling, batch(line)) for line in report.lines}
-    if len(kinds) == 1 and report.lines[0].scaling:
-        scaling, batch_text = kinds.pop()
-        text.append(f"{str(scaling).capitalize()} scaling: {batch_text}.")
+    text += _scaling(report.lines)
     if restarts := _restarts(report.rows):
         text.append(f"Restarts: {' and '.join(restarts)}.")
     return " ".join(text)
+
+
+def _scaling(lines: Sequence[Line]) -> list[str]:
+    """The batches of each kind of scaling in a sentence, with their variants unless these have all the same."""
+    kinds: dict[str, dict[str, dict[str, None]]] = {}
+    for line in lines:
+        if line.scaling:
+            kinds.setdefault(line.scaling, {}).setdefault(batch(line), {})[line.variant] = None
+    variants = {line.variant for line in lines}
+    return [
+        f"{kind.capitalize()} scaling: "
+        + "; ".join(text if variants == own.keys() else f"{text} ({', '.join(own)})" for text, own in batches.items())
+        + "."
+        for kind, batches in kinds.items()
+    ]
 
 
 def _efficiency_bases(report: Report) -> list[str]:

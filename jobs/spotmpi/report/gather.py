@@ -89,7 +89,7 @@ def sweep_report(sweep: Sweep, runs_folder: Path, now: datetime, force: bool = F
         title=study.spec.title,
         created=now.timestamp(),
         rows=table,
-        conditions=[("Sweep", sweep.id), *conditions(results[0])],
+        conditions=[("Sweep", sweep.id), *conditions(results)],
         method=[_trial_order(sweep), *method(results)],
         warnings=[
             *_warnings(results, differences),
@@ -180,7 +180,7 @@ def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool = False) -
         title=title,
         created=now.timestamp(),
         rows=table,
-        conditions=conditions(results[0]),
+        conditions=conditions(named),
         method=method(results),
         warnings=_warnings(results, differences) + row_caveats(table, {}) + node_caveats(named, ()),
         commands=[shlex.join(["spotmpi", "run", names.display_path(path.spec)]) for path in paths],

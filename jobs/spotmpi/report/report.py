@@ -54,7 +54,7 @@ class Section:
 class Report:
     """The content of a report, whatever its form.
 
-    ``conditions`` are facts (name, value) common to all runs, ``method`` describes the measurement, ``warnings`` are
+    ``conditions`` are facts (name, value) of all runs, ``method`` describes the measurement, ``warnings`` are
     caveats, ``commands`` reproduce the measurement with the TOML in ``spec``. ``subfolder`` is the default folder of
     the files, below the runs folder. ``without_allreduce`` holds the runs that skipped the allreduce of gradients by
     (variant, nodes), ``micro_benchmarks`` their results; ``sections`` follow the main table. For a sweep ``prices`` has
@@ -150,15 +150,39 @@ def method(runs: Sequence[TrialResult]) -> list[str]:
     return text
 
 
-def conditions(run: TrialResult) -> list[tuple[str, str]]:
-    """The hardware, software and inputs of *run*, as (name, value)."""
+_LISTED = 4  # values of a condition that are all shown
+
+
+def conditions(runs: Sequence[TrialResult]) -> list[tuple[str, str]]:
+    """The hardware, software and inputs of *runs*, as (name, value); different values with their variants."""
+    facts = [(run.variant, dict(_facts(run))) for run in runs]
+    values = [(name, _condition([(variant, each[name]) for variant, each in facts])) for name in facts[0][1]]
+    return [(name, value) for name, value in values if value]
+
+
+def _condition(values: Sequence[tuple[str, str]]) -> str:
+    """One fact of runs, from pairs of variant and value."""
+    variants: dict[str, dict[str, None]] = {}
+    for variant, value in values:
+        variants.setdefault(value, {})[variant] = None
+    if len(variants) == 1:
+        return values[0][1]
+    shown = {value or "unknown": ", ".join(own) for value, own in variants.items()}
+    apart = sum(map(len, variants.values())) == len({variant for variant, _ in values})
+    if apart and len(shown) <= _LISTED:
+        return "; ".join(f"{value} ({own})" for value, own in shown.items())
+    return _first_and_count(list(shown))
+
+
+def _facts(run: TrialResult) -> list[tuple[str, str]]:
+    """The hardware, software and inputs of one run, as (name, value), which is empty where it is unknown."""
     work, context = run.work, run.training.context
     machine, reported = work["machine"] or {}, context.get("versions") or {}
     # The program reports at run time what it really uses.
     versions = reported if "mpi" in reported else {**work["versions"], **reported}
     own_threads = threads(work["resources"]["cpu"])
     image = work["image"]
-    facts = [
+    return [
         ("Program", " ".join([work["program"], *work["args"]])),
         ("Machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB" if machine else ""),
         ("GPUs", _gpus(machine["gpus"]) if machine else ""),
@@ -172,7 +196,6 @@ def conditions(run: TrialResult) -> list[tuple[str, str]]:
         ("Seed", _seed(run)),
         ("Code", _code(work["code"])),
     ]
-    return [(name, value) for name, value in facts if value]
 
 
 def _gpus(gpus: Sequence[dict[str, str]]) -> str:

@@ -228,7 +228,7 @@ def _flags(runs: Sequence[TrialResult], spread: float | None, efficiency: float 
         result.append(f"first and last window differ by more than {share(EDGE_LIMIT, 0)}")
     for run in runs:
         if run.training.rates is None:
-            few = f"only {run.training.reported} iterations reported, no rate after the warm-up"
+            few = f"no rate from {counted(run.training.reported, 'iteration')}: {run.training.unrated}"
             result.append(f"{run.run}: {few if run.training.reported else f'no iterations reported; {REMEDY}'}")
         if run.state != "succeeded":
             result.append(f"{run.run}: {run.state}")

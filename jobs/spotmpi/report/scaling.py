@@ -237,9 +237,8 @@ def effect_section(rows: Sequence[Row], variants: Sequence[Variant]) -> Section 
     )
     chart = _effect_chart(measured, rate)
     header = ("Parameter", "Value", "Base value", "Nodes", "Effect", "Bounds", "Pairs", "Verdict")
-    return Section(
-        "Effect of each parameter", text, header, tuple(map(_effect_cells, measured)), 3, (chart,), in_picture=True
-    )
+    cells = tuple(_effect_cells(each, "" if rate == "iterations/s" else f" {rate}") for each in measured)
+    return Section("Effect of each parameter", text, header, cells, 3, (chart,), in_picture=True)
 
 
 def _effect_chart(measured: Sequence[Effect], rate: str) -> BarChart:
@@ -260,8 +259,9 @@ def _effect_chart(measured: Sequence[Effect], rate: str) -> BarChart:
     return BarChart("Effect of each parameter", ", ".join([base, *kinds]), f"ratio of {rate}", bars, mark=1.0)
 
 
-def _effect_cells(each: Effect) -> tuple[str, ...]:
-    differences = (each.parameter, each.value, each.base, str(each.nodes), factor(each.ratio))
+def _effect_cells(each: Effect, unit: str) -> tuple[str, ...]:
+    """The cells of an effect, whose *unit* is named where it is not that of the main column of rates."""
+    differences = (each.parameter, each.value, each.base, str(each.nodes), factor(each.ratio) + unit)
     return (*differences, interval(each.bounds), str(each.pairs), each.verdict)
 
 

@@ -192,7 +192,8 @@ def _require_reports(sweep: Sweep, trial: Trial, state: RunState) -> None:
     trained = any(each.state == SUCCEEDED and not each.is_micro_benchmark for each in sweep.trials)
     if trial.is_micro_benchmark or trained or state.iteration is not None or state.stream is not None:
         return
-    sweep.update(dataclasses.replace(trial, state=FAILED, reason="it reported no iteration"))
+    failures = trial.failures + 1
+    sweep.update(dataclasses.replace(trial, state=FAILED, failures=failures, reason="it reported no iteration"))
     raise SpotmpiError(
         f"trial {trial.number}, run {state.id}, reported no iteration, and sweep {sweep.id} ends with it: "
         f"{progress.REMEDY}"

@@ -242,6 +242,23 @@ def test_a_rate_takes_two_iterations_after_warm_up(count: int, counted: int | No
     assert (training.rates and training.rates.iterations, training.reported) == (counted, count)
 
 
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ([ones(8, 8)], "8 warm-up"),
+        ([line for at in range(20, 61, 10) for line in (*arrivals({at: at}), messages(protocol.EVALUATION, at))],
+         "10 warm-up, 30 next to an evaluation or checkpoint"),
+        ([ones(60, 60, seconds=0.0)], "50 in less time than a clock can tell"),
+        ([ones(60, 60), *(ones(at, at, attempt) for attempt, at in ((2, 5), (3, 5)))],
+         "5 warm-up, 65 repeated after a restart"),
+    ],
+)  # fmt: skip
+def test_a_run_without_a_rate_says_where_its_iterations_went(lines: Lines, reason: str) -> None:
+    """It said that there were too few after the warm-up, whatever the reason."""
+    training = metrics.read(lines)
+    assert (training.rates, training.unrated) == (None, reason)
+
+
 def test_without_any_line_nothing_was_reported() -> None:
     assert metrics.read([]) == metrics.Training(None, 0, 0)
 

@@ -27,6 +27,7 @@ from tests.unit.report.recorded_runs import (
     record,
     record_sweep,
     sweep_report,
+    work_of,
 )
 
 Golden = Callable[[str, str], None]
@@ -73,6 +74,21 @@ def test_strong_and_weak_scaling_never_share_a_line_a_colour_a_chart_or_an_ideal
     assert sorted(colours.values(), key=str) == [{0}, {1}]
     ideals = [curve.points for chart in drawn[::2] for curve in chart.curves if curve.kind == figures.IDEAL]
     assert [[round(y, 1) for _, y in points] for points in ideals] == [[10.0, 40.0], [10.0, 10.0]]
+
+
+def test_the_caption_names_the_kind_of_scaling_of_each_variant(runs: Path) -> None:
+    """It named none where the batches of variants differ."""
+    recorded = {
+        ("base", 1): [Recorded()],
+        ("wide", 1): [Recorded(samples=128)],
+        ("weak", 1): [Recorded(scaling="weak", samples=32)],
+        ("odd", 1): [Recorded(samples=None)],
+    }
+    variants = ["wide:args+=--global-batch 128", "weak:args+=--batch-per-worker 32", "odd:args+=--odd"]
+    record_sweep(runs, SPEC, StudyOptions([1], variants, repeats=1), recorded)
+    caption = table(gather([], runs, NOW)).caption
+    assert "Strong scaling: global batch 64 (base); global batch 128 (wide)." in caption
+    assert "Weak scaling: batch 32 per worker (weak)." in caption
 
 
 def test_batches_that_grow_neither_way_are_different_lines_without_efficiency(runs: Path) -> None:
@@ -135,7 +151,7 @@ def test_a_single_trial_has_the_spread_of_its_iterations_and_no_bounds(runs: Pat
         ([(1, Recorded(by_arrival=True))], "timed by arrival of lines"),
         ([(2, Recorded(context={"allreduce": False}))], "without allreduce: this is not training"),
         ([(1, Recorded(state="failed"))], "run-0: failed"),
-        ([(1, Recorded(iterations=10))], "run-0: only 10 iterations reported, no rate after the warm-up"),
+        ([(1, Recorded(iterations=10))], "run-0: no rate from 10 iterations: 10 warm-up"),
     ],
 )
 def test_rows_with_caveats_are_flagged(runs: Path, recorded: list[tuple[int, Recorded]], flag: str) -> None:
@@ -144,6 +160,18 @@ def test_rows_with_caveats_are_flagged(runs: Path, recorded: list[tuple[int, Rec
     assert flag in report.rows[-1].flags
     by_arrival = "arrival" in flag
     assert any("arrival of one line" in paragraph for paragraph in report.method) == by_arrival
+
+
+def test_conditions_that_differ_have_their_variants_or_their_number(runs: Path) -> None:
+    """They were those of the first run alone, such as the one GPU of a study of two kinds of node."""
+    machine = {**work_of(SPEC)["machine"], "cpu": "Other CPU"}
+    other = Recorded(work={"machine": machine, "versions": {}}, context={"hosts": ["c"], "versions": {}})
+    recorded = [(1, Recorded(context={"hosts": ["a"]})), (2, Recorded(context={"hosts": ["b"]})), (1, other)]
+    conditions = dict(over_nodes(runs, *recorded, force=True).conditions)
+    assert conditions["Machine"] == ("Test CPU, 8 cores, 32 GiB (digits A); Other CPU, 8 cores, 32 GiB (digits B)")
+    assert conditions["Versions"] == "framework 1.0, open_mpi 5.0.11 (digits A); unknown (digits B)"
+    assert conditions["Hosts"] == "a (and 2 more)"
+    assert conditions["System"] == "Linux 6"
 
 
 def test_a_clean_row_has_no_flags_and_its_table_no_notes(runs: Path) -> None:

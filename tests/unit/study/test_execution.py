@@ -138,6 +138,7 @@ def test_a_training_that_reports_nothing_ends_a_study_only_where_none_has_report
     with pytest.raises(SpotmpiError, match=r"trial 1, run run-1, reported no iteration.*metrics\.pattern"):
         execution.run_sweep(sweep, runner, quiet)
     assert states(sweep)[:2] == ["failed", "pending"] and len(runner.started) == 1
+    assert sweep.trials[0].failures == 1, "bench names how often it failed"
 
     runner.iteration = 40
     execution.run_sweep(sweep, runner, lambda text: setattr(runner, "iteration", None if "trial 3" in text else 40))

@@ -161,6 +161,7 @@ def _minutes(seconds: float) -> str:
 
 SEED = 1
 REPEATS = 3
+MOST_REPEATS = 10_000  # each is recorded as a trial before the first one runs
 RETRIES = 2
 NO_ALLREDUCE = "--no-allreduce"
 
@@ -346,6 +347,8 @@ def grid_study(spec: JobSpec, options: StudyOptions, faults: Faults = Faults()) 
     for name, least in (("repeats", 1), ("retries", 0)):
         if counts[name] < least:
             problems.append(Problem(hints.option(name), counts[name], f"must be at least {least}"))
+    if counts["repeats"] > MOST_REPEATS:
+        problems.append(Problem(hints.option("repeats"), counts["repeats"], f"must be at most {MOST_REPEATS:,}"))
     base = spec.model_copy(update={"nodes": 1})
     named, wrong_variants = variants.read(options.variants, base, faults.wrong)
     values = {"nodes": list(nodes), "variants": [variant.text for variant in named[1:]], **counts}

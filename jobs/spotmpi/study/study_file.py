@@ -19,10 +19,9 @@ from spotmpi.spec.job import Duration, JobSpec
 from spotmpi.spec.kubernetes import SpecModel
 from spotmpi.spec.source import load_spec, problem, read_toml, resolve_paths, with_entries
 from spotmpi.spec.variants import BASE, Variant
-from spotmpi.spec.workers import Count
 from spotmpi.study import parameters as known_parameters
 from spotmpi.study.parameters import NODES, Value, Values
-from spotmpi.study.study import REPEATS, RETRIES, SEED, Budget, Faults, Study, StudyOptions, read_base
+from spotmpi.study.study import MOST_REPEATS, REPEATS, RETRIES, SEED, Budget, Faults, Study, StudyOptions, read_base
 
 _NO_OPTIONS = StudyOptions()
 _VALUE_TYPES = (bool, int, float, str)
@@ -54,7 +53,7 @@ class StudyFile(SpecModel):
     spec: dict[str, Any]
     parameters: dict[str, Any] = Field(min_length=1)
     configurations: list[dict[str, Any]] = []
-    repeats: Count = REPEATS
+    repeats: int = Field(REPEATS, ge=1, le=MOST_REPEATS)
     seed: int = SEED
     retries: int = Field(RETRIES, ge=0)
     without_allreduce: bool = False

@@ -17,7 +17,7 @@ from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice, choose
 from spotmpi.spec.source import from_values
 from spotmpi.study import study_file
-from spotmpi.study.study import BASELINE, MEASURED, WITHOUT_ALLREDUCE, StudyOptions, grid_study
+from spotmpi.study.study import BASELINE, MEASURED, WITHOUT_ALLREDUCE, StudyOptions, WrongStudy, grid_study
 from tests.unit.spec.test_node_groups import group
 from tests.unit.study.studies import GPU, problems_of, study_of
 
@@ -122,12 +122,20 @@ def test_all_problems_come_at_once_and_each_only_once() -> None:
         ({"silent": True}, "without_allreduce"),
         ({"limits": {"time": "1h"}}, "limits.trial"),
         ({"price": {"node_hour": 0.5}}, "price.source"),
+        ({"repeats": 10_001}, "repeats = 10001: input should be less than or equal to 10000"),
         ({"compare": "nope"}, "published tables: chainercv-ssd300-p2"),
         ({"configurations": [{"colour": "red"}]}, "configurations.0.colour"),
     ],
 )
 def test_a_problem_outside_the_parameters_names_its_key(more: dict[str, Any], message: str) -> None:
     assert any(message in problem for problem in problems_of({"nodes": [1]}, **more))
+
+
+def test_more_repeats_than_can_be_recorded_are_refused() -> None:
+    """A slip such as 99999999 took all memory, without a word."""
+    assert grid_study(JobSpec(), StudyOptions(repeats=10_000)).repeats == 10_000
+    with pytest.raises(WrongStudy, match="repeats = 99999999: must be at most 10,000"):
+        grid_study(JobSpec(), StudyOptions(repeats=99_999_999))
 
 
 def test_configurations_of_one_name_are_refused_since_only_one_of_them_would_run() -> None:

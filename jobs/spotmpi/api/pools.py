@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -198,6 +200,7 @@ class NewRun(ExistingRun):
             self._echo(note)
         submit(self._backend, spec, plan, self._echo)
         self.run = plan["run"]
+        atexit.register(self._say_open, os.getpid())
         connected = threading.Event()
         threading.Thread(target=self._follow, args=(connected,), daemon=True).start()
         try:
@@ -210,9 +213,16 @@ class NewRun(ExistingRun):
 
     def close(self) -> None:
         """Stop the run and wait until it has ended."""
+        atexit.unregister(self._say_open)
         super().close()
         if self.run:
             runs.stop_run(self._backend, self.run, _CLOSED, self._echo)
+
+    def _say_open(self, process: int) -> None:
+        """Say at the end of the *process* that opened the pool that it goes on, and costs."""
+        if os.getpid() == process:
+            remedy = f"`spotmpi stop {self.run}` ends it, and spotmpi.pool('{self.run}') joins it"
+            self._echo(f"pool {self.run} was not closed, and goes on without a driver up to limits.driver: {remedy}")
 
     def _follow(self, connected: threading.Event) -> None:
         """Say what the run waits for until its scheduler is reached."""

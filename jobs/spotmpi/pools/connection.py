@@ -54,6 +54,7 @@ class SchedulerConnection:
         self._joined = 0  # workers that had joined at the latest answer
         self._awaits_workers = False  # and has reported it
         self._absent: dict[int, float] = {}  # since when workers that calls wait for are absent; inf: reported
+        self._occupied: float | None = None  # since when cancelled calls occupy all workers; inf: reported
 
     def require_usable(self) -> None:
         """Raise why there is no connection any more: the pool is lost or closed."""
@@ -162,6 +163,8 @@ class SchedulerConnection:
         """The reason if all workers are lost; says so where calls have to wait for some."""
         before, self._joined = self._joined, description["joined"]
         self._check_absent(set(awaited) - {None, *description["workers"]})
+        occupied = set(description.get("occupied", ()))  # which a pool of an older version does not tell
+        self._check_occupied(bool(awaited and occupied) and occupied >= description["workers"].keys(), len(occupied))
         came = description["workers"] or self._joined != before  # one that joined may have left again
         if came or not awaited or not self._joined:  # the first workers may have to wait for their nodes
             self._last_worker, self._awaits_workers = time.monotonic(), False
@@ -186,6 +189,19 @@ class SchedulerConnection:
         if late:
             workers = f"worker {late[0]} is" if len(late) == 1 else f"workers {', '.join(map(str, late))} are"
             self._tell(f"{workers} not connected; the calls that were sent there wait for that")
+
+    def _check_occupied(self, occupied: bool, count: int) -> None:
+        """Say so where calls have waited for a while for *count* workers that execute cancelled calls, which is all."""
+        now = time.monotonic()
+        if not occupied:
+            self._occupied = None
+        elif self._occupied is None:
+            self._occupied = now
+        elif now - self._occupied > LOSS_TIMEOUT:
+            self._occupied = math.inf
+            only = "the only worker still executes a call that was cancelled; others wait until it has ended"
+            every = f"all {count} workers still execute calls that were cancelled; others wait until one has ended"
+            self._tell(only if count == 1 else every)
 
     async def _describe(self) -> dict[str, Any]:
         description: dict[str, Any] = await asyncio.wait_for(self.client.ask("pool"), LOSS_TIMEOUT / 2)

@@ -102,7 +102,7 @@ class ScriptedClient:
         if question != "pool":
             return None
         description = {"id": scheduler.id, "versions": versions(), "size": scheduler.size, "joined": scheduler.joined}
-        return {**description, "workers": dict(scheduler.workers), "replacement_limit": None}
+        return {**description, "workers": dict(scheduler.workers), "occupied": [], "replacement_limit": None}
 
     def send(self, calls: list[Call], asynchronous: bool, worker: int | None) -> list[tuple[Call, ScriptedFuture]]:
         """As `PoolClient.send`."""

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from distributed import Client, Worker
+from distributed.diagnostics.plugin import WorkerPlugin
 
 from spotmpi.programs.pool.call import TAKEN, CallAborted
+from spotmpi.programs.pool.execution import CancelledCalls
 from spotmpi.programs.pool.scheduler import DRIVER_CLIENT, AwakeClock, CallsPlugin, PoolScheduler
 from spotmpi.programs.pool.settings import resource
 
@@ -39,12 +41,39 @@ def pool_of(workers: int) -> tuple[PoolScheduler, CallsPlugin]:
     return scheduler, plugin
 
 
-def new_worker(scheduler: PoolScheduler, number: int) -> Worker:
-    options: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "dashboard": False}
+def new_worker(scheduler: PoolScheduler, number: int, *plugins: WorkerPlugin) -> Worker:
+    options: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "dashboard": False, "plugins": plugins}
     return Worker(scheduler.address, name=f"worker-{number}-0a", resources={resource(number): 9}, **options)
 
 
+def test_drivers_hear_which_workers_still_execute_a_cancelled_call() -> None:
+    END.clear()
+
+    async def cancel() -> None:
+        scheduler, plugin = pool_of(2)
+        async with (
+            scheduler,
+            NamedClient(scheduler.address, "9f") as client,
+            new_worker(scheduler, 0),
+            new_worker(scheduler, 1, CancelledCalls()) as busy,
+        ):
+            call = client.submit(wait_for_end, resources={resource(1): 1})
+            while not busy.state.executing:
+                await asyncio.sleep(0.01)
+            assert (await plugin.describe())["occupied"] == []
+            call.release()
+            while (await plugin.describe())["occupied"] != [1]:
+                await asyncio.sleep(0.01)
+            END.set()
+            while (await plugin.describe())["occupied"]:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(cancel(), 60))
+
+
 def test_calls_for_a_worker_that_the_pool_has_no_more_end_whether_they_come_before_or_after_it_shrinks() -> None:
+    END.clear()
+
     async def shrink() -> None:
         scheduler, plugin = pool_of(3)
         async with scheduler, NamedClient(scheduler.address, "9f") as client:

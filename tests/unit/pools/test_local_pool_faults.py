@@ -128,6 +128,22 @@ def test_a_pool_without_its_driver_ends_as_failed_with_the_reason(target: Target
     wait_until(lambda: not of_run(run))
 
 
+def test_a_driver_that_ends_without_closing_its_pool_says_that_it_goes_on(target: Target) -> None:
+    """It went on, and cost, without a word."""
+    process, run = start_driver(
+        "import os\npool = spotmpi.pool(workers=1).open()\nwith spotmpi.pool(workers=1): pass\n"
+        "print(pool.id, flush=True); child = os.fork(); child and os.wait()"
+    )
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert [line for line in errors.splitlines() if "not closed" in line] == [
+        f"pool {run} was not closed, and goes on without a driver up to limits.driver: "
+        f"`spotmpi stop {run}` ends it, and spotmpi.pool('{run}') joins it"
+    ]
+    spotmpi.stop(run, now=True, on=target)
+    wait_until(lambda: not of_run(run))
+
+
 def test_ctrl_c_in_a_driver_stops_its_run(target: Target) -> None:
     process, run = start_driver(
         "with spotmpi.pool(workers=1) as pool:\n    print(pool.id, flush=True); pool.submit(time.sleep, 600).result()"

@@ -267,6 +267,37 @@ def test_workers_that_join_and_leave_between_two_looks_are_not_lost() -> None:
     assert asyncio.run(connection.check_workers(description, {None})) == "nodes 1 to 2: all 2 workers are lost for 12s"
 
 
+def test_calls_that_wait_for_cancelled_ones_alone_say_so() -> None:
+    """A worker executes a cancelled call to its end, and the calls behind it waited without a word."""
+    messages: list[str] = []
+    connection = SchedulerConnection("", "", "", None, None, messages.append)
+
+    def look(occupied: Sequence[int] | None, workers: int = 2, awaited: Any = (None,)) -> None:
+        known = {} if occupied is None else {"occupied": occupied}
+        description = {
+            "workers": dict.fromkeys(range(workers)),
+            "joined": 2,
+            "size": 2,
+            "replacement_limit": 600.0,
+            **known,
+        }
+        for _ in range(3):
+            assert asyncio.run(connection.check_workers(description, awaited)) is None
+            if connection._occupied is not None:
+                connection._occupied -= 13
+
+    look([0])  # the other one takes calls
+    look([0, 1], awaited=())
+    look([0, 1])
+    look(None)
+    look([0], workers=1)
+    look([], workers=0)
+    assert messages == [
+        "waiting: all 2 workers still execute calls that were cancelled; others wait until one has ended",
+        "waiting: the only worker still executes a call that was cancelled; others wait until it has ended",
+    ]
+
+
 @pytest.mark.parametrize(("buffersize", "expected"), [(None, 4), (9, 9), (3, 3)])
 def test_a_map_begins_with_few_calls_since_their_results_may_be_large(buffersize: int | None, expected: int) -> None:
     sent: list[Call] = []

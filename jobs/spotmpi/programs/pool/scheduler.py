@@ -24,6 +24,7 @@ from typing import Any
 import dask
 import distributed.versions
 from distributed import Scheduler
+from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.http.utils import get_handlers
 from distributed.scheduler import TaskState, heartbeat_interval
@@ -243,16 +244,20 @@ class CallsPlugin(SchedulerPlugin):
         """What a driver needs: versions, size, how many workers have ever joined, and those that are connected.
 
         ``replacement_limit`` are the seconds to wait once all are lost; None where they are restarted at once.
+        ``occupied`` are the workers that still execute a cancelled call.
         """
-        workers = {
-            member.number: {"name": str(worker.name), "host": worker.host}
+        connected = {
+            member.number: worker
             for worker in self.scheduler.workers.values()
             if (member := worker_member(str(worker.name))) is not None
             and member.role == WORKER
             and member.number < self.size  # others are about to leave
         }
+        workers = {number: {"name": str(worker.name), "host": worker.host} for number, worker in connected.items()}
+        occupied = [number for number, worker in connected.items() if worker.status == Status.paused]
         description = {"id": self.scheduler.id, "versions": versions(), "size": self.size, "joined": self.joined}
-        return {**description, "workers": workers, "replacement_limit": self._replacement_limit}
+        limit = self._replacement_limit
+        return {**description, "workers": workers, "occupied": occupied, "replacement_limit": limit}
 
     async def attribute_death(self, worker: str, executed: str) -> None:
         """Learn which key the former process of a worker *executed* when it ended, if any."""

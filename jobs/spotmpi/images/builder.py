@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -58,8 +59,9 @@ def push(tool: str, target: Build, repository: str, echo: Echo) -> str:
         file = Path(folder, "digest")
         # What the others print are digests of layers and of the configuration, by which no image can be pulled.
         output = _run(tool, "push", *([] if tool == "docker" else ["--digestfile", str(file)]), reference)
-        written = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
-    digest = re.search(r"(?:^|: digest: )(sha256:[0-9a-f]{64})\b", written or output)
+        with contextlib.suppress(FileNotFoundError):  # as docker writes none
+            output = file.read_text(encoding="utf-8").strip()
+    digest = re.search(r"(?:^|: digest: )(sha256:[0-9a-f]{64})\b", output)
     return f"{repository}@{digest[1]}" if digest else reference
 
 

@@ -225,12 +225,13 @@ class SchedulerConnection:
             silent = time.monotonic() - answered > LOSS_TIMEOUT
             if reason is None and silent and (self._probe is None or unknown is not None):
                 addition = f", and the state of its run cannot be read: {unknown}" if unknown is not None else ""
-                reason = f"node 0: the scheduler does not answer: {error}{addition}"
+                reason = f"node 0: the scheduler does not answer: {_text(error)}{addition}"
             if reason is not None:
                 return reason
             if silent and not reported:
                 reported = True
-                self._tell(f"the scheduler does not answer ({error}); calls wait until it does, or its run has ended")
+                text = _text(error)
+                self._tell(f"the scheduler does not answer ({text}); calls wait until it does, or its run has ended")
             await asyncio.sleep(CHECK)
         return None
 
@@ -252,7 +253,12 @@ def _refusal(url: str, error: Exception) -> str:
     """Why the scheduler at *url* could not be used."""
     if _is_refusal(error):
         return f"the scheduler at {url} refused this driver: its certificates are not those of the run"
-    return f"the scheduler at {url} does not answer: {error}"
+    return f"the scheduler at {url} does not answer: {_text(error)}"
+
+
+def _text(error: BaseException) -> str:
+    """What an error says; that of a question without an answer in time is without words."""
+    return str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
 
 
 def _is_refusal(error: BaseException | None) -> bool:

@@ -6,6 +6,7 @@ find its calls meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -29,10 +30,22 @@ from spotmpi.programs.pool.output import TOPIC
 from spotmpi.programs.pool.settings import resource, security, use_steady_time
 
 CONNECT_TIMEOUT = 5.0  # seconds for one connection
-_QUIET = ("distributed.batched", "distributed.client", "distributed.core")  # they log a cut connection with tracebacks
+# They log a cut connection with tracebacks.
+_QUIET = ("distributed.batched", "distributed.client", "distributed.comm.tcp", "distributed.core")
 
 Output = Callable[[int, str, Sequence[str]], None]  # of a worker: its number, the stream and the lines
 SentCall = tuple[Call, "Future[Any]"]
+
+
+def quiet_loggers() -> None:
+    """Have Dask log errors alone, and not that a connection which takes too long to end was left to itself."""
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).addFilter(_is_no_cancellation)
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 def _replace_executor() -> None:
@@ -52,8 +65,7 @@ class PoolClient(Client):
     def __init__(self, url: str, tls: str, driver: str, on_cut: Callable[[], None]) -> None:
         self._on_cut = on_cut
         use_steady_time()
-        for name in _QUIET:
-            logging.getLogger(name).setLevel(logging.ERROR)
+        quiet_loggers()
         super().__init__(  # type: ignore[no-untyped-call]
             url,
             name=driver,

@@ -379,5 +379,5 @@ def _run_values(run: TrialResult) -> dict[str, object]:
         "median": number(1 / rates.median if rates and rates.median else None),
         "iqr": share(rates.iqr if rates else None),
         "counted": rates.iterations if rates else 0,
-        "excluded": ", ".join(excluded) or "0",
+        "excluded": ", ".join(excluded) or run.training.unrated or "0",
     }

@@ -8,6 +8,7 @@ import functools
 import gc
 import io
 import itertools
+import logging
 import pickle
 import re
 import ssl
@@ -37,7 +38,7 @@ from spotmpi.pools import calls
 from spotmpi.pools import pool as pool_module
 from spotmpi.pools.calls import Call
 from spotmpi.pools.connection import SchedulerConnection, _refusal
-from spotmpi.pools.dask_client import remote_error
+from spotmpi.pools.dask_client import quiet_loggers, remote_error
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.pools.pool import Pool, PoolSummary
@@ -121,6 +122,17 @@ def test_what_dask_leaves_unread_in_a_connection_prints_nothing(
     gc.collect()
     assert ("ZeroDivisionError: a defect" in caplog.text) is not closed
     engine.close()
+
+
+def test_a_connection_that_takes_too_long_to_end_prints_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """A driver that had sent 300 MB printed that of Dask's client, which it had cancelled itself."""
+    quiet_loggers()
+    for error in (asyncio.CancelledError(), ZeroDivisionError("a defect")):
+        try:
+            raise error
+        except BaseException as caught:
+            logging.getLogger("distributed.client").exception(caught)
+    assert [record.exc_info and record.exc_info[0] for record in caplog.records] == [ZeroDivisionError]
 
 
 def test_a_pool_ends_without_a_first_driver_and_some_time_after_the_last_one() -> None:
@@ -418,6 +430,12 @@ def test_a_resize_that_the_scheduler_does_not_hear_of_says_so(tmp_path: Path, mo
     (tmp_path / "spec.toml").write_text('command = ["train"]')
     resize("scan", 2)  # any worker of a stream takes its batches
     assert asked == [("scan-1", 2, WORKER)] * 3
+
+
+def test_an_answer_that_did_not_come_in_time_has_a_reason_in_words() -> None:
+    """It was said as "the scheduler does not answer ()"."""
+    assert _refusal("tls://h:1", TimeoutError()) == "the scheduler at tls://h:1 does not answer: no answer in time"
+    assert _refusal("tls://h:1", ConnectionResetError()).endswith("does not answer: ConnectionResetError")
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,9 @@ def test_the_rate_of_the_most_samples_is_not_called_the_fastest_under_weak_scali
 def test_a_run_without_anything_to_draw_has_no_picture_and_still_a_page(runs: Path, tmp_path: Path) -> None:
     paths = files.write(over_nodes(runs, (1, Recorded(iterations=10))), tmp_path / "out")
     assert paths.picture is None
-    assert "no rate from 10 iterations: 10 warm-up" in paths.page.read_text()
+    page = paths.page.read_text()
+    assert "no rate from 10 iterations: 10 warm-up" in page
+    assert page.count("10 warm-up") == 2, "in the table of runs too, which said that nothing was left out"
 
 
 def test_a_folder_that_cannot_be_written_is_reported_with_the_remedy(runs: Path, tmp_path: Path) -> None:

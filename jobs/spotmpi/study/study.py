@@ -132,7 +132,8 @@ class Budget:
         more = self.expected_seconds(trial, trials) or 0.0
         cost = self.cost(trial, more) or 0.0
         if self.time_limit is not None and seconds + more > self.time_limit:
-            return f"limits.time = {duration(self.time_limit)!r} reached: {_minutes(seconds)} spent"
+            expected = f", the next trial takes {_minutes(more)}" if more else ""
+            return f"limits.time = {duration(self.time_limit)!r} reached: {_minutes(seconds)} spent{expected}"
         if self.money_limit is not None and dollars + cost > self.money_limit:
             return (
                 f"limits.money = {self.money_limit:g} reached: ${dollars:.2f} spent, the next trial costs ${cost:.2f}"

@@ -89,6 +89,14 @@ def test_the_result_of_a_trial_that_was_running_is_taken_though_a_limit_is_reach
     assert states(sweep) == ["succeeded", "succeeded", "pending"]
 
 
+def test_a_limit_that_the_next_trial_would_exceed_says_how_long_that_takes(tmp_path: Path) -> None:
+    """It said "reached: 60 s spent" of a limit of 90 s."""
+    limits = {"time": "90s", "trial": "60s"}
+    sweep = open_study(tmp_path, study_of({"nodes": [1]}, repeats=3, limits=limits))
+    carry_out(sweep, FakeRunner(seconds=60))
+    assert sweep.limit_reached == "limits.time = '90s' reached: 60 s spent, the next trial takes 60 s"
+
+
 def replaced_limit(sweep: Sweep, seconds: float) -> Sweep:
     """The same sweep with another limit of its time, as after a change of the study file."""
     study = replace(sweep.study, budget=replace(sweep.study.budget, time_limit=seconds))

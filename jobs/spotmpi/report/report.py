@@ -167,7 +167,7 @@ def _condition(values: Sequence[tuple[str, str]]) -> str:
         variants.setdefault(value, {})[variant] = None
     if len(variants) == 1:
         return values[0][1]
-    shown = {value or "unknown": ", ".join(own) for value, own in variants.items()}
+    shown = {value or "not recorded": ", ".join(own) for value, own in variants.items()}
     apart = sum(map(len, variants.values())) == len({variant for variant, _ in values})
     if apart and len(shown) <= _LISTED:
         return "; ".join(f"{value} ({own})" for value, own in shown.items())

@@ -169,7 +169,7 @@ def test_conditions_that_differ_have_their_variants_or_their_number(runs: Path) 
     recorded = [(1, Recorded(context={"hosts": ["a"]})), (2, Recorded(context={"hosts": ["b"]})), (1, other)]
     conditions = dict(over_nodes(runs, *recorded, force=True).conditions)
     assert conditions["Machine"] == ("Test CPU, 8 cores, 32 GiB (digits A); Other CPU, 8 cores, 32 GiB (digits B)")
-    assert conditions["Versions"] == "framework 1.0, open_mpi 5.0.11 (digits A); unknown (digits B)"
+    assert conditions["Versions"] == "framework 1.0, open_mpi 5.0.11 (digits A); not recorded (digits B)"
     assert conditions["Hosts"] == "a (and 2 more)"
     assert conditions["System"] == "Linux 6"
 

@@ -3,6 +3,7 @@
 Its state is files in the project folder, which a test may write:
 
 * `STACK.held`: the state of a stack, `STACK.applied`: the settings that `up` applied last
+* `STACK.lock`: by whom and since when the stack is locked
 * `outputs`: the outputs of every stack with resources
 * `COMMAND.failure`: the error of the next such command, of a resource as `TYPE (NAME): ERROR`;
   `refusal`: why the program refuses an update
@@ -69,8 +70,11 @@ class FakePulumi(Pulumi):
         log.write_text("".join(json.dumps(event) + "\n" for event in events))
 
     def _result(self, stack: str, arguments: Sequence[str], allowed: bool) -> EndedProcess:
+        lock = self.project / f"{stack}.lock"
+        if lock.exists() and _takes_lock(arguments):
+            return EndedProcess(FAILED, _locked(stack, lock.read_text()))
         failure = self.project / f"{arguments[0]}.failure"
-        if failure.exists():
+        if failure.exists() and "--preview-only" not in arguments:
             message = failure.read_text()
             failure.unlink()
             return EndedProcess(FAILED, _failure(message))
@@ -83,7 +87,7 @@ class FakePulumi(Pulumi):
             return EndedProcess(FAILED, "error: no changes were expected but changes were proposed\n")
         if arguments[0] == "up":
             self._apply(stack)
-        if arguments[0] == "destroy":
+        if arguments[0] == "destroy" and "--preview-only" not in arguments:
             _write_state(self._state(stack), {})
         return EndedProcess(0, f"done: {arguments[0]}\n")
 
@@ -116,6 +120,18 @@ class FakePulumi(Pulumi):
 
     def _state(self, stack: str) -> Path:
         return self.project / f"{stack}.held"
+
+
+def _takes_lock(arguments: Sequence[str]) -> bool:
+    """As the backend in a bucket: the preview of an update takes none, that of a destroy does."""
+    return arguments[0] in ("up", "destroy", "state") or arguments[:2] == ("stack", "rm")
+
+
+def _locked(stack: str, holder: str) -> str:
+    """What Pulumi prints of a lock: pulumi, pkg/backend/diy/lock.go, checkForLock."""
+    path = f"s3://example-state/.pulumi/locks/organization/spotmpi/{stack}/5e0b.json"
+    remedy = "Either wait for the other process(es) to end or delete the lock file with `pulumi cancel`."
+    return f"error: the stack is currently locked by 1 lock(s). {remedy}\n  {path}: created by {holder}\n"
 
 
 def _has_resources(state: Path) -> bool:

@@ -32,7 +32,11 @@ def _creations(script: Script) -> list[tuple[str, str]]:
     return [(call.token, call.name) for call in script.changes() if call.method == "create"]
 
 
-def test_a_killed_up_leaves_a_lock_that_cancel_lifts_and_the_next_up_finishes(engine: Engine, cloud: Cloud) -> None:
+def test_a_killed_up_leaves_a_lock_that_cancel_lifts_and_the_next_up_finishes(
+    engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
+    monkeypatch.chdir(engine.project)
     prepare(engine, "lab")
     slow = cloud.script.slow("create", NODE_GROUP, 120, times=2)
     process = engine.start("up", "--stack", "lab", "--yes", "--skip-preview")
@@ -41,6 +45,10 @@ def test_a_killed_up_leaves_a_lock_that_cancel_lifts_and_the_next_up_finishes(en
     engine.kill(process)
     locked = engine.up("lab").require_failure()
     assert "currently locked" in locked.text
+    environment = EngineEnvironment(engine, cloud)
+    with pytest.raises(SpotmpiError, match=r"stack lab is locked by another update, of .+ at 20.+`pulumi cancel --yes"):
+        down("lab", environment.dependencies)
+    assert "3/6 runs" not in environment.output
     engine.run("cancel", "--yes", "--stack", "lab").require_success()
     engine.run("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--stack", "lab").require_success()
     engine.up("lab").require_success()

@@ -38,6 +38,7 @@ class ScriptedPulumi:
     """A `pulumi` on PATH that records its calls and answers each with the next line of a script.
 
     `stack export` prints a state with a secret instead, in the form of the real one without a passphrase.
+    As the real one (pkg/cmd/pulumi/operations), it refuses a preview alone where the variables confirm everything.
     It runs no program, so it accepts settings that the program refuses: a preview or `up` without `spotmpi:access`
     fails in `infra/checks.py`, as tests/infra/test_ci_in_engine.py shows with the real CLI.
     """
@@ -56,6 +57,9 @@ class ScriptedPulumi:
             f'echo "$* [$PULUMI_BACKEND_URL] [$PULUMI_SKIP_UPDATE_CHECK] [$AWS_REGION]" >> {self._calls}\n'
             f'case "$*" in "stack import"*) cp "$4" {self._imported} ;; esac\n'
             f'case "$*" in preview*--event-log*) log=${{*#*--event-log }}; cp {self._events} "${{log%% *}}" ;; esac\n'
+            'case "$* [$PULUMI_SKIP_CONFIRMATIONS]" in *--preview-only*"[true]")\n'
+            "  echo 'error: --yes and --preview-only cannot be used together' >&2; exit 255 ;;\n"
+            "esac\n"
             f'case "$*" in "stack export"*) [ -f {self._state} ] && cat {self._state} && exit 0 ;; esac\n'
             f"answer=$(head -n 1 {self._answers}); sed -i 1d {self._answers}\n"
             'echo "${answer#* }" >&2\n'

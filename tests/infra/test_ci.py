@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from moto import mock_aws
 from infra.ci import aws, losses, stack_file
 from infra.ci.errors import CiError
 from spotmpi.environments import changes
+from spotmpi.environments.pulumi_cli import Pulumi
 from tests.infra.conftest import ACCOUNT, Ci
 from tests.infra.scripted_pulumi import STATE, ScriptedPulumi, secret
 
@@ -117,6 +119,15 @@ def test_spotmpi_down_is_the_real_command(pulumi: ScriptedPulumi, ci: Ci) -> Non
     code, _, errors = ci("destroy", "lab")
     assert code == 1 and "the state of lab can't be decrypted: set PULUMI_CONFIG_PASSPHRASE" in errors
     assert pulumi.commands == ["stack --show-name", "stack export"]
+
+
+def test_what_ci_confirms_by_a_variable_refuses_no_preview_of_spotmpi_down(
+    pulumi: ScriptedPulumi, tmp_path: Path
+) -> None:
+    variables = {**os.environ, "PULUMI_SKIP_CONFIRMATIONS": "true"}
+    pulumi.answers("0 previewed")
+    Pulumi(lambda line: None, tmp_path, variables).run("lab", "destroy", "--preview-only")
+    assert pulumi.commands == ["destroy --preview-only"]
 
 
 @pytest.mark.parametrize("status", [0, 255])

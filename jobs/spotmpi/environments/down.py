@@ -82,6 +82,7 @@ class _Down:
         """The title and the function of each step, in order."""
         steps = [
             ("resource inventory", self._record_inventory),
+            ("preview", self._preview),
             ("runs", self._stop_runs),
             ("nodes", self._remove_nodes),
             ("cluster, network, registry", self._destroy_environment),
@@ -122,6 +123,18 @@ class _Down:
         assert self._environment is not None
         volumes = self._dependencies.cluster(self._environment).list("PersistentVolume")
         self._inventory = record_resources(self._inventory, ebs_volumes(volumes))
+
+    def _preview(self) -> None:
+        """Preview what will be destroyed: a lock, or whatever else would refuse it, is found while the runs still work.
+
+        Pulumi takes its lock for such a preview, unlike for that of an update (pkg/backend/diy/backend.go, Destroy).
+        """
+        previews: dict[str, tuple[str, ...]] = {self._stack.stack: ()}
+        if self._stack.keep and self._delete_data:
+            previews[f"{self._stack.stack}-data"] = ("--exclude-protected",)  # the protection is lifted at the end
+        for stack, options in previews.items():
+            if self._dependencies.pulumi.state(stack) is not None:
+                self._dependencies.pulumi.run(stack, "destroy", "--preview-only", *options)
 
     def _stop_runs(self) -> None:
         if self._environment is not None:

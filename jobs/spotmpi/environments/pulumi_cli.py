@@ -84,7 +84,8 @@ class Pulumi:
         return replace(self, variables={**self.variables, **dict.fromkeys(names, "1")})
 
     def _start(self, stack: str, *arguments: str, quiet: bool = False) -> subprocess.Popen[str]:
-        settings = {"PULUMI_SKIP_UPDATE_CHECK": "true", "PULUMI_SKIP_CONFIRMATIONS": "true"}
+        # Each command that asks is given --yes: as a variable it would refuse --preview-only.
+        settings = {"PULUMI_SKIP_UPDATE_CHECK": "true", "PULUMI_SKIP_CONFIRMATIONS": "false"}
         settings["SPOTMPI_PYTHON"] = sys.executable  # has boto3, with which infra/login.py logs in to the cluster
         settings["PULUMI_DEBUG_COMMANDS"] = "true"  # which --event-log needs, as in Pulumi's Automation API
         try:

@@ -34,6 +34,7 @@ _AROUND = (
     (re.compile(r"\s*Please see https?://\S+( for more information[^.]*\.)?( Details:)?"), ""),
     (re.compile(r"\s*(because no identity-based policy allows the \S+ action|host id: \S+)"), ""),
 )
+_LOCK = re.compile(r"created by (.+) \(pid \d+\) at (\S+)")  # pkg/backend/diy/lock.go
 _ACTION = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
 _IN_USE = re.compile(r"\b(?P<kind>vpc|subnet|sg)-[0-9a-f]+\b")
 _FILTERS = {"vpc": "vpc-id", "subnet": "subnet-id", "sg": "group-id"}
@@ -87,8 +88,10 @@ def _relevant(output: str) -> str:
 
 def _from_pulumi(stack: str, output: str) -> str | None:
     """What is wrong with the stack, its state or the project; None where Pulumi only reports others' errors."""
-    if "currently locked" in output:
-        return f"stack {stack} is locked by another update: if none is running, `pulumi cancel --yes --stack {stack}`"
+    if "currently locked" in output or "Another update is currently in progress" in output:
+        holders = "; ".join(f"{by} at {time}" for by, time in _LOCK.findall(output))
+        remedy = f"if none is running, `pulumi cancel --yes --stack {stack}`"
+        return f"stack {stack} is locked by another update{holders and f', of {holders}'}: {remedy}"
     if "passphrase must be set" in output and "new stack" in output:
         remedy = "choose one and set PULUMI_CONFIG_PASSPHRASE, or name a KMS key as `secretsprovider` in its file"
         return f"the state of {stack} needs a passphrase for its secrets, or a key: {remedy}"

@@ -22,6 +22,7 @@ from tests.cloud.fake_environment import CNI, FakeEnvironment, Killed
 from tests.command_line import CommandLine
 from tests.unit.core.test_environment import OUTPUTS
 
+PREVIEW = "destroy --preview-only @lab"
 DESTROY, REMOVE = "destroy --yes --skip-preview @lab", "stack rm --yes --preserve-config @lab"
 
 
@@ -34,9 +35,32 @@ def test_down_stops_runs_removes_nodes_destroys_and_leaves_nothing(live: FakeEnv
     assert live.actions[2:] == ["wait"] * 5  # for the log group that EKS may make again
     group = live.account.autoscaling.groups["eks-g4dn"]
     assert (group["MaxSize"], group["Instances"]) == (0, [])
-    assert live.pulumi_commands() == [DESTROY, REMOVE]
+    assert live.pulumi_commands() == [PREVIEW, DESTROY, REMOVE]
     assert read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).ids == {}
     assert live.down() == [] and live.pulumi_commands() == []
+
+
+@pytest.mark.parametrize("part", ["lab", "lab-data"])
+def test_down_of_a_locked_stack_stops_no_run_and_names_who_holds_the_lock(lab: FakeEnvironment, part: str) -> None:
+    lab.write_stack("  spotmpi:storage: {keep: true}\n")
+    lab.write_stack("  spotmpi:kind: data\n", "lab-data")
+    lab.up(images=False)
+    lab.forget()
+    lab.runs = [RunState("a-1", "", "a", "running")]
+    (lab.folder / f"{part}.lock").write_text("ann@laptop (pid 7) at 2026-11-27T02:00:00Z")
+
+    with pytest.raises(SpotmpiError) as refused:
+        lab.down("spotmpi-lab")
+
+    holder = "ann@laptop at 2026-11-27T02:00:00Z"
+    remedy = f"if none is running, `pulumi cancel --yes --stack {part}`"
+    assert str(refused.value) == f"stack {part} is locked by another update, of {holder}: {remedy}"
+    assert lab.actions == ["Destroy spotmpi-lab and ALL DATA on its storage?"]
+    assert lab.account.autoscaling.groups["eks-g4dn"]["MaxSize"] == 2
+    assert {line.split(" @")[0] for line in lab.pulumi_commands()} <= {
+        "destroy --preview-only",
+        "destroy --preview-only --exclude-protected",
+    }
 
 
 def test_down_with_credentials_of_another_account_touches_nothing(live: FakeEnvironment) -> None:
@@ -239,7 +263,10 @@ def test_persistent_storage_stays_unless_its_deletion_names_the_environment(lab:
     assert "not deleted, and billed by the GB: the storage spotmpi-lab-data" in lab.output
 
     assert lab.down("spotmpi-lab") == []
-    assert lab.pulumi_commands() == ["state unprotect --all --yes @lab-data", f"{DESTROY}-data", f"{REMOVE}-data"]
+    assert lab.pulumi_commands() == [
+        "destroy --preview-only --exclude-protected @lab-data",
+        *("state unprotect --all --yes @lab-data", f"{DESTROY}-data", f"{REMOVE}-data"),
+    ]
     assert lab.actions[-1] == "Destroy spotmpi-lab and ALL DATA on its storage?"
 
 
@@ -274,7 +301,7 @@ def test_the_destroy_role_may_make_every_call_of_down(live: FakeEnvironment) -> 
 def test_node_groups_that_cannot_be_scaled_do_not_block_down(live: FakeEnvironment) -> None:
     """As while EKS is deleting them already, after an interrupted `down`."""
     live.account.refuse("UpdateAutoScalingGroup", "ValidationError")
-    assert live.down() == [] and live.pulumi_commands() == [DESTROY, REMOVE]
+    assert live.down() == [] and live.pulumi_commands() == [PREVIEW, DESTROY, REMOVE]
     assert any(line.startswith("the node groups can't be scaled to 0") for line in live.output)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from spotmpi.aws.account import Aws
 from spotmpi.aws.billing import Lifetime
@@ -22,6 +22,10 @@ _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 # Only interruptions are EC2's own; after a rebalance recommendation or a health check the group ends the instance.
 _RECLAIMED = re.compile(r"\bspot\b[^.]*\binterrupt", re.IGNORECASE)
 _NOT_DONE = ("Failed", "Cancelled")
+# EKS appends a UUID to the name of a node group, to which Pulumi has appended seven digits, and the program a number
+# where a group is more than one (infra/names.py).
+_REMOVED = r"eks-{}-(?P<group>.+?)(-\d+)?-[0-9a-f]{{7}}-[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}"
+_SYSTEM = "system"  # the group of the system nodes
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,18 @@ class ScalingGroup:
     desired: int
     instances: tuple[str, ...]
     tags: Mapping[str, str]
+
+
+class RemovedGroup(NamedTuple):
+    """A node group that does not exist any more, by its name in the settings, and its activities, newest first."""
+
+    group: str
+    history: list[dict[str, Any]]
+
+    @property
+    def machines(self) -> int:
+        """How many machines it launched."""
+        return sum(_machine_launched(each) is not None for each in self.history)
 
 
 def scaling_groups(aws: Aws, environment: Environment) -> tuple[ScalingGroup, ...]:
@@ -58,7 +74,12 @@ def lifetimes(aws: Aws, environment: Environment, groups: Sequence[ScalingGroup]
 
     Of a machine that runs for longer EC2 tells since when.
     """
-    machines = [each for group in groups if group.group for each in _lifetimes(aws, environment, group)]
+    machines = [
+        each
+        for group in groups
+        if group.group
+        for each in _lifetimes(environment.group(group.group), activities(aws, environment.region, group.name))
+    ]
     launched = {each.machine for each in machines}
     older = {id: group for group in groups if group.group for id in group.instances if id not in launched}
     known = instances(aws, environment.region, sorted({*launched, *older}))
@@ -68,6 +89,26 @@ def lifetimes(aws: Aws, environment: Environment, groups: Sequence[ScalingGroup]
             machines.append(_lifetime(id, node_group, known[id].zone or node_group.zone, (began, began, None)))
     named = (replace(each, name=known[each.machine].host if each.machine in known else None) for each in machines)
     return tuple(sorted(named, key=lambda each: (each.began, each.machine)))
+
+
+def removed_groups(aws: Aws, environment: Environment, groups: Sequence[ScalingGroup]) -> tuple[RemovedGroup, ...]:
+    """The environment's node groups of the last six weeks whose Auto Scaling group is not among *groups* any more.
+
+    Nothing but their names tells whose they were: AWS keeps the activities of a deleted group, and not its tags.
+    """
+    name, present = re.compile(_REMOVED.format(re.escape(environment.name))), {group.name for group in groups}
+    found: dict[str, RemovedGroup] = {}
+    method = "describe_scaling_activities"
+    for each in aws.pages("autoscaling", environment.region, method, "Activities", IncludeDeletedGroups=True):
+        match = name.fullmatch(each["AutoScalingGroupName"])
+        if match and match["group"] != _SYSTEM and match[0] not in present:
+            found.setdefault(match[0], RemovedGroup(match["group"], [])).history.append(each)
+    return tuple(found[each] for each in sorted(found))
+
+
+def removed_lifetimes(removed: RemovedGroup, node_group: NodeGroup) -> tuple[Lifetime, ...]:
+    """The lifetimes of the machines of a removed group that was as *node_group*."""
+    return tuple(_lifetimes(node_group, removed.history))
 
 
 def activities(aws: Aws, region: str, group: str) -> list[dict[str, Any]]:
@@ -105,17 +146,13 @@ def _group(values: Mapping[str, Any]) -> ScalingGroup:
     )
 
 
-def _lifetimes(aws: Aws, environment: Environment, group: ScalingGroup) -> list[Lifetime]:
+def _lifetimes(node_group: NodeGroup, history: Sequence[Mapping[str, Any]]) -> list[Lifetime]:
     """The nodes that a group has had, by the activities that AWS keeps for six weeks."""
-    node_group = environment.group(group.group or "")
-    history = activities(aws, environment.region, group.name)
     terminations = [each for each in history if each["StatusCode"] not in _NOT_DONE]
     ends = {id: each for each in terminations if (id := _instance_of(each, "Terminating"))}
     result = []
     for each in history:
-        machine = _instance_of(each, "Launching")
-        # A failed launch has no machine; one in progress has one already.
-        if machine is None or each["StatusCode"] in _NOT_DONE:
+        if (machine := _machine_launched(each)) is None:
             continue
         zone = json.loads(each.get("Details") or "{}").get("Availability Zone", node_group.zone)
         began, end = each["StartTime"].timestamp(), ends.get(machine)
@@ -143,6 +180,11 @@ def _lifetime(
         reclaimed=reclaimed,
         extras=node_extras(group),
     )
+
+
+def _machine_launched(activity: Mapping[str, Any]) -> str | None:
+    """The machine of a launch; a failed one has none, and one in progress has it already."""
+    return None if activity["StatusCode"] in _NOT_DONE else _instance_of(activity, "Launching")
 
 
 def _instance_of(activity: Mapping[str, Any], verb: str) -> str | None:

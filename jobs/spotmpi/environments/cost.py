@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -18,10 +18,11 @@ from spotmpi.aws.billing import Bill, Kind, Lifetime, PriceCurve, RunShare, Usag
 from spotmpi.aws.eks import require_account
 from spotmpi.aws.errors import CallError
 from spotmpi.aws.prices import node_extras, on_demand_price, spot_curve
+from spotmpi.aws.scaling import ScalingGroup
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target, TargetLike
 from spotmpi.core import hints, names
-from spotmpi.core.environment import Environment
+from spotmpi.core.environment import Environment, NodeGroup
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.environments.resource_kinds import TAG
@@ -171,14 +172,18 @@ def environment_cost(
     """
     aws, now = aws or open_account(environment.region), now or time.time()
     require_account(aws, environment.cluster_arn)
-    lifetimes = scaling.lifetimes(aws, environment, scaling.scaling_groups(aws, environment))
-    machines = [lifetime for lifetime in lifetimes if (lifetime.ended or now) > since]
-    curves = _curves(aws, environment, {lifetime.kind for lifetime in machines}, since)
     missing = _fetch_runs(target)
+    groups = scaling.scaling_groups(aws, environment)
+    removed, uncounted = _removed_machines(aws, environment, groups, target, since)
+    lifetimes = [*scaling.lifetimes(aws, environment, groups), *removed]
+    machines = [lifetime for lifetime in lifetimes if (lifetime.ended or now) > since]
+    machines.sort(key=lambda each: (each.began, each.machine))
+    curves = _curves(aws, environment, {lifetime.kind for lifetime in machines}, since)
     bill = make_bill(machines, node_usage.all_uses(target.folder), curves, since, now)
     notes = [
         "nodes with their disks and addresses: control plane, system nodes, storage and traffic are not included",
         *missing,
+        *uncounted,
     ]
     if since < now - _TTL:
         notes.append(
@@ -190,6 +195,44 @@ def environment_cost(
     except CallError as error:
         notes.append(f"no AWS bill to compare with: {error}")
     return Cost(environment.name, since, now, bill, None, billed, tuple(notes))
+
+
+def _removed_machines(
+    aws: Aws, environment: Environment, groups: Sequence[ScalingGroup], target: Target, since: float
+) -> tuple[list[Lifetime], list[str]]:
+    """The machines of node groups that were removed or replaced, and a note for those whose type is not known here.
+
+    AWS tells no type of them. The records of runs do: each has the environment as it was then.
+    """
+    try:
+        removed = scaling.removed_groups(aws, environment, groups)
+    except CallError as error:
+        return [], [f"machines of node groups that were removed are not included: {error}"]
+    removed = tuple(each for each in removed if each.history[0]["StartTime"].timestamp() > since and each.machines)
+    records = sorted(_recorded_groups(environment, target), key=lambda each: each[0]) if removed else []
+    machines, unknown = list[Lifetime](), dict[str, int]()
+    for each in removed:
+        end = each.history[0]["StartTime"].timestamp()  # what was recorded afterwards is another of that name
+        known = [group for time, group in records if time < end and group.name == each.group]
+        if known:
+            machines += scaling.removed_lifetimes(each, known[-1])
+        else:
+            unknown[each.group] = unknown.get(each.group, 0) + each.machines
+    if not unknown:
+        return machines, []
+    counts = ", ".join(f"{group} ({number})" for group, number in unknown.items())
+    unless = "where no run on this machine has recorded their type"
+    return machines, [f"machines of node groups that were removed are not included {unless}: {counts}"]
+
+
+def _recorded_groups(environment: Environment, target: Target) -> Iterator[tuple[float, NodeGroup]]:
+    """The node groups that the environment had when each recorded run was submitted, and when that was."""
+    for paths in reader.every(target.folder):
+        with contextlib.suppress(SpotmpiError, OSError, ValueError, KeyError):
+            recorded = recorded_plan.read(paths).environment
+            first = next(iter(reader.lines(paths.events)), None)
+            if recorded and first and recorded.get("cluster_arn") == environment.cluster_arn:
+                yield from ((first["t"], group) for group in Environment.model_validate(recorded).node_groups)
 
 
 def _fetch_runs(target: Target) -> list[str]:

@@ -61,7 +61,12 @@ class AutoScaling:
         return {"AutoScalingGroups": [each for each in here if matches({}, tags_of(each), request["Filters"])]}
 
     def describe_scaling_activities(self, region: str, request: Request) -> Any:
-        return {"Activities": self.activities.get(request["AutoScalingGroupName"], [])}
+        """As DescribeScalingActivities: of one group, or of all of the region; deleted ones are included on request."""
+        if "AutoScalingGroupName" in request:
+            return {"Activities": self.activities.get(request["AutoScalingGroupName"], [])}
+        names = self.activities if request.get("IncludeDeletedGroups") else self.groups
+        every = [{**each, "AutoScalingGroupName": name} for name in names for each in self.activities.get(name, [])]
+        return {"Activities": sorted(every, key=lambda each: each["StartTime"], reverse=True)}
 
     def update_auto_scaling_group(self, region: str, request: Request) -> Any:
         if (group := self.groups.get(name := request["AutoScalingGroupName"])) is None:

@@ -155,6 +155,54 @@ def test_the_bill_has_all_pages_of_cost_explorer(account: FakeAccount, tmp_path:
     assert cost.billed == {example.EC2: 2.0}
 
 
+UUID = "74c19ba3-0b1a-4c5d-8e6f-085e351a0123"
+REMOVED = f"eks-spotmpi-lab-{{}}-1a2b3c4-{UUID}"
+
+
+def remove_group(account: FakeAccount, name: str = "gpus") -> None:
+    """Delete the group of the example's machines, whose activities AWS keeps."""
+    account.autoscaling.activities[REMOVED.format(name)] = account.autoscaling.activities.pop("eks-gpus")
+    del account.autoscaling.groups["eks-gpus"]
+
+
+@pytest.mark.parametrize("part", ["gpus", "gpus-2"], ids=["", "more than 450 nodes"])
+def test_the_machines_of_a_removed_node_group_count_as_a_run_has_recorded_the_group(
+    account: FakeAccount, tmp_path: Path, part: str
+) -> None:
+    before = environment_cost(LAB, T0 - HOUR, Target(runs_folder=tmp_path), account, NOW)
+    record_run(tmp_path, BIG, outputs=LAB.model_dump())
+    record_run(tmp_path, SMALL)
+    remove_group(account, part)
+    account.autoscaling.activities[REMOVED.format("system")] = [activity("Launching", "i-0000000000000000c", 0)]
+    larger = LAB.node_groups[0].model_copy(update={"type": "g5.12xlarge"})  # of the same name, and built afterwards
+    lab = LAB.model_copy(update={"node_groups": (larger,)})
+    later = Usage("later", "ann", "none", "i-0000000000000000d", NOW - HOUR, NOW - HOUR, NOW)
+    record_run(tmp_path, [later], outputs=lab.model_dump())
+
+    cost = environment_cost(lab, T0 - HOUR, Target(runs_folder=tmp_path), account, NOW)
+
+    assert cost.dollars == pytest.approx(before.dollars) == pytest.approx(2.70)
+    assert [(each.lifetime.machine, each.lifetime.kind) for each in cost.bill.machines] == [
+        (example.ONE, example.KIND),
+        (example.TWO, example.KIND),
+    ]
+    assert cost.bill.by("owner") == pytest.approx({"ann": 1.50, "bob": 0.20})
+    assert not any("removed" in note for note in cost.notes)
+
+
+def test_machines_of_a_removed_node_group_whose_type_is_unknown_are_named(account: FakeAccount, tmp_path: Path) -> None:
+    record_run(tmp_path, BIG, outputs={**LAB.model_dump(), "cluster_arn": "arn:aws:eks:us-east-1:1:cluster/other"})
+    remove_group(account)
+    cost = environment_cost(LAB, T0 - HOUR, Target(runs_folder=tmp_path), account, NOW)
+    assert cost.dollars == 0
+    assert cost.notes[1] == (
+        "machines of node groups that were removed are not included where no run on this machine has recorded their "
+        "type: gpus (2)"
+    )
+    later = environment_cost(LAB, T0 + 6 * HOUR, Target(runs_folder=tmp_path), account, NOW)
+    assert not any("removed" in note for note in later.notes)
+
+
 def test_a_machine_is_also_matched_by_its_node_name() -> None:
     uses = [Usage("old", "ann", "none", "ip-10-0-0-1.ec2.internal", T0 + HOUR, T0 + HOUR, T0 + 2 * HOUR)]
     bill = make_bill(LIVES, uses, CURVES, T0, NOW)

@@ -18,8 +18,14 @@ _PASSPHRASES = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 _BACKENDS = ("s3://", "gs://", "azblob://", "file://")
 _LOCKED = "the stack is currently locked"
 _LOCKS = re.compile(r"currently locked by (\d+) lock")
-_LOCK_TIME = re.compile(r"created by .+ \(pid \d+\) at (\S+)")
+_LOCK = re.compile(r"created by (.+) \(pid \d+\) at (\S+)")
 _UNKNOWN = "no stack named"
+# Run as a process, as the package is no part of a project that `spotmpi init --environment` wrote.
+_EXPLAIN = """\
+import sys
+from spotmpi.environments.pulumi_errors import explain
+print(explain(*sys.argv[1:], sys.stdin.read()))
+"""
 _LOG_GROUP = re.compile(r"(/aws/eks/[\w-]+/cluster)[^\n]*ResourceAlreadyExistsException")
 
 
@@ -41,13 +47,16 @@ class Pulumi:
         except FileNotFoundError as error:
             raise CiError("pulumi is not on PATH: install it, or run scripts/tools") from error
         assert process.stdout is not None
-        return self._follow(process, process.stdout, sys.stdout)
+        status, output = self._follow(process, process.stdout, sys.stdout)
+        if status and (explanation := self._explanation(arguments[0], output)):
+            print(self.shown(f"error: {explanation}"), file=sys.stderr)
+        return status
 
     def run_spotmpi(self, *command: str) -> int:
         """Exit status of a command of spotmpi, which prints what Pulumi says on stderr; CiError likewise."""
         process = self._start(command, stderr=subprocess.PIPE)
         assert process.stderr is not None
-        return self._follow(process, process.stderr, sys.stderr)
+        return self._follow(process, process.stderr, sys.stderr)[0]
 
     def _start(self, command: Sequence[str], stderr: int, stdout: int | None = None) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -61,7 +70,8 @@ class Pulumi:
             errors="replace",
         )
 
-    def _follow(self, process: subprocess.Popen[str], lines: IO[str], target: TextIO) -> int:
+    def _follow(self, process: subprocess.Popen[str], lines: IO[str], target: TextIO) -> tuple[int, str]:
+        """Exit status of a process and its *lines*, which are printed; CiError with a remedy for a known failure."""
         output: list[str] = []
         for line in lines:
             print(self.shown(line), end="", flush=True, file=target)
@@ -69,7 +79,16 @@ class Pulumi:
         status = process.wait()
         if status:
             self._raise_known("".join(output))
-        return status
+        return status, "".join(output)
+
+    def _explanation(self, command: str, output: str) -> str:
+        """What `spotmpi up` says of a failed command of Pulumi; empty where spotmpi is not installed."""
+        arguments = [sys.executable, "-c", _EXPLAIN, self.stack, command]
+        try:
+            process = subprocess.run(arguments, input=output, capture_output=True, text=True, check=False)
+        except OSError:
+            return ""
+        return process.stdout.strip()
 
     def read(self, *arguments: str) -> str:
         """The output of one command, which is not printed; CiError if it fails, with a remedy for a known failure."""
@@ -89,14 +108,16 @@ class Pulumi:
             raise CiError("pulumi is not on PATH: install it, or run scripts/tools") from error
         if process.returncode:
             self._raise_known(process.stderr)
-            raise CiError(f"`pulumi {' '.join(arguments)}` failed: {' '.join(process.stderr.split())}")
+            reason = f"`pulumi {' '.join(arguments)}` failed: {' '.join(process.stderr.split())}"
+            raise CiError(self._explanation(" ".join(arguments), process.stderr) or reason)
         return process.stdout
 
     def _raise_known(self, output: str) -> None:
         """Raise the error that Pulumi's *output* stands for, with its remedy, where it is a known one."""
         if _LOCKED in output:
-            remedy = f"if no other command runs, release it: pulumi cancel --yes --stack {self.stack}"
-            message = f"stack {self.stack!r} is locked by another command, or by one that was killed: {remedy}"
+            holders = "; ".join(f"{by} at {time}" for by, time in _LOCK.findall(output))
+            remedy = f"if none is running, `pulumi cancel --yes --stack {self.stack}`"
+            message = f"stack {self.stack} is locked by another update{holders and f', of {holders}'}: {remedy}"
             raise Locked(message, _newest_lock(output))
         if _UNKNOWN in output:
             backend = self.variables["PULUMI_BACKEND_URL"]
@@ -110,7 +131,7 @@ class Pulumi:
 
 def _newest_lock(output: str) -> datetime | None:
     """When the newest lock was taken, by the clock of the machine that did; None unless Pulumi tells it of each."""
-    count, times = _LOCKS.search(output), _LOCK_TIME.findall(output)
+    count, times = _LOCKS.search(output), [time for _, time in _LOCK.findall(output)]
     try:
         taken = [datetime.fromisoformat(each) for each in times]
     except ValueError:

@@ -17,6 +17,7 @@ from infra.ci import aws, losses, stack_file
 from infra.ci.errors import CiError
 from spotmpi.environments import changes
 from spotmpi.environments.pulumi_cli import Pulumi
+from spotmpi.environments.pulumi_errors import explain
 from tests.infra.conftest import ACCOUNT, Ci
 from tests.infra.scripted_pulumi import STATE, ScriptedPulumi, secret
 
@@ -176,6 +177,38 @@ def test_pulumis_first_error_ends_the_command_with_a_remedy(
     code, output, errors = ci(*arguments)
     assert code == status and message in output + errors
     assert len(pulumi.calls) == len(answers)
+
+
+QUOTA = (
+    "error: aws:ec2:Vpc resource 'spotmpi-lab' has a problem: creating EC2 VPC: operation error EC2: CreateVpc, https "
+    "response error StatusCode: 400, RequestID: 6bd3b1c6-0b1a, api error VpcLimitExceeded: The maximum number of VPCs "
+    "has been reached."
+)
+
+
+@pytest.mark.parametrize("command", ["up", "preview"])
+def test_what_pulumi_says_is_explained_as_by_spotmpi_up(pulumi: ScriptedPulumi, ci: Ci, command: str) -> None:
+    pulumi.answers("0 done", "0 done", f"7 {QUOTA}")
+    code, output, errors = ci(command, "lab")
+    assert code == 7 and QUOTA in output
+    assert errors.splitlines()[-1] == f"error: {explain('lab', command, QUOTA)}"
+    assert "a quota of the account is used up: delete what nobody needs, or request an increase" in errors
+
+
+def test_without_spotmpi_pulumis_own_words_are_all_that_is_shown(
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    pulumi.answers("0 selected", f"7 {QUOTA}")
+    code, output, errors = ci("up", "lab")
+    assert code == 7 and QUOTA in output and "error: " not in errors
+
+
+def test_a_state_that_cannot_be_read_is_explained_too(pulumi: ScriptedPulumi, ci: Ci) -> None:
+    pulumi.never_built()
+    pulumi.answers("255 error: failed to load checkpoint: blob (code=Unknown): ExpiredToken: The token has expired.")
+    code, _, errors = ci("preview", "lab")
+    assert code == 1 and "the AWS credentials are missing, wrong or expired: log in again (`aws sso login`" in errors
 
 
 def lock_message(age: timedelta, count: int = 1) -> str:

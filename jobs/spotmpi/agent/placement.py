@@ -265,12 +265,17 @@ def idle_values(
 def retry_at(state: State, name: str, retry: float) -> float:
     """Unix time from which on a gang that has its nodes elsewhere may ask the group *name* again; 0 if it gave nodes.
 
-    That is *retry* seconds after it was asked without success, and twice as long for each time before that.
+    That is *retry* seconds after it was asked without success, and twice as long for each time before that, with nodes
+    elsewhere in between.
     """
-    refusals, last = 0, 0.0
+    refusals, last, is_counted = 0, 0.0, False
     for each in state["seen"]:
-        if each["group"] == name:
-            refusals, last = (0, 0.0) if each["nodes"] else (refusals + (each["nodes"] == 0), each["t"])
+        if each["nodes"]:
+            is_counted = False
+        if each["group"] == name and each["nodes"] == 0:
+            refusals, last, is_counted = refusals + (not is_counted), each["t"], True
+        elif each["group"] == name and each["nodes"]:
+            refusals, last = 0, 0.0
     return last + retry * 2.0 ** (refusals - 1) if refusals else 0.0
 
 

@@ -16,7 +16,8 @@ from spotmpi.capacity.placement import CAPACITY_BLOCK, DecisionClock, Offer, Sta
 def choose_block(state: State, blocks: Sequence[Offer], clock: DecisionClock) -> tuple[Offer, str] | None:
     """The block to be in now, or to wait for without nodes, and why; None where other nodes are needed before.
 
-    One that has started is left out where it gains nothing, or the rest of the work would be late after it.
+    One that has started is left out where it gains nothing, or the rest of the work would be late after it. For nodes
+    that work now it has to gain more than the start takes with which the rest of the work goes on after it.
     """
     job, later = state.job, [each for each in blocks if each.start > clock.elapsed]
     for block in blocks:
@@ -24,8 +25,9 @@ def choose_block(state: State, blocks: Sequence[Offer], clock: DecisionClock) ->
         unsaved, start = (0.0, state.starting) if is_there else (state.unsaved, job.overhead)
         done = _seconds(job, block, clock) - start
         rest = state.work + unsaved - done
+        again = job.overhead if state.placement is not None and not is_there and rest > 0 else 0.0
         is_late = rest > 0 and job.on_demand_allowed and block.end - job.deadline + job.overhead + rest > 0
-        if block.start <= clock.elapsed and done > unsaved and (is_there or not is_late):
+        if block.start <= clock.elapsed and done - again > unsaved and (is_there or not is_late):
             until = f"there for {hours(_seconds(job, block, clock))} and paid"
             return block, f"{block} is {until}; {hours(state.work)} of work left, {hours(max(rest, 0.0))} after it"
     done = sum(max(0.0, _seconds(job, block, clock) - job.overhead) for block in later)

@@ -194,7 +194,9 @@ class _View:
             return 0  # nodes that work are not released for others that may not come
         last = next((each for each in reversed(self.state["seen"]) if each["group"] == name), None)
         refused = last is not None and last["nodes"] == 0
-        later = name in self.state["tried"] or self.now < placed.retry_at(self.state, name, self.capacity["retry"])
+        # A gang that waits asks one spot group after the other, and no block: that is asked by a decision alone.
+        is_asked = name in self.state["tried"] and "block" not in group
+        later = is_asked or self.now < placed.retry_at(self.state, name, self.capacity["retry"])
         return 0 if refused and later else None
 
 
@@ -256,8 +258,10 @@ def _follow(view: _View, decided: Decided, newly_refused: bool) -> placed.State:
         decided = decided._replace(group=others[0])
     idle = placed.idle_values(state, view.gang.idle_since, view.capacity, view.sizes, view.now)
     if decided.group not in (_WAIT, _STAY, here):
-        target = placed.placement_of(view.capacity, decided.group)
-        return placed.with_decision(state, target, view.now, decided.reason, idle)
+        target, reason = placed.placement_of(view.capacity, decided.group), decided.reason
+        if newly_refused:
+            reason = "%s %s; %s" % (here, view.gang.shortage(view.capacity, view.sizes, view.now), reason)
+        return placed.with_decision(_asked_until_now(view, decided.group), target, view.now, reason, idle)
     if view.whole or here not in state["tried"]:
         return state
     following = None if decided.group == here else _next_to_ask(view)
@@ -269,6 +273,22 @@ def _follow(view: _View, decided: Decided, newly_refused: bool) -> placed.State:
         return placed.with_decision(state, following, view.now, "asked next while waiting: " + decided.reason, idle)
     is_new = newly_refused and decided.group != here
     return placed.with_decision(state, view.at, view.now, "waits: " + decided.reason) if is_new else state
+
+
+def _asked_until_now(view: _View, target: str) -> placed.State:
+    """The state of a run that goes on to *target*: it had asked the spot groups that gave none one by one until now."""
+    state, spot = view.state, [each["name"] for each in view.capacity["placements"] if _market(each) == "spot"]
+    asked = [] if view.whole else [name for name in state["tried"] if name in spot and name != target]
+    entries: List[placed.GroupObservation] = [
+        {"t": view.now, "group": name, "nodes": 0, "waited": 0.0}
+        for name in asked
+        if not any(each["t"] == view.now and each["group"] == name for each in state["seen"])
+    ]
+    return {
+        **state,
+        "tried": [name for name in state["tried"] if name != target],
+        "seen": [*state["seen"], *entries],
+    }
 
 
 def _next_to_ask(view: _View) -> Optional[Placement]:

@@ -133,6 +133,31 @@ def test_a_block_that_gives_no_nodes_delays_a_run_by_its_patience_each_time_that
     assert run.ended < 2 * HOUR + WORK + 2 * (10 + 3) * MINUTE
 
 
+def test_a_run_that_waits_asks_its_block_again_and_says_what_the_block_gave(tmp_path: Path) -> None:
+    """A node of it is lost and comes back after 90 minutes, while no spot group has any."""
+    run = run_on(tmp_path, 0, 9, BLOCK, near=0)
+    run.step = 30.0
+    run.run_for(HOUR)
+    run.lose_a_node(block=SIZE - 1)
+    run.run_for(1.5 * HOUR)
+    run.cluster.free[BLOCK] = SIZE
+    run.run_until(lambda: False, DEADLINE)
+    assert run.ended is not None and run.ended < 2.5 * HOUR + 2 * HOUR + (60 + 20) * MINUTE
+    assert FAR not in run.groups and run.groups[-1] == BLOCK
+    lost = run.state["decisions"][1]
+    assert lost["group"] == NEAR
+    assert lost["reason"].startswith("block gave 3 of 4 nodes, and no other within 300s; $4.00 per hour, ")
+
+
+def test_nodes_that_work_are_not_left_for_the_last_minutes_of_a_block() -> None:
+    """What is done there would be less than what the start there and the one afterwards cost."""
+    spot = Placement("a", "spot", "p5.48xlarge", 4)
+    assert isinstance(decided(block(10, 12), 11.7, 4, spot), Keep)
+    assert market(decided(block(10, 12), 11.6, 4, spot)) == "capacity-block"
+    assert market(decided(block(10, 12), 11.7, 0.1, spot)) == "capacity-block", "all of the work fits"
+    assert market(decided(block(10, 12), 11.7, 4)) == "capacity-block", "there are no other nodes"
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_deadline_is_kept_with_any_block_that_keeps_its_times(tmp_path: Path, seed: int) -> None:
     random = Random(seed)

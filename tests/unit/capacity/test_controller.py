@@ -234,13 +234,29 @@ def on_demand_run(folder: Path) -> PlacedRun:
     return run
 
 
+@pytest.mark.parametrize("groups", [(NEAR, FAR), (NEAR, OTHER, FAR)], ids=["one", "two"])
+def test_spot_groups_that_a_run_has_waited_for_are_asked_again_an_hour_after_the_wait(
+    tmp_path: Path, groups: tuple[str, ...]
+) -> None:
+    """They were asked up to the last safe moment, and on-demand nodes were left for them as soon as these came."""
+    free = {NEAR: 0, OTHER: 0, FAR: SIZE}
+    times = {"deadline": "8h", "work": "3h", "overhead": "5m", "patience": "10m"}
+    run = PlacedRun(tmp_path, {name: free[name] for name in groups}, int(3 * HOUR), START, **times)
+    run.step = 30.0
+    run.run_until(lambda: False, 8 * HOUR)
+    assert run.ended is not None and run.ended <= 8 * HOUR
+    moved = [each for each in run.state["decisions"] if each["t"]]
+    first = next(number for number, each in enumerate(moved) if each["group"] == FAR)
+    assert (moved[first + 1]["t"] or 0) - (moved[first]["t"] or 0) >= HOUR, [each["group"] for each in moved]
+
+
 def test_a_spot_group_that_gives_no_nodes_is_asked_less_and_less_often(tmp_path: Path) -> None:
     run = on_demand_run(tmp_path)
     run.run_until(lambda: False, 20 * HOUR)
     assert run.ended is not None
     refused = [each["t"] for each in run.state["seen"] if each["group"] == NEAR]
     hours = [round((after - before) / HOUR) for before, after in itertools.pairwise(refused)]
-    assert hours[1:] == [2, 4], hours  # the first is the wait for spot nodes
+    assert hours[1:] == [1, 2, 4], hours  # the first is the wait for spot nodes
 
 
 @pytest.mark.parametrize("every", [None, 1800])

@@ -144,7 +144,7 @@ COMPARISONS = {
     "jobs/spotmpi/data/fetch.py": (3, ONE_CLOCK),
     "jobs/spotmpi/entries/build_lock.py": (2, MONOTONIC),
     "jobs/spotmpi/entries/manifest.py": (1, "whether a date can show it: no order"),
-    "jobs/spotmpi/environments/cost.py": (5, OF_AWS),
+    "jobs/spotmpi/environments/cost.py": (7, OF_AWS),
     "jobs/spotmpi/environments/nodes.py": (1, SHOWN),
     "jobs/spotmpi/environments/zones/comparison.py": (1, OF_AWS),
     "jobs/spotmpi/metrics/rates.py": (2, "pauses between attempts, and lines of old agents, on the axis of charts"),

@@ -163,16 +163,16 @@ def open_account(region: str | None = None, attempts: int = _MAX_ATTEMPTS) -> Aw
     Each call is sent at most *attempts* times.
     """
     import boto3
-    from botocore.exceptions import BotoCoreError
+    from botocore.exceptions import BotoCoreError, ClientError
 
     guard_logs()
     try:
         session = boto3.Session(region_name=region or default_region())
         credentials = session.get_credentials()
-    except BotoCoreError as error:
+        if credentials is not None:
+            remember(credentials.secret_key, credentials.token)  # which logs in, by SSO or to a role
+    except (BotoCoreError, ClientError) as error:
         raise translate_error(error, "credentials", region or "any region") from error
-    if credentials is not None:
-        remember(credentials.secret_key, credentials.token)
     return Aws(session, session.region_name, attempts)
 
 

@@ -111,12 +111,16 @@ def _from_library(error: Exception, action: str, region: str) -> CloudError:
     message = " ".join(redacted(str(error)).split())
     if name in ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"):
         return CloudError("no usable AWS credentials: run `aws configure sso`, or set AWS_PROFILE or AWS_ACCESS_KEY_ID")
-    if name in ("ProfileNotFound", "ConfigParseError"):
+    if name == "ProfileNotFound":
         return CloudError(f"{message}: set AWS_PROFILE to one of `aws configure list-profiles`")
+    if name == "ConfigParseError":
+        return CloudError(f"{message}: correct that file (`aws configure` writes it)")
     if "Token" in name or "SSO" in name:
         return CloudError(f"the AWS login has expired ({message}): {LOG_IN}, then repeat the command")
-    if name in ("NoRegionError", "InvalidRegionError"):
-        return CloudError("no usable AWS region: pass --region or set AWS_REGION")
+    if name == "InvalidRegionError":
+        return CloudError(f"{message.rstrip('.')}: give a region such as us-east-1 (AWS_REGION, or the profile's)")
+    if name == "NoRegionError":
+        return CloudError("no AWS region is set: set AWS_REGION to one such as us-east-1")
     if name in ("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError"):
         return CallError(f"{action}: no answer from {region}; check the region's name and the network", "no answer")
     return CallError(f"{action} in {region} failed: {name}: {message}", name)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
+from spotmpi.core.pulumi import refusal
 
 CONTRACT = 1
 
@@ -162,6 +163,8 @@ def of_stack(stack: str | None = None, project: Path | None = None, run: Runner 
             f"command not found: pulumi, which reads the outputs of stack {stack or '(selected)'}; {remedy}"
         ) from error
     if process.returncode:
-        reason = process.stderr.strip() or f"exit status {process.returncode}"
+        if stack and (known := refusal(stack, process.stderr)):
+            raise SpotmpiError(known)
+        reason = " ".join(process.stderr.split()) or f"exit status {process.returncode}"
         raise SpotmpiError(f"pulumi could not read the outputs of stack {stack or '(selected)'}: {reason}")
     return parse(json.loads(process.stdout))

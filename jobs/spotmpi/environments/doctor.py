@@ -55,7 +55,7 @@ def doctor(
     try:
         aws = aws or open_account(settings.region if settings else None)
     except SpotmpiError as error:
-        refused = Finding("credentials", "error", str(error), "see the message")
+        refused = Finding("credentials", "error", str(error))
         return (refused, *_without_account(tool_output or run_tool))
     region = (settings.region if settings else None) or aws.region or ANY_REGION
     subject = Subject(aws, region, settings, tool_output or run_tool)

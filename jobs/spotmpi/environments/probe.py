@@ -44,9 +44,7 @@ def probe(access: Access) -> tuple[Finding, ...]:
         message = f"writing a small file took more than {TIMEOUT:g} s"
         return (Finding("probe", "error", message, "`spotmpi doctor` without --probe checks mount target and port"),)
     except SpotmpiError as error:
-        return (
-            Finding("probe", "error", str(error), "see the message; `spotmpi doctor` without --probe checks the parts"),
-        )
+        return (Finding("probe", "error", str(error), "`spotmpi doctor` without --probe checks the parts"),)
     return (_storage(result), _dns(result))
 
 
@@ -87,5 +85,5 @@ def probe_stack(stack: str, echo: Echo) -> tuple[Finding, ...]:
     try:
         api, volume = open_storage(Storage(Target(stack)))
     except SpotmpiError as error:
-        return (Finding("probe", "error", str(error), "see the message"),)
+        return (Finding("probe", "error", str(error)),)
     return probe(lambda: volume_access(api, volume, echo))

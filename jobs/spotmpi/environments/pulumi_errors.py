@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from spotmpi.aws import errors
 from spotmpi.aws.launch_failures import LAUNCH_FAILURES
+from spotmpi.core.pulumi import refusal
 
 _LAST_LINES = 15  # of an output without diagnostics
 _LONGEST, _LONGEST_KNOWN = 300, 200  # characters of a provider's message, and of one whose remedy is known
 _DUPLICATE_ENTRY = re.compile(r"EKS Access Entry \([^:()]+:(arn:[^()]+)\).*already in use on this cluster")
-# What Pulumi's S3 client says without a region, and of a bucket in another one (pulumi-aws#1170, mapt#392).
-_BUCKET_REGION = re.compile(r"Missing ?Region|BucketRegionError|PermanentRedirect")
 _REFUSAL = re.compile(r'before hook "[^"]*" failed: (.*)')  # how the Pulumi program refuses to replace running nodes
 _RESOURCE = re.compile(r"  (?P<resource>[\w.:/-]+ \([^()]+\)):")
 # The engine's own, which follow from an error of a resource.
@@ -34,7 +33,6 @@ _AROUND = (
     (re.compile(r"\s*Please see https?://\S+( for more information[^.]*\.)?( Details:)?"), ""),
     (re.compile(r"\s*(because no identity-based policy allows the \S+ action|host id: \S+)"), ""),
 )
-_LOCK = re.compile(r"created by (.+) \(pid \d+\) at (\S+)")  # pkg/backend/diy/lock.go
 _ACTION = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
 _IN_USE = re.compile(r"\b(?P<kind>vpc|subnet|sg)-[0-9a-f]+\b")
 _FILTERS = {"vpc": "vpc-id", "subnet": "subnet-id", "sg": "group-id"}
@@ -53,7 +51,7 @@ _CAPACITY = ("InsufficientInstanceCapacity", "UnfulfillableCapacity", "Unsupport
 def explain(stack: str, command: str, output: str) -> str:
     """The error of `pulumi COMMAND` on a stack, by what it printed."""
     text = _relevant(output)
-    if known := _from_pulumi(stack, text):
+    if known := refusal(stack, text):
         return known
     if refusals := dict.fromkeys(_REFUSAL.findall(text)):
         return f"{stack} was not changed: {'; '.join(refusals)}" if command == "preview" else "; ".join(refusals)
@@ -84,35 +82,6 @@ def _relevant(output: str) -> str:
     else:
         lines, rest = lines[:begin], lines[begin + 1 :]
     return "\n".join([*(line for line in lines if line.lstrip().startswith("error:") and line not in rest), *rest])
-
-
-def _from_pulumi(stack: str, output: str) -> str | None:
-    """What is wrong with the stack, its state or the project; None where Pulumi only reports others' errors."""
-    if "currently locked" in output or "Another update is currently in progress" in output:
-        holders = "; ".join(f"{by} at {time}" for by, time in _LOCK.findall(output))
-        remedy = f"if none is running, `pulumi cancel --yes --stack {stack}`"
-        return f"stack {stack} is locked by another update{holders and f', of {holders}'}: {remedy}"
-    if "passphrase must be set" in output and "new stack" in output:
-        remedy = "choose one and set PULUMI_CONFIG_PASSPHRASE, or name a KMS key as `secretsprovider` in its file"
-        return f"the state of {stack} needs a passphrase for its secrets, or a key: {remedy}"
-    if "incorrect passphrase" in output or "passphrase must be set" in output:
-        return f"the state of {stack} can't be decrypted: set PULUMI_CONFIG_PASSPHRASE to the one it was created with"
-    if "PULUMI_ACCESS_TOKEN" in output:
-        return "pulumi is not logged in: set PULUMI_BACKEND_URL, for example to s3://my-state, or `pulumi login`"
-    if _BUCKET_REGION.search(output):
-        return "Pulumi needs the region of the bucket: append it to PULUMI_BACKEND_URL, as in s3://my-state?region=us-east-1"
-    if "NoSuchBucket" in output:
-        return "the bucket of Pulumi's state does not exist: check PULUMI_BACKEND_URL, or let `spotmpi up` create it"
-    if "resource plugin" in output and re.search(r"download|not found|no resource plugin", output):
-        return "Pulumi lacks a plugin and could not install it: check this machine's network, then repeat the command"
-    if "No module named" in output:
-        return "the project's .venv lacks what its Pulumi program imports: run `./scripts/setup` there, then repeat"
-    if "account ID not allowed" in output:
-        return f"the credentials are for another account than that of {stack}: assume a role there; nothing was changed"
-    if "pending operations" in output:
-        remedy = f"`pulumi refresh --clear-pending-creates --stack {stack}`, then repeat the command"
-        return f"an earlier update of {stack} was killed during an operation: {remedy}"
-    return None
 
 
 @dataclass(frozen=True)

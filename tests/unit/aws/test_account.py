@@ -14,7 +14,7 @@ from moto import mock_aws
 
 from spotmpi.aws import zones
 from spotmpi.aws.account import open_account
-from spotmpi.aws.errors import CallError, translate_error
+from spotmpi.aws.errors import CallError, CloudError, translate_error
 from spotmpi.environments.zones.comparison import compare_zones
 from tests.cloud.account.answers import Refusal
 from tests.cloud.account.fake_account import FakeAccount
@@ -94,3 +94,10 @@ def test_a_throttled_call_says_so_whatever_the_service_calls_it(account: FakeAcc
     refusal = ClientError(Refusal("LimitExceededException", "You made too many calls").parsed, "x")
     assert "throttled by AWS" in str(translate_error(refusal, "ce:GetCostAndUsage", "us-east-1"))
     assert "failed with LimitExceededException" in str(translate_error(refusal, "logs:CreateLogGroup", "us-east-1"))
+
+
+def test_a_region_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "A" * 20)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x" * 40)
+    with pytest.raises(CloudError, match="'us_east' doesn't match a supported format: give a region such as us-east-1"):
+        open_account("us_east").account_id("us_east")

@@ -76,9 +76,25 @@ def test_pulumi_reads_the_named_stack_or_the_selected_one(
     assert " ".join(command) == f"pulumi stack output --json --non-interactive{options}"
 
 
-def test_pulumis_message_on_an_unknown_stack_is_in_the_error() -> None:
-    with pytest.raises(SpotmpiError, match=r"stack nope: error: no stack named 'nope' found"):
-        environment.of_stack("nope", run=scripted_pulumi(stderr="error: no stack named 'nope' found\n", status=255))
+@pytest.mark.parametrize(
+    ("printed", "message"),
+    [
+        ("error: no stack named 'nope' found\n", "stack nope is not built: `spotmpi up nope` builds it, and `pulumi"),
+        (
+            "error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions",
+            "pulumi is not logged in: set PULUMI_BACKEND_URL, for example to s3://my-state, or `pulumi login`",
+        ),
+        (
+            "error: passphrase must be set with PULUMI_CONFIG_PASSPHRASE or PULUMI_CONFIG_PASSPHRASE_FILE",
+            "the state of nope can't be decrypted: set PULUMI_CONFIG_PASSPHRASE to the one it was created with",
+        ),
+        ("error: something\n  odd\n", "pulumi could not read the outputs of stack nope: error: something odd"),
+    ],
+)
+def test_why_pulumi_gives_no_outputs_is_one_line_with_the_remedy(printed: str, message: str) -> None:
+    with pytest.raises(SpotmpiError) as refused:
+        environment.of_stack("nope", run=scripted_pulumi(stderr=printed, status=255))
+    assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
 
 
 def test_a_missing_pulumi_names_the_other_way() -> None:

@@ -192,11 +192,19 @@ def test_a_confirmed_request_is_made_and_no_second_one_while_it_is_pending(
         ({}, "no usable AWS credentials: run `aws configure sso`, or set AWS_PROFILE or AWS_ACCESS_KEY_ID"),
         ({"AWS_PROFILE": "nobody"}, "set AWS_PROFILE to one of `aws configure list-profiles`"),
         ({"AWS_ACCESS_KEY_ID": "A" * 20}, "no usable AWS credentials"),
+        ({"AWS_PROFILE": "sso"}, "the AWS login has expired (Error loading SSO Token: Token for corp does not exist)"),
+        ({"AWS_CONFIG_FILE": "broken"}, "Unable to parse config file: broken: correct that file"),
     ],
 )
 def test_without_credentials_a_real_process_prints_one_line(
     tmp_path: Path, environment: dict[str, str], message: str
 ) -> None:
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "config").write_text(
+        "[profile sso]\nsso_session = corp\nsso_account_id = 123456789012\nsso_role_name = dev\n"
+        "[sso-session corp]\nsso_region = us-east-1\nsso_start_url = https://corp.example\n"
+    )
+    (tmp_path / "broken").write_text("[profile")
     base: dict[str, Any] = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
     result = subprocess.run(
         [SPOTMPI, *ZONES, "--region", "us-east-1"],

@@ -22,9 +22,8 @@ _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 # Only interruptions are EC2's own; after a rebalance recommendation or a health check the group ends the instance.
 _RECLAIMED = re.compile(r"\bspot\b[^.]*\binterrupt", re.IGNORECASE)
 _NOT_DONE = ("Failed", "Cancelled")
-# EKS appends a UUID to the name of a node group, to which Pulumi has appended seven digits, and the program a number
-# where a group is more than one (infra/names.py).
-_REMOVED = r"eks-{}-(?P<group>.+?)(-\d+)?-[0-9a-f]{{7}}-[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}"
+# EKS appends a UUID to the name of a node group, to which Pulumi has appended seven digits.
+_REMOVED = r"eks-{}-(?P<group>.+)-[0-9a-f]{{7}}-[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}"
 _SYSTEM = "system"  # the group of the system nodes
 
 
@@ -42,10 +41,14 @@ class ScalingGroup:
 
 
 class RemovedGroup(NamedTuple):
-    """A node group that does not exist any more, by its name in the settings, and its activities, newest first."""
+    """A node group of EKS that does not exist any more, by its name, and its activities, newest first."""
 
     group: str
     history: list[dict[str, Any]]
+
+    def is_of(self, name: str) -> bool:
+        """Whether it is the node group *name*, or the second part of one of more than 450 nodes, or a later one."""
+        return self.group == name or re.fullmatch(re.escape(name) + r"-\d+", self.group) is not None
 
     @property
     def machines(self) -> int:
@@ -70,22 +73,23 @@ def _scaling_groups(aws: Aws, region: str, cluster: str) -> tuple[ScalingGroup, 
 
 
 def lifetimes(aws: Aws, environment: Environment, groups: Sequence[ScalingGroup]) -> tuple[Lifetime, ...]:
-    """The lifetimes of the node groups' machines, by start; AWS keeps scaling activities for six weeks.
+    """The lifetimes of the machines of the environment's node groups, by start; AWS keeps activities for six weeks.
 
-    Of a machine that runs for longer EC2 tells since when.
+    Of a machine that runs for longer EC2 tells since when. *groups* may have more than a recorded environment.
     """
+    known_groups = {group.name: group for group in environment.node_groups}
+    groups = [group for group in groups if group.group in known_groups]
     machines = [
         each
         for group in groups
-        if group.group
-        for each in _lifetimes(environment.group(group.group), activities(aws, environment.region, group.name))
+        for each in _lifetimes(known_groups[group.group or ""], activities(aws, environment.region, group.name))
     ]
     launched = {each.machine for each in machines}
-    older = {id: group for group in groups if group.group for id in group.instances if id not in launched}
+    older = {id: group for group in groups for id in group.instances if id not in launched}
     known = instances(aws, environment.region, sorted({*launched, *older}))
     for id, group in older.items():
         if id in known and (began := known[id].launched) is not None:
-            node_group = environment.group(group.group or "")
+            node_group = known_groups[group.group or ""]
             machines.append(_lifetime(id, node_group, known[id].zone or node_group.zone, (began, began, None)))
     named = (replace(each, name=known[each.machine].host if each.machine in known else None) for each in machines)
     return tuple(sorted(named, key=lambda each: (each.began, each.machine)))

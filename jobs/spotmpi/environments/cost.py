@@ -185,6 +185,9 @@ def environment_cost(
         *missing,
         *uncounted,
     ]
+    if newer := sorted({each.group for each in groups if each.group} - {each.name for each in environment.node_groups}):
+        remedy = "write their file again with `pulumi stack output --json`"
+        notes.append(f"not included: {', '.join(newer)}, which these outputs of the environment do not have; {remedy}")
     if since < now - _TTL:
         notes.append(
             "nodes of other users' runs that ended more than a day ago, and were not listed here by then, count as idle"
@@ -213,7 +216,8 @@ def _removed_machines(
     machines, unknown = list[Lifetime](), dict[str, int]()
     for each in removed:
         end = each.history[0]["StartTime"].timestamp()  # what was recorded afterwards is another of that name
-        known = [group for time, group in records if time < end and group.name == each.group]
+        known = [group for time, group in records if time < end and each.is_of(group.name)]
+        known = [group for group in known if group.name == each.group] or known  # a name may end with a number itself
         if known:
             machines += scaling.removed_lifetimes(each, known[-1])
         else:

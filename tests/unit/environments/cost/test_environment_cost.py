@@ -9,7 +9,7 @@ import pytest
 
 from spotmpi.aws.billing import Lifetime, Usage, make_bill
 from spotmpi.aws.prices import node_price
-from spotmpi.aws.scaling import lifetimes, scaling_groups
+from spotmpi.aws.scaling import CLUSTER_TAG, GROUP_TAG, lifetimes, scaling_groups
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target
 from spotmpi.core import environment
@@ -155,6 +155,19 @@ def test_the_bill_has_all_pages_of_cost_explorer(account: FakeAccount, tmp_path:
     assert cost.billed == {example.EC2: 2.0}
 
 
+def test_node_groups_that_the_outputs_do_not_have_yet_are_named_and_the_others_counted(
+    account: FakeAccount, tmp_path: Path
+) -> None:
+    """As in a file of outputs that was written before the environment grew to another zone."""
+    account.autoscaling.add("eks-gpus-b", {CLUSTER_TAG: LAB.cluster, GROUP_TAG: "gpus-b"}, most=8)
+    cost = environment_cost(LAB, T0 - HOUR, Target(runs_folder=tmp_path), account, NOW)
+    assert cost.dollars == pytest.approx(2.70)
+    assert cost.notes[1] == (
+        "not included: gpus-b, which these outputs of the environment do not have; write their file again with "
+        "`pulumi stack output --json`"
+    )
+
+
 UUID = "74c19ba3-0b1a-4c5d-8e6f-085e351a0123"
 REMOVED = f"eks-spotmpi-lab-{{}}-1a2b3c4-{UUID}"
 
@@ -188,6 +201,17 @@ def test_the_machines_of_a_removed_node_group_count_as_a_run_has_recorded_the_gr
     ]
     assert cost.bill.by("owner") == pytest.approx({"ann": 1.50, "bob": 0.20})
     assert not any("removed" in note for note in cost.notes)
+
+
+def test_a_removed_node_group_whose_name_ends_with_a_number_is_no_part_of_another(
+    account: FakeAccount, tmp_path: Path
+) -> None:
+    named = LAB.node_groups[0].model_copy(update={"name": "gpus-2"})
+    other = LAB.node_groups[0].model_copy(update={"type": "g5.12xlarge"})
+    record_run(tmp_path, BIG, outputs=LAB.model_copy(update={"node_groups": (named, other)}).model_dump())
+    remove_group(account, "gpus-2")
+    cost = environment_cost(LAB, T0 - HOUR, Target(runs_folder=tmp_path), account, NOW)
+    assert {each.lifetime.kind for each in cost.bill.machines} == {example.KIND}
 
 
 def test_machines_of_a_removed_node_group_whose_type_is_unknown_are_named(account: FakeAccount, tmp_path: Path) -> None:

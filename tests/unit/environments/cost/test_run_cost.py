@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spotmpi.aws.prices import node_price
+from spotmpi.aws.scaling import CLUSTER_TAG, GROUP_TAG
 from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.errors import InputError
@@ -52,6 +53,8 @@ def test_a_machine_that_ec2_took_back_in_its_first_hour_costs_a_run_nothing(
     early = T0 + 0.9 * HOUR
     record_run(tmp_path, [replace(use, ended=early) for use in BIG[:2]], outputs=LAB.model_dump(mode="json"))
     account.autoscaling.activities["eks-gpus"][:2] = [activity("Terminating", TWO, 0.8, INTERRUPTION)]
+    # The environment has grown to another zone since then.
+    account.autoscaling.add("eks-gpus-b", {CLUSTER_TAG: LAB.cluster, GROUP_TAG: "gpus-b"}, most=8)
 
     def cost() -> Cost:
         return run_cost("big", Target(runs_folder=tmp_path), None, account, NOW)

@@ -85,7 +85,9 @@ class Pulumi:
         """What `spotmpi up` says of a failed command of Pulumi; empty where spotmpi is not installed."""
         arguments = [sys.executable, "-c", _EXPLAIN, self.stack, command]
         try:
-            process = subprocess.run(arguments, input=output, capture_output=True, text=True, check=False)
+            process = subprocess.run(
+                arguments, input=output, capture_output=True, encoding="utf-8", errors="replace", check=False
+            )
         except OSError:
             return ""
         return process.stdout.strip()

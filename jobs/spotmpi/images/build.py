@@ -108,7 +108,7 @@ def require_repository(repository: str) -> None:
 
 def require_arguments(image: str, arguments: Iterable[str]) -> None:
     """Raise InputError unless the Dockerfile has these build arguments: builders ignore others."""
-    declared = re.findall(r"(?mi)^\s*ARG\s+(\w+)", Build(image).dockerfile.read_text())
+    declared = re.findall(r"(?mi)^\s*ARG\s+(\w+)", Build(image).dockerfile.read_text(encoding="utf-8"))
     for name in arguments:
         if name not in declared and name.upper() not in _PROXIES:
             remedy = f"its Dockerfile has no such ARG; use one of: {', '.join(dict.fromkeys(declared))}"

@@ -7,7 +7,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spotmpi.api import run_entries
 from spotmpi.backends import targets
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
@@ -53,7 +52,10 @@ def bench(
     study = pricing.with_prices(study, on, echo)
     recording = execution.Recording(target.folder, runner.new_id(study.spec), target.name)
     for spec in (study.spec, *(each.spec for each in study.variants)):
-        run_entries.fetch(spec, echo)
+        if spec.data or spec.init:
+            from spotmpi.api import run_entries
+
+            run_entries.fetch(spec, echo)
     sweep = execution.open_sweep(study, recording, options.fresh, echo)
     execution.run_sweep(sweep, runner, echo)
     return sweep
@@ -81,7 +83,12 @@ def study_of(source: Source, options: StudyOptions, overrides: Iterable[str] = (
     is_local = targets.target_of(on).is_local
 
     def convert(spec: JobSpec) -> JobSpec:
-        return run_entries.with_copies(with_entries(spec)) if is_local else with_entries(spec)
+        spec = with_entries(spec)
+        if is_local and (spec.data or spec.init):
+            from spotmpi.api import run_entries
+
+            spec = run_entries.with_copies(spec)
+        return spec
 
     if isinstance(source, str | Path) and study_file.is_study(read_toml(Path(source))):
         return study_file.load(Path(source), overrides, options, convert)

@@ -66,6 +66,8 @@ def encode(state: Any) -> list[Part]:
 
 def _parts(values: List[Any]) -> List[Part]:
     """*values*, those on a GPU copied there, or to the host where it has no room."""
+    if all(isinstance(value, memoryview) for value in values):
+        return values
     parts: List[Part] = []
     copies = copy_on_device(values)
     for place, value in enumerate(values):

@@ -16,7 +16,7 @@ import pytest
 from spotmpi.agent.plan import POSTPROCESS
 from spotmpi.backends.local import machine
 from spotmpi.core import names
-from spotmpi.core.errors import InputError
+from spotmpi.core.errors import InputError, Problem
 from spotmpi.spec.source import read_spec
 from spotmpi.spec.validate import validate
 from spotmpi.streams.order import Order, Part, Settings
@@ -188,7 +188,7 @@ def test_a_source_without_a_file_is_refused_before_anything_is_started(
     problems = [str(each) for each in validate(spec, machine.inspect(spec))]
     message = "no file of this machine has this name or pattern; check it, or name a data set: datasets:NAME"
     place = spec.stream and spec.stream.source
-    assert problems == ([] if found else [f"stream.source = {place!r}: {message}"])
+    assert problems == ([] if found else [str(Problem("stream.source", place, message))])
 
 
 def test_a_killed_worker_and_a_killed_rank_change_nothing(local: BackendHarness, checksum: str, tmp_path: Path) -> None:

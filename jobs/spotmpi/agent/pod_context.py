@@ -30,6 +30,7 @@ CONTROLLER = "placement"  # in place of a role: the pod is not a member, but mov
 FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")
 STOP_ANNOTATION = "spotmpi.dev/stop"
 PLACEMENT_ANNOTATION = "spotmpi.dev/placement"  # see `placement.State`
+WAITS_FOR_NODE_0 = "waiting for node 0: "  # how the line begins with which an agent says why it waits
 
 
 # Seconds from the end of `checkpoint.grace` to SIGKILL, in which an agent kills ranks that have not ended, records the

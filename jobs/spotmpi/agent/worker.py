@@ -372,7 +372,7 @@ def join_coordinator(
             return answer
         if answer != last_reason:
             last_reason = answer
-            sys.stderr.write("waiting for node 0: %s\n" % answer)
+            sys.stderr.write("%s%s\n" % (pod_context.WAITS_FOR_NODE_0, answer))
         if patience is not None and not network.has_no_address(context.hosts[0]):
             seen = context.clock.uptime()
         elif patience is not None and context.clock.uptime() >= seen + patience:

@@ -254,6 +254,20 @@ def test_lines_that_are_no_entries_are_collected_as_strays() -> None:
     assert other_lines == ["Traceback", '{"n":', '{"n":2}', '{"n":2,"l":[]}']
 
 
+@pytest.mark.parametrize(
+    ("printed", "kept"),
+    [
+        (["free some space, then resume", "waiting for node 0: timed out"], ["free some space, then resume"]),
+        (["waiting for node 0: no address", "Traceback"], ["waiting for node 0: no address", "Traceback"]),
+    ],
+)
+def test_that_a_pod_waits_for_node_0_does_not_come_after_what_says_why_the_run_ended(
+    printed: list[str], kept: list[str]
+) -> None:
+    """Agents of other nodes print it once that of node 0 has ended, with the reason as its last line."""
+    assert FakePod([*printed, line(1)]).read()[1] == kept
+
+
 def test_memory_stays_flat_over_a_hundred_thousand_lines() -> None:
     class Long(FakePod):
         async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:

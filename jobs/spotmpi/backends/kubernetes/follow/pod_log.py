@@ -190,7 +190,9 @@ class PodLog:
         """The entries, with other lines taken out; a batch of lines stays one where it continues the known ones."""
         for entry in entries:
             if isinstance(entry, str):
-                self._other_lines.append(entry)
+                # That a pod waits for node 0 does not come after what says why: others print it once that has ended.
+                if not (self._other_lines and entry.startswith(pod_context.WAITS_FOR_NODE_0)):
+                    self._other_lines.append(entry)
             elif entry.lines and not self._continues(entry.number, entry.lines):
                 yield from entry.split()
             else:

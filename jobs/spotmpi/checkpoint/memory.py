@@ -185,7 +185,8 @@ class Memory:
         finally:
             os.close(descriptor)
         while len(self._maps) > KEPT:
-            self._maps.pop(next(iter(self._maps))).unlock()
+            dropped = self._maps.pop(next(iter(self._maps)))
+            dropped.unlock()  # while it is mapped
         return mapped
 
     def _give_up(self, error: OSError) -> None:

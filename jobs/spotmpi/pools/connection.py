@@ -163,7 +163,7 @@ class SchedulerConnection:
         """The reason if all workers are lost; says so where calls have to wait for some."""
         before, self._joined = self._joined, description["joined"]
         self._check_absent(set(awaited) - {None, *description["workers"]})
-        occupied = set(description.get("occupied", ()))  # which a pool of an older version does not tell
+        occupied = set(description["occupied"])
         self._check_occupied(bool(awaited and occupied) and occupied >= description["workers"].keys(), len(occupied))
         came = description["workers"] or self._joined != before  # one that joined may have left again
         if came or not awaited or not self._joined:  # the first workers may have to wait for their nodes

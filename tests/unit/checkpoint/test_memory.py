@@ -9,6 +9,7 @@ import mmap
 import os
 import shutil
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -194,12 +195,13 @@ def test_gpus_may_write_to_a_file_as_long_as_it_is_mapped(
     locked: list[int] = []
 
     def page_lock(mapped: mmap.mmap) -> Callable[[], None]:
-        assert id(mapped) not in locked
-        locked.append(id(mapped))
+        own, reference = id(mapped), weakref.ref(mapped)
+        assert own not in locked
+        locked.append(own)
 
         def unlock() -> None:
-            mapped[0]  # it is still mapped
-            locked.remove(id(mapped))
+            assert reference() is not None, "it is mapped no more"
+            locked.remove(own)
 
         return unlock
 

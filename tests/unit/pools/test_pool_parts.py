@@ -271,11 +271,11 @@ def test_workers_that_join_and_leave_between_two_looks_are_not_lost() -> None:
     answers = []
     for joined, seconds, limit in ((3, 13, None), (3, 13, 600.0), (3, 599, 600.0), (4, 601, 600.0), (4, 601, 600.0)):
         connection._last_worker = time.monotonic() - seconds
-        description = {"workers": {}, "joined": joined, "size": 2, "replacement_limit": limit}
+        description = {"workers": {}, "joined": joined, "size": 2, "occupied": [], "replacement_limit": limit}
         answers.append(asyncio.run(connection.check_workers(description, {None})))
     assert answers == [*[None] * 4, "nodes 1 to 2: all 2 workers are lost for 600s"]
     assert messages == ["waiting: all 2 workers are lost; calls wait up to 600s (limits.start) for replacements"]
-    description = {"workers": {}, "joined": 4, "size": 2, "replacement_limit": None}
+    description = {"workers": {}, "joined": 4, "size": 2, "occupied": [], "replacement_limit": None}
     assert asyncio.run(connection.check_workers(description, {None})) == "nodes 1 to 2: all 2 workers are lost for 12s"
 
 
@@ -290,6 +290,7 @@ def test_calls_that_wait_for_cancelled_ones_alone_say_so() -> None:
             "workers": dict.fromkeys(range(workers)),
             "joined": 2,
             "size": 2,
+            "occupied": [],
             "replacement_limit": 600.0,
             **known,
         }

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.agent.record import LINE, METRIC
 from spotmpi.backends.base import Backend
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core.events import Event
@@ -58,9 +59,21 @@ class BackendHarness:
         return self.events(self.submit(values))
 
     def wait_for_state(self, run: str, state: str) -> RunState:
-        """Wait until the run's state is *state*; returns it."""
-        wait_until(lambda: self.backend.state(run).state == state, self.timeout)
+        """Wait until the run's state is *state*; returns it. The failure says what happened instead."""
+        try:
+            wait_until(lambda: self.backend.state(run).state == state, self.timeout)
+        except AssertionError as error:
+            now = self.backend.state(run)
+            lines = [f"{run} is not {state} but {now.state} ({now.reason})", *self._story(run)]
+            raise AssertionError("\n".join(lines)) from error
         return self.backend.state(run)
+
+    def _story(self, run: str) -> list[str]:
+        """What is known of a run, for the failure of a test: its events, and the newest of its output."""
+        events = list(self.backend.events(run, follow=False))
+        output = [str(event.values["text"]) for event in events if event.kind == LINE]
+        others = [f"{event.kind}: {event.values}" for event in events if event.kind not in (LINE, METRIC)]
+        return [*others, *output[-40:]]
 
     def wait_for_iteration(self, run: str, least: int) -> int:
         """Wait until the run has reached an iteration; returns *least*."""

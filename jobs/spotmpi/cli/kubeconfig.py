@@ -56,13 +56,16 @@ def _environment(what: str) -> Environment:
 
 def _print_credential(token: str) -> None:
     """Print the credential in the version that its reader asks for; readers keep it until it expires."""
+    import contextlib
     import json
     import os
     from datetime import UTC, datetime, timedelta
 
     from spotmpi.aws.eks import LIFETIME
 
-    asked = json.loads(os.environ.get("KUBERNETES_EXEC_INFO") or "{}").get("apiVersion")
+    asked = None
+    with contextlib.suppress(ValueError, AttributeError):  # where it is no such object, as the AWS CLI does
+        asked = json.loads(os.environ.get("KUBERNETES_EXEC_INFO") or "{}").get("apiVersion")
     until = f"{datetime.now(UTC) + timedelta(seconds=LIFETIME):%Y-%m-%dT%H:%M:%SZ}"
     version = asked or "client.authentication.k8s.io/v1"
     status = {"token": token, "expirationTimestamp": until}

@@ -76,7 +76,7 @@ def test_the_token_is_a_credential_in_the_version_that_its_reader_asks_for(
     lab: EksCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = {"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1beta1"}
-    for info, version in ((None, "v1"), (json.dumps(asked), "v1beta1")):
+    for info, version in ((None, "v1"), ("v1beta1", "v1"), ("[]", "v1"), (json.dumps(asked), "v1beta1")):
         if info:
             monkeypatch.setenv("KUBERNETES_EXEC_INFO", info)
         code, out, _ = invoke("kubeconfig", LAB.cluster_arn, "--token")

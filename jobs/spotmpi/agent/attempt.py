@@ -28,7 +28,7 @@ from .outcomes import (
 )
 from .plan import NODE, Command, Member, RunPlan
 from .progress import Progress, Recognizer, Report
-from .record import RECOGNIZED, Record
+from .record import PATTERN, RECOGNIZED, Record
 from .replicas import Replicas
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start
@@ -187,13 +187,18 @@ class Attempt:
             ago = earlier[0][0] if earlier else 0.0
             self.progress.first_iteration_time = self.clock() - ago
             self.progress.first_iteration_elapsed = self.clock.elapsed() - ago
-        if self.progress.recognized and not self._recognized:
-            self._recognized = True
-            form, example = self.progress.recognized
-            self.record.event(RECOGNIZED, attempt=self.number, form=form, line=example)
+        self._record_source()
         for ago, values in earlier:
             self.record.metric(self.number, member, protocol.METRIC, values, ago)
         self.record.metric(self.number, member, *report)
+
+    def _record_source(self) -> None:
+        """Record once from which lines of the output iterations are read, by the pattern or in a well-known form."""
+        progress = self.progress
+        source = (PATTERN, progress.matched) if progress.matched is not None else progress.recognized
+        if source and not self._recognized:
+            self._recognized = True
+            self.record.event(RECOGNIZED, attempt=self.number, form=source[0], line=source[1])
 
     def _rank_ended(self, node: Member, stream: str, rank: int, code: int) -> None:
         """End the attempt once all output of a failed rank has arrived: its launcher takes its time to end others."""

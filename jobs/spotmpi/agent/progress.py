@@ -212,6 +212,7 @@ class Progress:
         self.pending: dict[int, tuple[float, Values]] = {}  # of ranks that wait for a batch: since when, and for which
         self._before_output = now  # last_progress before the output that is being read
         self.earlier: list[Metric] = []  # those that the last report came with: when they arrived, and their values
+        self.matched: str | None = None  # the first line of output in which the pattern found an iteration
         self._pattern = re.compile(pattern) if pattern else None
         self._recognizer = None if pattern else recognizer
 
@@ -236,7 +237,10 @@ class Progress:
 
     def read(self, member: Member, line: Line, now: float) -> Report | None:
         """The (kind, values) that *line* of *member* reports, or None for plain output; it counts here."""
-        report = self._parse(member, line, now)
+        return self._take(self._parse(member, line, now), now)
+
+    def _take(self, report: Report | None, now: float) -> Report | None:
+        """Count what a line reports, or that it reports nothing; returns it."""
         if report is None:
             if self.iteration is None:
                 self._before_output = self.last_progress = now
@@ -249,9 +253,9 @@ class Progress:
         """What `LineSplitter.states` of rank 0 reports, by the pattern or in a form that is recognized."""
         if member != COORDINATOR or line.rank or not (self._pattern or self._recognizer):
             return None
-        return self.read(member, line._replace(stream="e"), now)
+        return self._take(self._parse(member, line._replace(stream="e"), now, is_output=False), now)
 
-    def _parse(self, member: Member, line: Line, now: float) -> Report | None:
+    def _parse(self, member: Member, line: Line, now: float, is_output: bool = True) -> Report | None:
         self.earlier = []
         if line.stream == "o":
             report = protocol.decode(line.text)
@@ -261,6 +265,8 @@ class Progress:
         if member != COORDINATOR or line.rank:
             return None
         values = self._match(self._pattern, line.text[:_MAX_MATCHED]) if self._pattern else self._recognize(line, now)
+        if values and self._pattern and is_output and self.matched is None:
+            self.matched = line.text[:_MAX_LENGTH].strip()
         # Where the launcher does not tag ranks, every rank prints the same iteration: the first one counts.
         return (protocol.METRIC, values) if values and values["iteration"] != self.iteration else None
 

@@ -262,6 +262,8 @@ def event_text(event: Event, throughput: Throughput) -> str:
         counted = (f"{what}: {event.values.get(what, 0)}" for what in ("failures", "interruptions"))
         return f"starting again ({printable(', '.join(counted))}){because}"
     if event.kind == record.RECOGNIZED:
+        if event.values.get("form") == record.PATTERN:
+            return ""  # the user knows it
         form, line = (printable(event.values.get(key, ""), _LINE) for key in ("form", "line"))
         return f"iterations are read from {form}: {line} (metrics.pattern in the spec reads other lines)"
     if event.kind == record.PLACED:

@@ -46,6 +46,7 @@ def test_a_program_that_printed_nothing_has_reported_nothing() -> None:
         "stream_used": False,
         "pending": {},
         "earlier": [],
+        "matched": None,
     }
 
 
@@ -229,7 +230,9 @@ def test_all_output_of_a_program_whose_form_was_recognized_is_progress() -> None
 
 def test_a_pattern_and_protocol_lines_win_over_recognition() -> None:
     by_pattern = Progress(START, r"epoch (?P<iteration>\d+)", Recognizer())
-    assert read_steps(by_pattern, 1, 2, 3) == [None] * 3 and by_pattern.recognized is None
+    assert read_steps(by_pattern, 1, 2, 3) == [None] * 3 and by_pattern.recognized is by_pattern.matched is None
+    assert by_pattern.read_state(COORDINATOR, Line(None, "o", "epoch 4"), REPORT) and by_pattern.matched is None
+    assert by_pattern.read(COORDINATOR, Line(None, "o", "epoch 5 "), REPORT) and by_pattern.matched == "epoch 5"
 
     progress = Progress(START, None, Recognizer())
     read_steps(progress, 10, 20, 30)

@@ -149,6 +149,11 @@ def test_iterations_that_are_recognized_in_lines_are_not_repeated_but_those_of_a
     assert "iterations are read from numbers of steps: step 3 loss 1 " in lines.stderr
     assert "iteration 5" not in lines.stderr and "step 5 loss 1" in lines.stdout
 
+    pattern = r"metrics.pattern='at (?P<iteration>\d+)'"
+    by_pattern = invoke("run", "--set", pattern, job("for i in 1 2 3; do echo at $i; done"))
+    assert "iteration" not in by_pattern.stderr
+    assert by_pattern.stdout.splitlines()[:-1] == ["at 1", "at 2", "at 3"]
+
     bar = 'for i in 1 2 3 4 5; do echo "$i%|#| $i/9 [00:01<00:02, 3it/s]"; done'
     assert "iteration 5" in invoke("run", job(bar)).stderr
 

@@ -13,7 +13,7 @@ from spotmpi.agent import protocol, record
 from spotmpi.agent.files import is_file
 from spotmpi.agent.plan import WORKERS, Member
 from spotmpi.backends.base import Backend
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
@@ -144,7 +144,7 @@ def drill(
     """
     run = before.id
     if fault.how not in FAULTS:
-        raise input_error(hints.option("fault"), fault.how, f"use one of: {', '.join(FAULTS)}")
+        raise input_error(wording.option("fault"), fault.how, f"use one of: {', '.join(FAULTS)}")
     if _is_of_pool(before, fault.member):
         return _drill_pool(backend, before, fault, on_event, clock)
     if before.over:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from spotmpi.backends import targets
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import input_error
 from spotmpi.core.progress import Echo
@@ -61,7 +61,7 @@ def _build(image: str, arguments: Iterable[str], gpus: bool) -> Build:
     for text in arguments:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise input_error(hints.option("build-arg"), text, "write it as NAME=VALUE")
+            raise input_error(wording.option("build-arg"), text, "write it as NAME=VALUE")
         own[name] = value
     require_arguments(image, own)
     return Build(image, tuple({**dict(build_for(image, gpus).arguments), **own}.items()))
@@ -70,7 +70,7 @@ def _build(image: str, arguments: Iterable[str], gpus: bool) -> Build:
 def _repository(image: str, environment: Environment | None) -> str:
     if environment is None:
         raise input_error(
-            hints.option("to"), None, f"name a repository, or with {hints.option('on')} an environment that has one"
+            wording.option("to"), None, f"name a repository, or with {wording.option('on')} an environment that has one"
         )
     if image not in environment.repositories:
         known = ", ".join(sorted(environment.repositories)) or "none"

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from spotmpi.api.models import Model, find
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.progress import Echo
 from spotmpi.entries import manifest as form
@@ -95,7 +95,7 @@ def pull(image: str, store: str | None, key: str | Path | None, echo: Echo, keep
             echo(f"{existing.title} is that model already")
             return Model(existing, opened)
         if numbers := opened.versions(MODEL, entry.name).numbers():
-            remedy = f"{hints.option('keep', 'NAME')} keeps it under another name"
+            remedy = f"{wording.option('keep', 'NAME')} keeps it under another name"
             echo(f"pulling another model than {entry.name}:{numbers[-1]}, as the next version of that name: {remedy}")
         with errors(f"{source} cannot be pulled to {temporary}"):
             require_room(Path(temporary), sum({file.sha256: file.bytes for file in entry.files}.values()))
@@ -112,7 +112,7 @@ def pull(image: str, store: str | None, key: str | Path | None, echo: Echo, keep
 def _require_same_files(existing: Manifest, entry: Manifest, source: Image) -> None:
     """Raise SpotmpiError where an image has other files than the version of its key, which is then not theirs."""
     if sorted(existing.files, key=_path) != sorted(entry.files, key=_path):
-        remedy = f"{hints.option('keep', 'NAME')} keeps it under another name"
+        remedy = f"{wording.option('keep', 'NAME')} keeps it under another name"
         raise SpotmpiError(f"{source} has other files than {existing.title}, which has the same key: {remedy}")
 
 

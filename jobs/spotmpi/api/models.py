@@ -15,7 +15,7 @@ from spotmpi.api import entries, runs
 from spotmpi.api.entries import Entry
 from spotmpi.api.run_manifest import run_manifest
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import hints, names
+from spotmpi.core import names, wording
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Echo
@@ -199,7 +199,7 @@ def _name_of_results(model: Model, data: str | Path | DataSet) -> str:
     try:
         return check_name(name)
     except InputError as error:
-        remedy = f"can be no name of the results: give them one, {hints.option('keep', 'NAME')}"
+        remedy = f"can be no name of the results: give them one, {wording.option('keep', 'NAME')}"
         raise input_error("data", str(data), remedy) from error
 
 
@@ -272,7 +272,7 @@ def pull(
     """
     if key and not is_image(name):
         remedy = "is for models of a registry, REGISTRY/NAME:TAG: those of a store are not signed; leave it out"
-        raise input_error(hints.option("key"), str(key), remedy)
+        raise input_error(wording.option("key"), str(key), remedy)
     model = pull_to_store(name, store, key, echo) if is_image(name) else find(name, store)
     target = Path(into or f"{model.name}-{model.version}").absolute()
     if target.exists():

@@ -17,7 +17,7 @@ from spotmpi.api import runs
 from spotmpi.backends import targets
 from spotmpi.backends.base import Backend, submit
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths, is_image_reference
@@ -83,7 +83,7 @@ def resize(run: str, workers: int, on: TargetLike = None, stage: str | None = No
         SpotmpiError: its scheduler does not take this driver: calls that were sent to workers which leave would wait.
     """
     if stage not in (None, *STAGES):
-        raise input_error(hints.option("stage"), stage, f"use one of: {', '.join(STAGES)}")
+        raise input_error(wording.option("stage"), stage, f"use one of: {', '.join(STAGES)}")
     if not is_count(workers):
         raise input_error("workers", workers, f"needs to be 1 or more; `spotmpi stop {run}` ends the run")
     backend = targets.backend_of(run, on)

@@ -20,7 +20,7 @@ from spotmpi.api.dataset_specs import pool_values
 from spotmpi.api.datasets import DataSet, build_dataset, planned_key
 from spotmpi.backends import targets
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import code_folder, hints, names
+from spotmpi.core import code_folder, names, wording
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Echo
@@ -254,7 +254,7 @@ class _Maker:
         try:
             found = lookup(module, attribute)
         except (ImportError, StreamError) as error:
-            remedy = f"name the folder of its modules: {hints.option('code', 'FOLDER')}"
+            remedy = f"name the folder of its modules: {wording.option('code', 'FOLDER')}"
             raise input_error("function", name, f"cannot be imported: {error}; {remedy}") from error
         image = (manifest.image or {}).get("name") or (manifest.image or {}).get("reference")
         if image and image not in known_images() and "/" not in image:

@@ -19,7 +19,7 @@ from spotmpi.agent.plan import Member, read_member
 from spotmpi.backends import targets
 from spotmpi.backends.base import Backend, Plan, follow, submit
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import hints, names
+from spotmpi.core import names, wording
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
@@ -114,9 +114,9 @@ def resume(
     paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
     state = backend.state(paths.id)
     if state.state == record.SUCCEEDED:
-        raise input_error(hints.option("resume"), paths.id, "has succeeded; there is nothing to continue")
+        raise input_error(wording.option("resume"), paths.id, "has succeeded; there is nothing to continue")
     if not state.over:
-        raise input_error(hints.option("resume"), paths.id, f"has not ended; `spotmpi logs -f {paths.id}` follows it")
+        raise input_error(wording.option("resume"), paths.id, f"has not ended; `spotmpi logs -f {paths.id}` follows it")
     spec = _continued_spec(backend, paths, overrides)
 
     def start(on_event: Callable[[Event], None], echo: Echo) -> RunState:
@@ -215,7 +215,7 @@ def member(node: int | str) -> Member:
         return read_member(str(node))
     except ValueError:
         remedy = "give the number of a node, such as 1, or a role with a number, such as worker/0 or standby/0"
-        raise input_error(hints.option("node"), node, remedy) from None
+        raise input_error(wording.option("node"), node, remedy) from None
 
 
 def drill(

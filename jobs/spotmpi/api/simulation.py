@@ -19,7 +19,7 @@ from spotmpi.capacity.optimum import optimum
 from spotmpi.capacity.requirements import job_of
 from spotmpi.capacity.simulation import Outcome, join, planned, simulate, window_ticks
 from spotmpi.capacity.traces import Trace, market, read_trace
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec.job import JobSpec
 
@@ -73,7 +73,7 @@ def simulate_job(spec: JobSpec, folder: Path, windows: int, prices: Prices, now:
         remedy = "a simulation has the zones and types of its traces, no order and no Capacity Blocks: remove it"
         problems.append(Problem("capacity.order", spec.capacity.order, remedy))
     problems += [
-        Problem(hints.option(name), value, f"must be {least}")
+        Problem(wording.option(name), value, f"must be {least}")
         for name, value, is_valid, least in (
             ("windows", windows, windows >= 1, "at least 1"),
             ("seed", seed, seed >= 0, "at least 0"),
@@ -114,12 +114,12 @@ def read_traces(folder: Path) -> list[Trace]:
     files |= {path.parent.name: path for path in sorted(folder.glob("*/full.json"))}
     if not files:
         raise input_error(
-            hints.option("traces"), str(folder), "no traces here, NAME.json or NAME/full.json; check the path"
+            wording.option("traces"), str(folder), "no traces here, NAME.json or NAME/full.json; check the path"
         )
     try:
         return [read_trace(name, path.read_text(encoding="utf-8")) for name, path in files.items()]
     except (OSError, UnicodeDecodeError) as error:
-        raise input_error(hints.option("traces"), str(folder), f"cannot be read: {error}") from error
+        raise input_error(wording.option("traces"), str(folder), f"cannot be read: {error}") from error
 
 
 def window_starts(ticks: int, windows: int, seed: int) -> list[Indices]:

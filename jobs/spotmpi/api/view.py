@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from spotmpi.agent import protocol, record
 from spotmpi.agent.plan import read_member
 from spotmpi.core.events import Event
-from spotmpi.core.printable import printable, printable_lines, printable_output
+from spotmpi.core.wording import printable, printable_lines, printable_output
 from spotmpi.runs.reader import RunState
 from spotmpi.streams.figures import Figures, Reports
 from spotmpi.streams.figures import text as stream_text

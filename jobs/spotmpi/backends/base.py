@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from spotmpi.agent.plan import WORKER
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import Event
 
@@ -36,8 +36,10 @@ OnEvent = Callable[[Event], None]
 def require_role(run: str, role: str, known: Collection[str]) -> None:
     """Raise InputError if a run has no workers in a role."""
     if role not in known:
-        remedy = f"run {run} has no workers for it alone: omit {hints.option('stage')}, which changes those that it has"
-        raise input_error(hints.option("stage"), role, remedy)
+        remedy = (
+            f"run {run} has no workers for it alone: omit {wording.option('stage')}, which changes those that it has"
+        )
+        raise input_error(wording.option("stage"), role, remedy)
 
 
 class PoolAddress(NamedTuple):

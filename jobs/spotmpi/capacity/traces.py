@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from spotmpi.capacity.job import Job
 from spotmpi.capacity.market import Market
 from spotmpi.capacity.placement import CapacityPool
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
 
 _MOST_TICKS = 10_000_000  # of a trace, ten years in steps of half a minute
@@ -55,7 +55,9 @@ def read_trace(name: str, text: str) -> Trace:
         wrong = str(error)
     except RecursionError:
         wrong = "it has lists within lists without end"
-    raise input_error(hints.option("traces"), name, f"is not a trace: {wrong}; docs/capacity.md describes the formats")
+    raise input_error(
+        wording.option("traces"), name, f"is not a trace: {wrong}; docs/capacity.md describes the formats"
+    )
 
 
 def _own(values: Mapping[str, Any]) -> Trace:
@@ -190,19 +192,19 @@ def _problems(
     if len({trace.step for trace in used}) > 1:
         problems.append(
             Problem(
-                hints.option("traces"), None, "the traces have ticks of different lengths: name zones of one length"
+                wording.option("traces"), None, "the traces have ticks of different lengths: name zones of one length"
             )
         )
     elif used and _together(used)[0] == slice(0, 0):
-        problems.append(Problem(hints.option("traces"), None, "the traces have no time in common: name other zones"))
+        problems.append(Problem(wording.option("traces"), None, "the traces have no time in common: name other zones"))
     pools = [trace.pool for trace in used]
     problems += [
-        Problem(hints.option("traces"), str(pool), "has more than one trace: leave one")
+        Problem(wording.option("traces"), str(pool), "has more than one trace: leave one")
         for pool in sorted({pool for pool in pools if pools.count(pool) > 1})
     ]
     if any(trace.price is None for trace in used) and (price is None or on_demand is None):
         problems.append(
-            Problem(hints.option("traces"), None, "has traces without prices: add --price and --on-demand-price")
+            Problem(wording.option("traces"), None, "has traces without prices: add --price and --on-demand-price")
         )
     most = max((int(trace.nodes.max(initial=0)) for trace in used), default=0)
     if used and most < job.sizes[0]:

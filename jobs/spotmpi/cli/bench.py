@@ -118,7 +118,7 @@ def _measure(spec: Path, options: StudyOptions, overrides: Sequence[str], on: Ta
     from spotmpi.cli.report import show_report
     from spotmpi.core.errors import EXIT_FAILURE
     from spotmpi.core.events import Event
-    from spotmpi.core.printable import counted
+    from spotmpi.core.wording import counted
     from spotmpi.study.study import FAILED, MEASURED, SUCCEEDED
 
     with make_view(quiet=as_json or not sys.stderr.isatty()) as view:

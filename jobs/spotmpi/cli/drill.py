@@ -24,7 +24,7 @@ def command(
     """
     from spotmpi.api import runs as api
     from spotmpi.api.view import AttemptView
-    from spotmpi.core.printable import printable
+    from spotmpi.core.wording import printable
 
     view = AttemptView()
     recovery = api.drill(run, node, fault, target(on, runs), view.show, view.echo)

@@ -91,7 +91,7 @@ class EntryCommands:
         as_json: Json = False,
     ) -> None:
         """Print what differs between two {word}s."""
-        from spotmpi.core.printable import printable
+        from spotmpi.core.wording import printable
         from spotmpi.entries.differences import differences
 
         opened = open_store(store)
@@ -134,7 +134,7 @@ class EntryCommands:
     ) -> None:
         """Compare every file with its SHA-256; exit 1 if one is wrong."""
         from spotmpi.core.errors import SpotmpiError
-        from spotmpi.core.printable import printable
+        from spotmpi.core.wording import printable
 
         opened, kind, problems = open_store(store), self._kind, list[str]()
         chosen = [opened.find(each, kind) for each in names or ()] or opened.list(kind, on_damage=problems.append)
@@ -238,7 +238,7 @@ def _show_manifest(manifest: Manifest, store: Store, as_json: bool) -> None:
     """Print what an entry was made from, where its files are, of many files the first ones, and its aliases."""
     from spotmpi.api.lineage import entry_node, lines
     from spotmpi.cli.tables import moment
-    from spotmpi.core.printable import printable
+    from spotmpi.core.wording import printable
 
     place = store.place(manifest.reference)
     aliases = store.versions(manifest.kind, manifest.name).aliases()

@@ -105,7 +105,7 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
     from spotmpi.agent import record
     from spotmpi.api.view import Throughput, echo
     from spotmpi.core.events import Lines, Stream
-    from spotmpi.core.printable import printable_output
+    from spotmpi.core.wording import printable_output
 
     throughput = Throughput()
     show = printable_output if sys.stdout.isatty() else str
@@ -131,7 +131,7 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
 
 def _echo_event(event: Event, throughput: Throughput) -> None:
     from spotmpi.api.view import echo, event_text
-    from spotmpi.core.printable import printable
+    from spotmpi.core.wording import printable
 
     throughput.update(event)
     text = event_text(event, throughput)

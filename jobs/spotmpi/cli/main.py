@@ -22,9 +22,9 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from spotmpi import __version__
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, InputError, SpotmpiError
-from spotmpi.core.printable import printable_lines
+from spotmpi.core.wording import printable_lines
 
 # A folder of another user's, a full disk below a file to which stdout is redirected, and a disk that fails.
 _NOT_UNEXPECTED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)
@@ -236,7 +236,7 @@ def _root(
     debug: bool = typer.Option(False, "--debug", help="Show a traceback if something fails."),
 ) -> None:
     """Options before the command apply to every command; --debug is read in `main`."""
-    context.with_resource(hints.of_commands())
+    context.with_resource(wording.of_commands())
 
 
 def main() -> None:

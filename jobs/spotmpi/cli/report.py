@@ -87,7 +87,7 @@ def print_report(report: Report, file: IO[str] | None = None, width: int | None 
     """Print the tables of *report* with notes and warnings, by default to stdout in its width."""
     from rich.console import Console
 
-    from spotmpi.core.printable import printable
+    from spotmpi.core.wording import printable
     from spotmpi.report.files import table
 
     main = table(report)
@@ -113,7 +113,7 @@ def _grid(header: Sequence[str], right: Sequence[bool], rows: Sequence[Sequence[
     from rich import box
     from rich.table import Table
 
-    from spotmpi.core.printable import printable
+    from spotmpi.core.wording import printable
 
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, padding), header_style="bold")
     for name, numeric in zip(header, right, strict=True):

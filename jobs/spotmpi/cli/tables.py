@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from spotmpi.core import names
-from spotmpi.core.printable import printable
+from spotmpi.core.wording import printable
 from spotmpi.runs.reader import RunState
 
 _PROMOTIONS = 3  # that are shown, the newest ones

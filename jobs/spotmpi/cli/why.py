@@ -32,7 +32,7 @@ def command(
     From manifests and records alone, without the machine that made it.
     """
     from spotmpi.api.lineage import lines, trace
-    from spotmpi.core.printable import printable
+    from spotmpi.core.wording import printable
 
     tree = trace(file, store)
     if open_lineage:

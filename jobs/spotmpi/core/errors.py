@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from spotmpi.core.printable import shorten
+from spotmpi.core.wording import shorten
 
 EXIT_FAILURE = 1
 EXIT_WRONG_INPUT = 2

@@ -21,7 +21,7 @@ from spotmpi.aws.prices import node_extras, on_demand_price, spot_curve
 from spotmpi.aws.scaling import ScalingGroup
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target, TargetLike
-from spotmpi.core import hints, names
+from spotmpi.core import names, wording
 from spotmpi.core.environment import Environment, NodeGroup
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
@@ -253,7 +253,7 @@ def _environment(target: Target, paths: RunPaths) -> Environment:
     if target.on is None and plan and plan.environment:
         return Environment.model_validate(plan.environment)  # as recorded at submission; it may no longer exist
     name = target.on or (plan.stack if plan and plan.backend != targets.LOCAL else None)
-    ways = f"{hints.option('price')}, or the run's environment by {hints.option('on')}"
+    ways = f"{wording.option('price')}, or the run's environment by {wording.option('on')}"
     remedy = f"the price of a node is unknown: give {ways}"
     if name is None:
         raise input_error("price", None, remedy)
@@ -275,7 +275,8 @@ def _kind(machine: str, paths: RunPaths, environment: Environment | None) -> Kin
         raise input_error(
             "price",
             None,
-            f"{machine} is of type {recorded or 'unknown'}, {environment.name} has {has}: give {hints.option('price')}",
+            f"{machine} is of type {recorded or 'unknown'}, {environment.name} has {has}: "
+            f"give {wording.option('price')}",
         )
     zones = {group.zone for group in groups}
     return (groups[0].type, zone if zone in zones else groups[0].zone, groups[0].market)
@@ -302,7 +303,9 @@ def _curve(aws: Aws, region: str, kind: Kind, since: float) -> PriceCurve:
     else:
         curve = spot_curve(aws, region, machine, zone, datetime.fromtimestamp(since, UTC))
     if curve is None:
-        raise SpotmpiError(f"AWS has no {market} price of {machine} in {zone}: give {hints.option('price')} for a run")
+        raise SpotmpiError(
+            f"AWS has no {market} price of {machine} in {zone}: give {wording.option('price')} for a run"
+        )
     return curve
 
 

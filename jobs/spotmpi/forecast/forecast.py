@@ -7,10 +7,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.price import Price
-from spotmpi.core.printable import counted
+from spotmpi.core.wording import counted
 from spotmpi.forecast.model import Model, Prediction, Series
 
 MIN_EFFICIENCY = 0.5
@@ -41,31 +41,31 @@ class Goal:
         if self.iterations is not None and self.epochs is not None:
             problems.append(
                 Problem(
-                    hints.option("epochs"),
+                    wording.option("epochs"),
                     self.epochs,
-                    f"set either {hints.option('iterations')} or {hints.option('epochs')}",
+                    f"set either {wording.option('iterations')} or {wording.option('epochs')}",
                 )
             )
         if self.deadline is not None and self.iterations is None and self.epochs is None:
             problems.append(
                 Problem(
-                    hints.option("deadline"),
+                    wording.option("deadline"),
                     self.deadline,
-                    f"needs {hints.option('iterations')} or {hints.option('epochs')}",
+                    f"needs {wording.option('iterations')} or {wording.option('epochs')}",
                 )
             )
         if self.epochs is not None and (series.batch is None or series.samples is None):
             problems.append(
                 Problem(
-                    hints.option("epochs"),
+                    wording.option("epochs"),
                     self.epochs,
-                    f"{series.name} does not report its samples; use {hints.option('iterations')}",
+                    f"{series.name} does not report its samples; use {wording.option('iterations')}",
                 )
             )
         for name in ("iterations", "epochs", "deadline", "price", "min_efficiency"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                problems.append(Problem(hints.option(name.replace("_", "-")), value, "must be above 0"))
+                problems.append(Problem(wording.option(name.replace("_", "-")), value, "must be above 0"))
         if problems:
             raise InputError(problems)
 
@@ -113,7 +113,7 @@ class Forecast:
 def forecast(model: Model, nodes: Sequence[int], goal: Goal) -> Forecast:
     """The forecast of *model* for the counts *nodes* and for *goal*."""
     goal.check(model.series)
-    _check_counts(nodes, hints.option("nodes"), ",".join(map(str, nodes)))
+    _check_counts(nodes, wording.option("nodes"), ",".join(map(str, nodes)))
     by_nodes = tuple(_forecast_nodes(model, count, goal) for count in sorted(set(nodes)))
     usable = [each for each in by_nodes if each.prediction.usable]
     cheapest = _cheapest(usable, goal)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import input_error
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def fit(series: Series, counts: Sequence[int] | None = None) -> Model:
     if missing or len(chosen) < 2:
         measured = ", ".join(map(str, series.nodes)) or "none"
         remedy = f"a model needs at least two of the measured counts of {series.name}: {measured}"
-        raise input_error(hints.option("fit"), ",".join(map(str, chosen)) or None, remedy)
+        raise input_error(wording.option("fit"), ",".join(map(str, chosen)) or None, remedy)
     times: Times = [
         *((nodes, 1 / rate, False) for nodes in chosen for rate in series.rates[nodes]),
         *((nodes, 1 / rate, True) for nodes in chosen for rate in (series.without_allreduce or {}).get(nodes, ())),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spotmpi.agent.hardware import have_kernels
-from spotmpi.core import archives, hints, names
+from spotmpi.core import archives, names, wording
 from spotmpi.core.errors import input_error
 
 TOOLS = ("buildah", "podman", "docker")  # in order of preference
@@ -103,7 +103,7 @@ def require_repository(repository: str) -> None:
     """Raise InputError unless *repository* is one to push to: a build takes minutes, and its builder refuses others."""
     if not _REPOSITORY.fullmatch(repository):
         remedy = "name a repository alone, such as registry.example:5000/team/chainermn; its tag is that of the build"
-        raise input_error(hints.option("to"), repository, remedy)
+        raise input_error(wording.option("to"), repository, remedy)
 
 
 def require_arguments(image: str, arguments: Iterable[str]) -> None:
@@ -112,7 +112,7 @@ def require_arguments(image: str, arguments: Iterable[str]) -> None:
     for name in arguments:
         if name not in declared and name.upper() not in _PROXIES:
             remedy = f"its Dockerfile has no such ARG; use one of: {', '.join(dict.fromkeys(declared))}"
-            raise input_error(hints.option("build-arg"), name, remedy)
+            raise input_error(wording.option("build-arg"), name, remedy)
 
 
 def ecr_region(repository: str) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from spotmpi.aws.errors import CloudError
 from spotmpi.aws.registry import registry_login
-from spotmpi.core import hints, names
+from spotmpi.core import names, wording
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.progress import Echo
 from spotmpi.images import build as images
@@ -21,7 +21,7 @@ from spotmpi.images.build import Build
 def find_tool(name: str | None = None) -> str:
     """The builder to use: the one of that *name*, else the first of buildah, podman and docker that is on PATH."""
     if name is not None and name not in images.TOOLS:
-        raise input_error(hints.option("tool"), name, f"use one of: {', '.join(images.TOOLS)}")
+        raise input_error(wording.option("tool"), name, f"use one of: {', '.join(images.TOOLS)}")
     tool = next((tool for tool in ([name] if name else images.TOOLS) if shutil.which(tool)), None)
     if tool is None:
         raise SpotmpiError(f"{name or 'buildah, podman or docker'} not found on PATH: install one to build images")

@@ -20,7 +20,7 @@ import httpx2
 from spotmpi.aws.errors import CloudError
 from spotmpi.aws.registry import registry_login
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.printable import printable
+from spotmpi.core.wording import printable
 from spotmpi.images.build import ecr_region
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"

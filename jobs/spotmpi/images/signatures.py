@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.images import oci
 from spotmpi.images.oci import Image, Repository
@@ -51,7 +51,7 @@ def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     Raises:
         InputError: it is none, or the password is wrong.
     """
-    content, option = _content(path, "sign-key"), hints.option("sign-key")
+    content, option = _content(path, "sign-key"), wording.option("sign-key")
     if b"SIGSTORE PRIVATE KEY" in content or b"COSIGN PRIVATE KEY" in content:
         remedy = f"is encrypted in a form that cosign alone reads: sign with `cosign sign --key {path}`, or {_MAKE}"
         raise input_error(option, str(path), remedy)
@@ -70,7 +70,7 @@ def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def public_key(path: Path) -> ec.EllipticCurvePublicKey:
     """The key to verify with, of a PEM file such as `cosign generate-key-pair` writes; InputError if it is none."""
-    content, option = _content(path, "key"), hints.option("key")
+    content, option = _content(path, "key"), wording.option("key")
     make = "`openssl ec -in cosign.key -pubout -out cosign.pub` writes that of a private key"
     try:
         key = load_pem_public_key(content)
@@ -182,7 +182,7 @@ def _content(path: Path, option: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise input_error(hints.option(option), str(path), f"cannot be read: {error.strerror or error}") from error
+        raise input_error(wording.option(option), str(path), f"cannot be read: {error.strerror or error}") from error
 
 
 def _password(path: Path) -> str:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from spotmpi.agent import launch, launchers, protocol
 from spotmpi.agent.plan import VERSION, RunPlan
-from spotmpi.core import hints, names
-from spotmpi.core.printable import counted
+from spotmpi.core import names, wording
+from spotmpi.core.wording import counted
 from spotmpi.plan.run_plan import (
     elastic,
     elastic_notes,
@@ -125,7 +125,7 @@ def _python_path(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
 
 def _recorded(paths: names.RunPaths) -> str:
     """The entry for the code in the run folder."""
-    remedy = f"use {hints.option('runs', 'FOLDER')} with another one"
+    remedy = f"use {wording.option('runs', 'FOLDER')} with another one"
     return names.path_entry(str(paths.code), "run folder", remedy)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from unicodedata import east_asian_width
 from xml.etree import ElementTree
 
-from spotmpi.core.printable import printable
+from spotmpi.core.wording import printable
 from spotmpi.report.figures import (
     IDEAL,
     MEASURED,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem
-from spotmpi.core.printable import counted
+from spotmpi.core.wording import counted
 from spotmpi.metrics import intervals
 from spotmpi.metrics.intervals import Bounds
 from spotmpi.report import trial_results
@@ -76,14 +76,16 @@ def compare(before: Report, after: Report, force: bool = False) -> Comparison:
     both = [key for key in earlier if key in later]
     if not both:
         remedy = "the sweeps have no measured variant and node count in common"
-        raise InputError([Problem(hints.option("compare"), None, remedy)])
+        raise InputError([Problem(wording.option("compare"), None, remedy)])
     # Of each row: variants of the same name may have other settings in the two sweeps.
     pairs = [(earlier[key].runs[0], later[key].runs[0]) for key in both]
     differences = dict.fromkeys(each for pair in pairs for each in trial_results.differences(*pair))
     different_work = [each for each in differences if not each.startswith(_CHANGES)]
     if different_work and not force:
-        remedy = f"different work ({'; '.join(different_work)}): use {hints.option('force')} to compare anyway, marked"
-        raise InputError([Problem(hints.option("compare"), None, remedy)])
+        remedy = (
+            f"different work ({'; '.join(different_work)}): use {wording.option('force')} to compare anyway, marked"
+        )
+        raise InputError([Problem(wording.option("compare"), None, remedy)])
     changes = tuple(_change(earlier[key], later[key]) for key in both)
     unmatched = [_key_name(key) for key in (*earlier, *later) if key not in both]
     return Comparison(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from spotmpi.core.printable import counted
+from spotmpi.core.wording import counted
 from spotmpi.metrics.intervals import Bounds
 
 MISSING = "-"

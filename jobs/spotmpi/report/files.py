@@ -16,9 +16,9 @@ from string import ascii_lowercase
 from typing import TYPE_CHECKING
 
 from spotmpi.agent.files import write_atomically
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.printable import WHOLE, counted, printable, printable_lines
+from spotmpi.core.wording import WHOLE, counted, printable, printable_lines
 from spotmpi.report.chart import picture, svg
 from spotmpi.report.charts import charts, picture_charts
 from spotmpi.report.figures import MISSING, Drawing, number, share
@@ -192,7 +192,7 @@ def write(report: Report, folder: Path) -> ReportFiles:
         )
     except OSError as error:
         raise SpotmpiError(
-            f"cannot write the report into {folder}: {error.strerror}; use {hints.option('out', 'FOLDER')}"
+            f"cannot write the report into {folder}: {error.strerror}; use {wording.option('out', 'FOLDER')}"
         ) from error
 
 

@@ -15,11 +15,11 @@ from string import ascii_uppercase
 
 from spotmpi.agent import hardware
 from spotmpi.agent.files import is_file, is_folder
-from spotmpi.core import hints, names
+from spotmpi.core import names, wording
 from spotmpi.core.errors import InputError, Problem, UnknownRun, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.price import Price
-from spotmpi.core.printable import counted
+from spotmpi.core.wording import counted
 from spotmpi.report import rows, sections, spending, trial_results
 from spotmpi.report.report import Report, baseline_caveats, conditions, method, node_caveats, row_caveats
 from spotmpi.report.trial_results import TrialResult
@@ -275,7 +275,7 @@ def _differences(results: Sequence[TrialResult], declared: dict[str, tuple[str, 
 
 def _require_same_work(differences: dict[str, list[str]], first: str, force: bool) -> None:
     if differences and not force:
-        remedy = f"report them separately, or together and marked with {hints.option('force')}"
+        remedy = f"report them separately, or together and marked with {wording.option('force')}"
         raise InputError(
             [
                 Problem("runs", None, f"{_difference_text(runs, what, first)}: {remedy}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.core.price import Price
-from spotmpi.core.printable import counted
+from spotmpi.core.wording import counted
 from spotmpi.forecast.model import EFFICIENCY_LIMIT
 from spotmpi.metrics import intervals
 from spotmpi.metrics import rates as metrics

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from spotmpi.agent.progress import REMEDY
-from spotmpi.core.printable import counted
+from spotmpi.core.wording import counted
 from spotmpi.forecast.model import EFFICIENCY_LIMIT
 from spotmpi.metrics import intervals
 from spotmpi.report.figures import share

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from spotmpi.agent import record
 from spotmpi.core.names import RunPaths
-from spotmpi.core.printable import counted
+from spotmpi.core.wording import counted
 from spotmpi.forecast.published import published_tables
 from spotmpi.metrics import intervals
 from spotmpi.metrics.intervals import Bounds

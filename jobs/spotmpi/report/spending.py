@@ -13,7 +13,7 @@ from spotmpi.agent.outcomes import SUCCEEDED
 from spotmpi.agent.schema import AttemptRecord
 from spotmpi.capacity.job import hours
 from spotmpi.core.names import RunPaths
-from spotmpi.core.printable import counted
+from spotmpi.core.wording import counted
 from spotmpi.report.figures import MISSING, number
 from spotmpi.report.report import Section
 from spotmpi.runs import reader

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spotmpi.agent.files import exists
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.core.names import KUBERNETES, RunPaths
 from spotmpi.runs import recorded_plan
@@ -61,7 +61,7 @@ def _theirs(spec: JobSpec, chosen: JobSpec) -> Iterator[Problem]:
     for field, what in _SENT.items():
         for value in _sent(spec, field):
             if value not in _sent(chosen, field) and not value.startswith(CONFIG_MAP):
-                choice = hints.option("set", f"{field}=...")
+                choice = wording.option("set", f"{field}=...")
                 remedy = f"this {what} of your machine is named by the spec of a run that was not submitted from here"
                 yield Problem(field, value, f"{remedy}; name what to send yourself, with {choice}")
 

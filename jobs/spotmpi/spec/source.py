@@ -17,7 +17,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from spotmpi.agent.files import exists
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 from spotmpi.core.names import is_image_reference
 from spotmpi.spec.job import JobSpec, data_table
@@ -81,7 +81,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except FileNotFoundError:
-        command = hints.either("`spotmpi run` takes a command after --", "a command is a list")
+        command = wording.either("`spotmpi run` takes a command after --", "a command is a list")
         raise input_error("spec", str(path), f"no such file; `spotmpi init` writes one, and {command}") from None
     except IsADirectoryError:
         raise input_error("spec", str(path), "is a folder; name a spec file in it") from None
@@ -92,7 +92,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         wrong = f"is not TOML: {error}"
         if path.suffix == ".py":
             quoted = shlex.quote(str(path))
-            run = hints.either(
+            run = wording.either(
                 f"`spotmpi run -- python3 {quoted}` runs it without", f'["python3", "{path}"] is a command'
             )
             wrong = f"is a script, not a spec: `spotmpi init --script {quoted}` writes one for it, and {run}"
@@ -176,7 +176,7 @@ def override(values: Mapping[str, Any], text: str) -> dict[str, Any]:
     keys = path.strip().split(".")
     if not equals or not all(keys):
         raise input_error(
-            hints.option("set"), text, 'write it as key=value, such as limits.failures=3 or image="pytorch"'
+            wording.option("set"), text, 'write it as key=value, such as limits.failures=3 or image="pytorch"'
         )
     value = _value(keys, raw, text)
     if keys == ["image"] and is_image_reference(value):
@@ -204,7 +204,7 @@ def _value(keys: list[str], raw: str, text: str) -> object:
         try:
             return shlex.split(raw)
         except ValueError as error:
-            raise input_error(hints.option("set"), text, f"cannot be split into arguments: {error}") from None
+            raise input_error(wording.option("set"), text, f"cannot be split into arguments: {error}") from None
     if keys[0] == "env" and not isinstance(value, str):
         return raw.strip()  # a variable is text, even if it is written like a number
     return value
@@ -218,14 +218,14 @@ def _replace(values: Mapping[str, Any], keys: list[str], value: object, text: st
     if first == "data":
         table = data_table(table)
     if not isinstance(table, Mapping):
-        raise input_error(hints.option("set"), text, f"{first} is a single value and has no {'.'.join(rest)}")
+        raise input_error(wording.option("set"), text, f"{first} is a single value and has no {'.'.join(rest)}")
     return {**values, first: _replace(table, rest, value, text)}
 
 
 def _append(values: Mapping[str, Any], key: str, value: object, text: str) -> dict[str, Any]:
     before = values.get(key, [])
     if not isinstance(before, list):
-        raise input_error(hints.option("set"), text, f"{key} is not a list: += appends to lists only")
+        raise input_error(wording.option("set"), text, f"{key} is not a list: += appends to lists only")
     return {**values, key: [*before, *(value if isinstance(value, list) else [value])]}
 
 

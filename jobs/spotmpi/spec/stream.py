@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import Problem
 from spotmpi.spec.kubernetes import FilePath, SpecModel
 from spotmpi.spec.workers import Count, PostprocessWorkers, StreamWorkers
@@ -112,7 +112,7 @@ class Stream(SpecModel):
         if not called and self.length is not None:
             yield Problem("stream.length", self.length, "is for a function as the source; remove it")
         if not called and self.batch is None:
-            option = hints.either("--set stream.batch=256, or --batch 256 of `spotmpi models predict`", "batch=256")
+            option = wording.either("--set stream.batch=256, or --batch 256 of `spotmpi models predict`", "batch=256")
             yield Problem("stream.batch", None, f"give the number of rows of a batch, such as {option}")
         yield from self._shuffle_problems(called)
         if self.debug and self.workers.count == 1:

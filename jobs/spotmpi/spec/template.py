@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from spotmpi.agent.launchers import LAUNCHERS, imports
-from spotmpi.core import hints, names
+from spotmpi.core import names, wording
 from spotmpi.core.errors import input_error
 from spotmpi.images.environment import launchers_of
 from spotmpi.spec.job import JobSpec, Metrics
@@ -89,7 +89,7 @@ def write_example(name: str, path: Path) -> list[Path]:
     """
     known = examples()
     if name not in known:
-        raise input_error(hints.option("example"), name, f"use one of: {', '.join(sorted(known))}")
+        raise input_error(wording.option("example"), name, f"use one of: {', '.join(sorted(known))}")
     example = known[name]
     files = read_toml(example).get("files", ())
     sources = {**{path.parent / file: example.parent / file for file in files}, path: example}
@@ -102,7 +102,7 @@ def write_example(name: str, path: Path) -> list[Path]:
 def write(path: Path, script: str | None = None) -> None:
     """Write the template to *path*; InputError for a file that exists or a script, or one that cannot be read."""
     if path.suffix == ".py":
-        remedy = f"is where the spec is written: name the script with {hints.option('script', path)}"
+        remedy = f"is where the spec is written: name the script with {wording.option('script', path)}"
         raise input_error("path", str(path), remedy)
     write_new_file(path, template(script))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spotmpi.agent import protocol
 from spotmpi.agent.launchers import LAUNCHERS, Launcher, start_count
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.spec import validate_cluster
 from spotmpi.spec.job import POOL, JobSpec
@@ -61,8 +61,8 @@ def validate(spec: JobSpec, capabilities: TargetCapabilities, wrong: Iterable[st
     Checks that depend on one of the *wrong* top-level keys, which have defaults in place of their values, are left out.
     """
     if not capabilities.system_supported:  # what else it lacks does not matter
-        where = f"{hints.option('on', 'kubernetes')} or {hints.option('on', 'STACK')}"
-        return [Problem(hints.option("on"), "local", f"runs on this machine need Linux; use {where}")]
+        where = f"{wording.option('on', 'kubernetes')} or {wording.option('on', 'STACK')}"
+        return [Problem(wording.option("on"), "local", f"runs on this machine need Linux; use {where}")]
     skipped = set(wrong)
     checks = [check for check, keys in CHECKS if not skipped & set(keys.split())]
     return [*_unrecordable(spec), *(problem for check in checks for problem in check(spec, capabilities))]
@@ -91,7 +91,7 @@ def _work(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
         remedy = "give either a program or a command, not both" if spec.program else "give a program or a command"
         yield Problem("program", spec.program, remedy)
     if spec.command is not None and not (spec.command and spec.command[0]):
-        remedy = 'write the command as a list, such as ["python3", "train.py"]' + hints.either(
+        remedy = 'write the command as a list, such as ["python3", "train.py"]' + wording.either(
             ", or after -- on the command line", ""
         )
         yield Problem("command", spec.command, remedy)
@@ -119,7 +119,7 @@ def _image(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
         remedy = f"use one of: {', '.join(sorted(capabilities.programs))}"
         if capabilities.persistent is not None:
             reference = f"REGISTRY/{spec.image}:TAG"
-            remedy += f"; pods pull any other image by its reference, such as {hints.option('image', reference)}"
+            remedy += f"; pods pull any other image by its reference, such as {wording.option('image', reference)}"
         yield Problem("image", spec.image, remedy)
     elif spec.program and spec.image is None:
         yield Problem("image", None, f"a program needs one of the images: {', '.join(sorted(capabilities.programs))}")
@@ -179,7 +179,7 @@ def _pool(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
 
 
 def _no_workers(what: str) -> str:
-    where = hints.option("on", "kubernetes")
+    where = wording.option("on", "kubernetes")
     return f"{what} need workers besides the nodes, which runs on Slurm do not have: use {where}"
 
 
@@ -247,7 +247,7 @@ def _environment(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Pr
                 "env_passthrough", name, "also has a value in env or kubernetes.secret_env; remove one of them"
             )
         elif name not in capabilities.variables:
-            value = hints.option("env", f"{name}=VALUE")
+            value = wording.option("env", f"{name}=VALUE")
             yield Problem(
                 "env_passthrough", name, f"is not set in this terminal: export it, or give it a value with {value}"
             )
@@ -403,7 +403,9 @@ def _sizes(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
         return
     sizes = list(spec.sizes)
     if not capabilities.several_sizes:
-        remedy = f"a Slurm job has a fixed number of nodes: give one number, or use {hints.option('on', 'kubernetes')}"
+        remedy = (
+            f"a Slurm job has a fixed number of nodes: give one number, or use {wording.option('on', 'kubernetes')}"
+        )
         yield Problem("nodes", sizes, remedy)
     if spec.run_on == "first":
         yield Problem("nodes", sizes, 'the command runs on one node: give one number, or run_on = "all"')

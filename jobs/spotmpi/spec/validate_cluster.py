@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from spotmpi.agent import pod_context
-from spotmpi.core import hints, names
+from spotmpi.core import names, wording
 from spotmpi.core.errors import Problem
 from spotmpi.spec import roles
 from spotmpi.spec.job import Capacity, JobSpec
@@ -46,7 +46,7 @@ def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
             "kubernetes.node_groups": spec.kubernetes.node_groups or None,
             "kubernetes.placement_group": spec.kubernetes.placement_group,
         }
-        remedy = f"needs an environment with node groups: use {hints.option('on', 'STACK')}, or node_selector"
+        remedy = f"needs an environment with node groups: use {wording.option('on', 'STACK')}, or node_selector"
         yield from (Problem(field, value, remedy) for field, value in requested.items() if value is not None)
         return
     choices = roles.choose(spec, groups)
@@ -62,7 +62,7 @@ def standby(spec: JobSpec, persistent: Sequence[str] | None) -> Iterable[Problem
     if not spec.standby:
         return
     if persistent is None:
-        reasons = [f"only pods stand by for lost nodes: leave it out, or use {hints.option('on', 'kubernetes')}"]
+        reasons = [f"only pods stand by for lost nodes: leave it out, or use {wording.option('on', 'kubernetes')}"]
     else:
         reasons = [
             reason

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import from_values
@@ -71,10 +71,10 @@ def _read(text: str, base: JobSpec) -> Variant:
     name, colon, rest = text.partition(":")
     settings = tuple(_split(rest))
     if not colon or not settings:
-        raise input_error(hints.option(_FIELD), text, _SHAPE)
+        raise input_error(wording.option(_FIELD), text, _SHAPE)
     if not _NAME.fullmatch(name):
         raise input_error(
-            hints.option(_FIELD),
+            wording.option(_FIELD),
             text,
             f"its name {name!r} may hold letters, digits and . _ + - only, at most 40 of them",
         )
@@ -88,14 +88,14 @@ def vary(spec: JobSpec, setting: str, text: str) -> JobSpec:
     """*spec* with one override applied; InputError names *text* where that is not possible."""
     key, equals, _ = (part.strip() for part in setting.partition("="))
     if key == "nodes":
-        raise input_error(hints.option(_FIELD), text, f"node counts are varied with {hints.option('nodes')}")
+        raise input_error(wording.option(_FIELD), text, f"node counts are varied with {wording.option('nodes')}")
     if not equals or not key.strip("+"):
-        raise input_error(hints.option(_FIELD), text, f"{setting!r} sets nothing: {_SHAPE}")
+        raise input_error(wording.option(_FIELD), text, f"{setting!r} sets nothing: {_SHAPE}")
     try:
         return from_values(spec.canonical(), [setting])
     except InputError as error:
         raise InputError(
-            [Problem(f"{hints.option(_FIELD)} {text}", None, str(problem)) for problem in error.problems]
+            [Problem(f"{wording.option(_FIELD)} {text}", None, str(problem)) for problem in error.problems]
         ) from None
 
 
@@ -103,10 +103,10 @@ def _clash(variant: Variant, text: str, others: Sequence[Variant], wrong: Collec
     for other in others:
         if variant.name == other.name:
             why = "the spec itself has this name" if other.name == BASE else "two variants have this name"
-            return Problem(hints.option(_FIELD), text, f"{why}; choose another")
+            return Problem(wording.option(_FIELD), text, f"{why}; choose another")
         if _measured(variant.spec) == _measured(other.spec) and not set(wrong).intersection(variant.keys):
             same = "changes nothing that is measured" if other.name == BASE else f"is the same as {other.name}"
-            return Problem(hints.option(_FIELD), text, f"{same}; leave it out or change another key")
+            return Problem(wording.option(_FIELD), text, f"{same}; leave it out or change another key")
     return None
 
 

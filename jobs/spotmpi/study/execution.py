@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from spotmpi.agent import progress, protocol, record
 from spotmpi.agent.files import is_file, write_atomically
 from spotmpi.backends.base import Backend, Messages, follow, submit
-from spotmpi.core import hints, names
+from spotmpi.core import names, wording
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
-from spotmpi.core.printable import counted
 from spotmpi.core.progress import Echo
+from spotmpi.core.wording import counted
 from spotmpi.runs import fingerprint, reader, recorded_plan
 from spotmpi.runs.reader import RunState
 from spotmpi.spec import validate
@@ -93,7 +93,7 @@ def open_sweep(study: Study, recording: Recording, fresh: bool, echo: Echo) -> S
         if not differences:
             done = sum(trial.finished for trial in unfinished.trials)
             progress = f"{done} of {len(unfinished.trials)} trials done"
-            echo(f"continuing sweep {unfinished.id}: {progress} ({hints.option('new')} starts over)")
+            echo(f"continuing sweep {unfinished.id}: {progress} ({wording.option('new')} starts over)")
             unfinished.study = study  # limits may have changed
             return unfinished
         echo(f"starting a new sweep: unfinished {unfinished.id} measured different work ({differences[0]})")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from spotmpi.backends import targets
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.environment import Environment, NodeGroup
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.price import Price
@@ -42,7 +42,7 @@ def with_prices(study: Study, on: TargetLike, echo: Echo) -> Study:
         prices = {each: budget.price_of(*each) for each in study.configurations}
         budget = replace(budget, prices=_with_workers(study, prices, on))
     if budget.money_limit is not None and any(budget.price_of(*each) is None for each in study.configurations):
-        place = hints.option("on", "STACK")
+        place = wording.option("on", "STACK")
         remedy = f"needs [price] with node_hour and source, or an environment ({place}) with access to its AWS account"
         raise input_error("limits.money", budget.money_limit, remedy)
     return replace(study, budget=budget)
@@ -111,7 +111,7 @@ def goal_with_price(goal: Goal, known: Price | None, specs: Sequence[JobSpec], o
         try:
             known = environment_price(environment, specs)
         except SpotmpiError as error:
-            failure = f"node price unknown ({error}); set {hints.option('price')}"
+            failure = f"node price unknown ({error}); set {wording.option('price')}"
     if known is None:
         return replace(goal, price_source=failure)
     sources, workers_price = [known.source, failure], 0.0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.core.price import Price
 from spotmpi.spec import variants
@@ -347,9 +347,9 @@ def grid_study(spec: JobSpec, options: StudyOptions, faults: Faults = Faults()) 
     counts = {"repeats": REPEATS, "seed": SEED, "retries": RETRIES, **options.overrides}
     for name, least in (("repeats", 1), ("retries", 0)):
         if counts[name] < least:
-            problems.append(Problem(hints.option(name), counts[name], f"must be at least {least}"))
+            problems.append(Problem(wording.option(name), counts[name], f"must be at least {least}"))
     if counts["repeats"] > MOST_REPEATS:
-        problems.append(Problem(hints.option("repeats"), counts["repeats"], f"must be at most {MOST_REPEATS:,}"))
+        problems.append(Problem(wording.option("repeats"), counts["repeats"], f"must be at most {MOST_REPEATS:,}"))
     base = spec.model_copy(update={"nodes": 1})
     named, wrong_variants = variants.read(options.variants, base, faults.wrong)
     values = {"nodes": list(nodes), "variants": [variant.text for variant in named[1:]], **counts}
@@ -368,4 +368,4 @@ def _node_counts(nodes: Sequence[int] | str) -> tuple[tuple[int, ...], list[Prob
     if valid and len(valid) == len(written):
         return valid, []
     remedy = "node counts must be distinct and at least 1, such as 1,2,4"
-    return valid, [Problem(hints.option("nodes"), ",".join(map(str, written)), remedy)]
+    return valid, [Problem(wording.option("nodes"), ",".join(map(str, written)), remedy)]

@@ -10,7 +10,7 @@ from typing import Any
 import tomli_w
 from pydantic import Field, ValidationError
 
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.price import Price
 from spotmpi.forecast.published import published_tables
@@ -87,7 +87,7 @@ def load(
     base, faults = read_base(lambda: convert(_base(values.get("spec"), path.parent, overrides)))
     remedy = f"not allowed with a study: {path.name} defines its own parameters"
     unused = [
-        Problem(hints.option(name), value, remedy)
+        Problem(wording.option(name), value, remedy)
         for name, value in (("nodes", options.nodes), ("variant", options.variants))
         if value
     ]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.agent.files import is_file, is_folder, lock_file, write_atomically
-from spotmpi.core import hints, names
+from spotmpi.core import names, wording
 from spotmpi.core.errors import InputError, Problem, RunInUse, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.price import Price
 from spotmpi.spec.source import from_values
@@ -79,7 +79,7 @@ class Sweep:
             self.save()
         except OSError as error:
             raise SpotmpiError(
-                f"cannot record the sweep in {self.folder}: {error.strerror}; use {hints.option('runs', 'FOLDER')}"
+                f"cannot record the sweep in {self.folder}: {error.strerror}; use {wording.option('runs', 'FOLDER')}"
             ) from error
 
     def update(self, trial: Trial) -> Trial:

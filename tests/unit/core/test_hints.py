@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import spotmpi
-from spotmpi.core import hints, names
+from spotmpi.core import names, wording
 from tests.command_line import invoke
 
 HINTS = [
@@ -28,10 +28,10 @@ HINTS = [
 def test_a_hint_is_an_option_in_a_command_and_an_argument_elsewhere(
     arguments: tuple[Any, ...], option: str, argument: str
 ) -> None:
-    assert hints.option(*arguments) == argument
-    with hints.of_commands():
-        assert hints.option(*arguments) == option
-    assert hints.option(*arguments) == argument
+    assert wording.option(*arguments) == argument
+    with wording.of_commands():
+        assert wording.option(*arguments) == option
+    assert wording.option(*arguments) == argument
 
 
 def test_one_problem_is_worded_for_who_asked(monkeypatch: pytest.MonkeyPatch) -> None:

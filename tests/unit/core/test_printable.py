@@ -7,7 +7,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spotmpi.core import printable
+from spotmpi.core import wording
 from spotmpi.core.redaction import _secrets as known
 from spotmpi.core.redaction import redacted, remember
 
@@ -20,7 +20,7 @@ UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\u
 @given(TEXTS, st.integers(3, 60))
 @example("\x1b]0;title\x07", 1000)
 def test_a_printable_text_is_one_line_without_control_characters(text: str, longest: int) -> None:
-    shown = printable.printable(text, longest)
+    shown = wording.printable(text, longest)
     assert not UNSAFE.search(shown) and len(shown) <= 10 * longest
     shown.encode()
     if text.isprintable() and len(text) <= longest:
@@ -29,10 +29,10 @@ def test_a_printable_text_is_one_line_without_control_characters(text: str, long
 
 @given(TEXTS)
 def test_output_keeps_colours_and_tabs_and_no_other_control_character(text: str) -> None:
-    shown = printable.printable_output(text)
+    shown = wording.printable_output(text)
     assert not UNSAFE.search(re.sub(r"\x1b\[[0-9;:]{0,40}m|\t", "", shown))
     assert "\x1b[" not in shown or shown.endswith("\x1b[0m"), "a colour does not go on to the next line"
-    lines = printable.printable_lines(text)
+    lines = wording.printable_lines(text)
     assert not UNSAFE.search(re.sub(r"[\t\n]", "", lines)) and lines.count("\n") == text.count("\n")
 
 

@@ -38,7 +38,7 @@ from spotmpi.backends.kubernetes.submit import (
 )
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.local import machine
-from spotmpi.core import archives, hints, names
+from spotmpi.core import archives, names, wording
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import InputError, NotPermitted, SpotmpiError, UnreadableRun, input_error
 from spotmpi.core.events import Event, Lines, Stream
@@ -317,7 +317,7 @@ class KubernetesBackend:
         if objects:
             return pulling.require_volume(manifests.run_volume(objects[0]), paths.id)
         if self._environment is None:
-            place = hints.option("on", "STACK")
+            place = wording.option("on", "STACK")
             remedy = f"not found in the cluster or in the runs folder; name its environment with {place}"
             raise input_error("run", paths.id, remedy)
         image, repository = next(iter(self._environment.repositories.items()))

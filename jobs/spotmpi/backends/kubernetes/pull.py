@@ -18,11 +18,11 @@ from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess, volume_access
-from spotmpi.core import hints, names
+from spotmpi.core import names, wording
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.core.printable import printable
 from spotmpi.core.progress import Echo
+from spotmpi.core.wording import printable
 from spotmpi.plan.manifests import cached_plan
 from spotmpi.plan.pods import python
 from spotmpi.plan.volume_pod import Volume
@@ -156,7 +156,7 @@ def _locked(paths: RunPaths) -> Iterator[None]:
         try:
             lock_file(lock)
         except BlockingIOError:
-            remedy = f"end it first, or pull into another folder with {hints.option('runs', 'FOLDER')}"
+            remedy = f"end it first, or pull into another folder with {wording.option('runs', 'FOLDER')}"
             raise RunInUse(f"another process is following run {paths.id} into {paths.folder}; {remedy}") from None
         yield
 

@@ -18,7 +18,7 @@ from spotmpi.agent import record, stop_requests
 from spotmpi.agent.files import exists, is_file, is_folder, lock_file, write_atomically
 from spotmpi.agent.plan import COORDINATOR, NODE, WORKER, Member, RunPlan, read_plan
 from spotmpi.backends.base import Plan, PoolAddress
-from spotmpi.core import hints, names
+from spotmpi.core import names, wording
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Echo
@@ -95,7 +95,7 @@ class LocalBackend:
             lock = os.open(paths.folder / record.LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise SpotmpiError(
-                f"cannot record the run in {paths.folder}: {error.strerror}; use {hints.option('runs', 'FOLDER')}"
+                f"cannot record the run in {paths.folder}: {error.strerror}; use {wording.option('runs', 'FOLDER')}"
             ) from error
         try:
             _acquire(paths, lock)
@@ -147,20 +147,20 @@ class LocalBackend:
     def require_fault(self, run: str, member: Member, fault: str) -> None:
         """Refuse what is neither of rank 0, of a process of a pool, nor of a node of a run that may have fewer."""
         paths = self._own(run)
-        kills = f"a run on this machine supports only {hints.option('fault', 'kill')}"
+        kills = f"a run on this machine supports only {wording.option('fault', 'kill')}"
         if is_folder(paths.pool):
             if fault != "kill":
-                raise input_error(hints.option("fault"), fault, kills)
+                raise input_error(wording.option("fault"), fault, kills)
         elif _takes_away(paths, fault):
             count = len(read_plan(str(paths.plan))["hosts"])
             if member.role != NODE or not 0 < member.number < count:
                 remedy = f"use one of 1 to {count - 1}: node 0 is never taken away on this machine"
-                raise input_error(hints.option("node"), member.number if member.role == NODE else member.text, remedy)
+                raise input_error(wording.option("node"), member.number if member.role == NODE else member.text, remedy)
         elif fault != "kill":
-            raise input_error(hints.option("fault"), fault, f"{kills}, which kills rank 0")
+            raise input_error(wording.option("fault"), fault, f"{kills}, which kills rank 0")
         elif member != COORDINATOR:
-            remedy = f"a run on this machine supports only {hints.option('node', 0)}, where rank 0 is killed"
-            raise input_error(hints.option("node"), member.text, remedy)
+            remedy = f"a run on this machine supports only {wording.option('node', 0)}, where rank 0 is killed"
+            raise input_error(wording.option("node"), member.text, remedy)
 
     def inject_fault(self, run: str, member: Member, fault: str) -> None:
         """Kill rank 0, or take away a node of a run that may have fewer: the only faults of this backend."""
@@ -220,7 +220,9 @@ class LocalBackend:
         """The paths of a run of this machine; InputError for the copy of a run that has not ended on its cluster."""
         paths = reader.find(run, self.runs_folder)
         if (target := recorded_plan.cluster_of(paths)) and reader.state(paths).state not in record.TERMINAL:
-            raise input_error(hints.option("on"), "local", f"run {paths.id} is in {target}: omit {hints.option('on')}")
+            raise input_error(
+                wording.option("on"), "local", f"run {paths.id} is in {target}: omit {wording.option('on')}"
+            )
         return paths
 
     def _paths(self, run: str) -> names.RunPaths:

@@ -16,7 +16,7 @@ from spotmpi.agent.plan import Member, read_plan
 from spotmpi.agent.plan import workers as known_workers
 from spotmpi.backends.base import PoolAddress, require_role
 from spotmpi.backends.local.machine import MAX_PROCESSES
-from spotmpi.core import hints, names
+from spotmpi.core import names, wording
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.runs import reader
 
@@ -59,7 +59,7 @@ def kill_pool_process(paths: names.RunPaths, member: Member) -> None:
     processes = dict(process_ids(str(paths.pool)))
     if member not in processes:
         known = ", ".join(each.text for each in sorted(processes))
-        raise input_error(hints.option("node"), member.text, f"run {paths.id} has now: {known or 'no process'}")
+        raise input_error(wording.option("node"), member.text, f"run {paths.id} has now: {known or 'no process'}")
     try:
         os.kill(processes[member], signal.SIGKILL)
     except ProcessLookupError:

@@ -26,7 +26,7 @@ from spotmpi.backends.slurm.files import RunFiles, archive
 from spotmpi.backends.slurm.follow import Watch
 from spotmpi.backends.slurm.login import Login, NoAnswer
 from spotmpi.backends.slurm.queue import QueuedJob
-from spotmpi.core import archives, hints, names
+from spotmpi.core import archives, names, wording
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event, Stream
 from spotmpi.core.names import RunPaths
@@ -113,7 +113,7 @@ class SlurmBackend:
         try:
             paths.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            place = hints.option("runs", "FOLDER")
+            place = wording.option("runs", "FOLDER")
             raise SpotmpiError(f"cannot record the run in {paths.folder}: {error.strerror}; use {place}") from error
         with reader.lock(paths):
             self._write(spec, plan, paths, is_new)
@@ -302,13 +302,15 @@ class SlurmBackend:
 
     def _refuse_pool(self, run: str) -> NoReturn:
         self._find(run)
-        place = hints.option("on", "kubernetes")
+        place = wording.option("on", "kubernetes")
         raise input_error("run", run, f"is not a pool: Slurm has none; use {place} for one")
 
     def _find(self, run: str) -> tuple[RunPaths, RunFiles]:
         paths = reader.find(run, self.runs_folder)
         if recorded_plan.slurm_of(paths) is None:
-            raise input_error(hints.option("on"), "slurm", f"run {paths.id} is not on Slurm: omit {hints.option('on')}")
+            raise input_error(
+                wording.option("on"), "slurm", f"run {paths.id} is not on Slurm: omit {wording.option('on')}"
+            )
         return paths, self._files(paths, str(_recorded(paths)["folder"]))
 
     def _files(self, paths: RunPaths, folder: str) -> RunFiles:
@@ -322,7 +324,9 @@ class SlurmBackend:
             raise SpotmpiError(f"run {paths.id} has no nodes at the moment; see `spotmpi status {paths.id}`")
         hosts = queue.hosts(self._login, job)
         if member.role != NODE or member.number >= len(hosts):
-            raise input_error(hints.option("node"), member.text, f"run {paths.id} has the nodes 0 to {len(hosts) - 1}")
+            raise input_error(
+                wording.option("node"), member.text, f"run {paths.id} has the nodes 0 to {len(hosts) - 1}"
+            )
         return job, hosts[member.number]
 
     def _cancel(self, job: QueuedJob) -> None:
@@ -380,8 +384,8 @@ class SlurmBackend:
 
 def _require_supported(fault: str) -> None:
     if fault not in ("evict", "kill"):
-        choices = f"{hints.option('fault', 'evict')} and {hints.option('fault', 'kill')}"
-        raise input_error(hints.option("fault"), fault, f"a run on Slurm supports {choices}")
+        choices = f"{wording.option('fault', 'evict')} and {wording.option('fault', 'kill')}"
+        raise input_error(wording.option("fault"), fault, f"a run on Slurm supports {choices}")
 
 
 def _srun(job: QueuedJob, host: str) -> list[str]:

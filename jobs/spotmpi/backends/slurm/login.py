@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from spotmpi.core import hints, names
+from spotmpi.core import names, wording
 from spotmpi.core.errors import SpotmpiError
 
 _LIMIT = 120.0  # seconds in which a command reads and prints nothing; slurmctld of a busy cluster answers slowly
@@ -67,7 +67,7 @@ class Login:
             try:
                 process = subprocess.Popen(words, stdin=given, stdout=target, stderr=errors)
             except FileNotFoundError as error:
-                place = hints.option("on", "slurm@HOST")
+                place = wording.option("on", "slurm@HOST")
                 remedy = f"run this on a machine with Slurm's commands, or name the login node with {place}"
                 raise SpotmpiError(f"cannot {purpose}: there is no {words[0]} on PATH; {remedy}") from error
             try:

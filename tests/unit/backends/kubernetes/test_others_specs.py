@@ -16,7 +16,7 @@ from spotmpi.api import runs as api
 from spotmpi.backends.kubernetes import pull as pulling
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.targets import Target
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import InputError
 from spotmpi.core.names import SWEEPS, RunPaths
 from spotmpi.plan import manifests
@@ -80,7 +80,7 @@ def test_what_anothers_spec_names_on_this_machine_is_not_sent(
     }
     value, values = specs[field]
 
-    with pytest.raises(InputError) as refused, hints.of_commands():
+    with pytest.raises(InputError) as refused, wording.of_commands():
         resume(cluster, runs, values, *further)
 
     (problem,) = refused.value.problems

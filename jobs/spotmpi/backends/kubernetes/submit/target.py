@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.submit import pod_templates
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.images import build as images
@@ -166,7 +166,7 @@ def _pin(spec: JobSpec, build: Build | None, environment: Environment | None) ->
         return registry.pin(build, environment.repositories[build.image])
     if spec.kubernetes.image:
         return registry.pin_named(spec.kubernetes.image)
-    example = hints.option("image", f"REGISTRY/{spec.image or 'chainermn'}:TAG")
+    example = wording.option("image", f"REGISTRY/{spec.image or 'chainermn'}:TAG")
     remedy = f"name the image to pull, such as {example}"
     raise input_error("kubernetes.image", None, remedy)
 

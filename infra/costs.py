@@ -6,10 +6,7 @@ from infra.instance_types import catalog
 from infra.launch import DEFAULT_IOPS, disk_iops
 from infra.settings import DEFAULT_THROUGHPUT, Settings
 
-SOURCE = (
-    "AWS list prices for us-east-1, on demand, as published in 2025 and not confirmed since; other regions differ: "
-    "ask the Price List API before you rely on one"
-)
+# AWS list prices for us-east-1, on demand, as published in 2025 and not confirmed since; other regions differ.
 _HOURS_PER_MONTH = 730
 CONTROL_PLANE = 0.10
 NAT_GATEWAY = 0.045

@@ -79,11 +79,6 @@ def data_stack(settings: Settings) -> str:
     return f"{settings.stack}-data"
 
 
-def repository(settings: Settings, image: str) -> str:
-    """The ECR repository of an image."""
-    return f"{settings.name}/{image}"
-
-
 def overlong_names(settings: Settings) -> Iterator[tuple[str, int, str]]:
     """The names that exceed a limit of AWS: (name, limit, kind of resource)."""
     stem = settings.name

@@ -122,7 +122,6 @@ COMPARISONS = {
     "jobs/spotmpi/backends/kubernetes/backend.py": (1, "the order of runs in a list"),
     "jobs/spotmpi/backends/kubernetes/client/api.py": (3, MONOTONIC),
     "jobs/spotmpi/backends/kubernetes/client/kubeconfig.py": (2, MONOTONIC),
-    "jobs/spotmpi/backends/kubernetes/client/login_program.py": (2, MONOTONIC),
     "jobs/spotmpi/backends/kubernetes/follow/jobset.py": (
         5,
         f"chooses which of two reasons is shown; the end comes last, whatever clocks say; {DEADLINE}",

@@ -141,23 +141,21 @@ def _newest_lock(output: str) -> datetime | None:
     return max(taken) if count and len(taken) == int(count[1]) > 0 else None
 
 
-def for_stack(
-    file: StackFile, project: Path, variables: Mapping[str, str] = os.environ, secrets: bool = True
-) -> Pulumi:
-    """Pulumi for a stack; CiError unless its variables name a self-managed backend and, for *secrets*, a passphrase.
+def for_stack(file: StackFile, project: Path, secrets: bool = True) -> Pulumi:
+    """Pulumi for a stack; CiError unless variables name a self-managed backend and, for *secrets*, a passphrase.
 
     A stack with a KMS key needs no passphrase.
     """
-    backend = variables.get("PULUMI_BACKEND_URL", "")
+    backend = os.environ.get("PULUMI_BACKEND_URL", "")
     if not backend.startswith(_BACKENDS):
         shown = backend or "(not set)"
         raise CiError(
             f"PULUMI_BACKEND_URL is {shown}: set it to the bucket that holds the state, such as s3://my-state"
         )
-    if secrets and file.secrets_provider is None and not any(name in variables for name in _PASSPHRASES):
+    if secrets and file.secrets_provider is None and not any(name in os.environ for name in _PASSPHRASES):
         remedy = "it decrypts the state's secrets (or use a KMS key as the stack's secrets provider)"
         raise CiError(f"neither {' nor '.join(_PASSPHRASES)} is set: {remedy}")
     settings = {"PULUMI_SKIP_UPDATE_CHECK": "true", "PULUMI_SKIP_CONFIRMATIONS": "true", PYTHON: sys.executable}
     settings["PULUMI_DEBUG_COMMANDS"] = "true"  # which --event-log needs, as in Pulumi's Automation API
     # A region that is set is that of the state's bucket, which may differ from the stack's.
-    return Pulumi(project, file.stack, file.region, {"AWS_REGION": file.region, **variables, **settings})
+    return Pulumi(project, file.stack, file.region, {"AWS_REGION": file.region, **os.environ, **settings})

@@ -263,6 +263,16 @@ def test_any_other_lock_is_left_to_whoever_holds_it(
     assert pulumi.commands == ["stack --show-name", "destroy --yes --skip-preview"]
 
 
+def test_a_lock_is_reported_in_the_words_of_spotmpi_which_a_project_may_lack(
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    message = lock_message(timedelta(minutes=1))
+    pulumi.answers("0 lab", f"255 {message}")
+    code, _, errors = ci("destroy", "lab")
+    assert code == 1 and f"{explain('lab', 'destroy', message)}\n" in errors
+
+
 def test_a_missing_pulumi_is_reported(pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     code, _, errors = ci("preview", "lab")

@@ -16,6 +16,7 @@ from .clock import CLOCK, Clock
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 ORPHANS_INTERVAL = 10.0  # seconds between looks for orphans that have ended
+_KILL_LIMIT = 5.0  # seconds in which killed processes end, unless the kernel keeps them
 exempt: Set[int] = set()  # ids of processes, without their descendants, that `kill_descendants` leaves
 
 
@@ -108,17 +109,17 @@ def signal_process(pid: int, number: int) -> bool:
     return True
 
 
-def kill_descendants(limit: float = 5.0, clock: Clock = CLOCK) -> list[int]:
-    """Kill and reap all descendants but those `exempt`, for at most *limit* seconds; the ids of those that are left."""
-    deadline = clock.uptime() + limit
+def kill_descendants() -> list[int]:
+    """Kill and reap all descendants but those `exempt`, for some seconds; the ids of those that are left."""
+    deadline = CLOCK.uptime() + _KILL_LIMIT
     while True:
         left = [pid for pid in descendants() if pid not in exempt]
         for pid in left:
             signal_process(pid, signal.SIGKILL)
         _reap()
-        if not left or clock.uptime() > deadline:
+        if not left or CLOCK.uptime() > deadline:
             return left
-        clock.sleep(0.01)
+        CLOCK.sleep(0.01)
 
 
 def reap_orphans() -> None:

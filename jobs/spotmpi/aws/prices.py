@@ -132,15 +132,13 @@ def on_demand_price(aws: Aws, region: str, machine: str) -> float | None:
     return min(prices, default=None)
 
 
-def node_price(
-    environment: Environment, groups: Sequence[NodeGroup], aws: Aws | None = None, now: datetime | None = None
-) -> float:
+def node_price(environment: Environment, groups: Sequence[NodeGroup], aws: Aws | None = None) -> float:
     """US dollars per hour of a node of the most expensive of *groups*.
 
     InputError for the field `price` where the price is unknown.
     """
     try:
-        return highest_node_price(environment, groups, aws, now).node_hour
+        return highest_node_price(environment, groups, aws).node_hour
     except SpotmpiError as error:
         raise input_error("price", None, f"set it: the price of a node is unknown: {error}") from error
 

@@ -30,10 +30,8 @@ def share(value: float | None, decimals: int = 1) -> str:
     return MISSING if value is None else f"{value:z.{decimals}%}".replace("%", " %")
 
 
-def tick(value: float, percent: bool = False) -> str:
+def tick(value: float) -> str:
     """The shortest label of a tick."""
-    if percent:
-        return share(value, 0)
     return f"{value:,.10g}" if abs(value) >= 1e-3 or value == 0 else f"{value:.3g}"
 
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 
 import httpx2
 from lightkube.config.client_adapter import ExecAuth
@@ -51,19 +51,19 @@ class ExecLogin(RenewedToken, ExecAuth):
     What the program writes to standard error is shown while it takes its time: it may ask somebody to open a page.
     """
 
-    def __init__(self, program: UserExec, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, program: UserExec) -> None:
         super().__init__(program)
         self._lock = threading.Lock()  # clients may be in several threads and event loops
-        self._clock, self._since = clock, 0.0
+        self._since = 0.0
 
     async def _bearer(self, refused: str = "") -> str:
         while not self._lock.acquire(blocking=False):
             await asyncio.sleep(_POLL_INTERVAL)
         try:
-            is_old = self._clock() - self._since > _LIFETIME
+            is_old = time.monotonic() - self._since > _LIFETIME
             if self._last_bearer is None or self._last_bearer == refused or is_old:
                 self._last_bearer = f"Bearer {await self._token()}"
-                self._since = self._clock()
+                self._since = time.monotonic()
             return self._last_bearer
         finally:
             self._lock.release()

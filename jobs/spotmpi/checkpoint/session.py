@@ -33,7 +33,7 @@ class Session:
         self.identity = identity
         self._now = now
         self._world: Values = {"world_size": world_size(environ)}
-        self._every = float(environ.get(protocol.ENV_CHECKPOINT_EVERY) or 600)
+        self._every = float(environ.get(protocol.ENV_CHECKPOINT_EVERY) or protocol.CHECKPOINT_EVERY)
         self._due = now() + self._every
         self._noticed = False
         self._is_checked = False  # whether a state of this program can be saved
@@ -42,7 +42,8 @@ class Session:
             _print("no checkpoints: %s is not set, as it is under `spotmpi run`" % protocol.ENV_CHECKPOINT_PATH)
             self._store: Optional[Store] = None
             return
-        run, keep = environ.get(protocol.ENV_RUN, "by-hand"), int(environ.get(protocol.ENV_CHECKPOINT_KEEP) or 3)
+        keep = int(environ.get(protocol.ENV_CHECKPOINT_KEEP) or protocol.CHECKPOINT_KEEP)
+        run = environ.get(protocol.ENV_RUN, "by-hand")
         self._store = Store(folder, keep, {"identity": identity}, run, memory.from_environment(environ))
         self._store.prepare()
         self._take_notice(environ.get(protocol.ENV_PID_FILE))

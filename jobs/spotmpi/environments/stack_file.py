@@ -78,7 +78,7 @@ def stack_path(stack: str, folder: Path | None = None) -> Path:
     folder = folder or (Path("stacks") if Path("stacks").is_dir() else names.pulumi_project() / "stacks")
     path = folder / f"Pulumi.{stack}.yaml"
     if not _NAME.fullmatch(stack) or not path.is_file():
-        known = sorted(each.name[7:-5] for each in folder.glob("Pulumi.*.yaml"))
+        known = sorted(each.stem.removeprefix("Pulumi.") for each in folder.glob("Pulumi.*.yaml"))
         where = f"no file Pulumi.<stack>.yaml in {names.display_path(folder.absolute())}/"
         remedy = "`spotmpi init --environment NAME` writes one"
         raise input_error("stack", stack, f"{where}; stacks: {', '.join(known) or 'none'}; {remedy}")

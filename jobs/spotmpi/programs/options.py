@@ -107,9 +107,9 @@ def learning_rate_option(parser: Parser, default: float) -> None:
 
 def _checkpoint_options(parser: Parser, environ: Mapping[str, str]) -> None:
     folder = environ.get(protocol.ENV_CHECKPOINT_PATH) or None
-    every = environ.get(protocol.ENV_CHECKPOINT_EVERY) or "600"
-    keep = environ.get(protocol.ENV_CHECKPOINT_KEEP) or "3"
-    # Defaults are text, so that argparse checks values from the environment, too.
+    every = environ.get(protocol.ENV_CHECKPOINT_EVERY) or protocol.CHECKPOINT_EVERY
+    keep = environ.get(protocol.ENV_CHECKPOINT_KEEP) or protocol.CHECKPOINT_KEEP
+    # Values from the environment are text, so that argparse checks them, too.
     parser.add_argument("--checkpoint-path", type=Path, default=folder, help="folder; without it, none are written")
     parser.add_argument("--checkpoint-every", type=positive_number, default=every, help="seconds between checkpoints")
     parser.add_argument("--checkpoint-keep", type=positive, default=keep, help="how many checkpoints to keep")

@@ -12,6 +12,7 @@ import tomli_w
 from pydantic import BeforeValidator, Field, PlainSerializer, WrapValidator
 
 from spotmpi.agent.launchers import LAUNCHERS
+from spotmpi.agent.protocol import CHECKPOINT_EVERY, CHECKPOINT_KEEP
 from spotmpi.core.errors import input_error
 from spotmpi.spec.dataset import DatasetBuild
 from spotmpi.spec.kubernetes import FilePath, Kubernetes, SpecModel
@@ -173,8 +174,8 @@ class Resources(SpecModel):
 class Checkpoint(SpecModel):
     """When and where programs with checkpoints write them."""
 
-    every: Duration = Field(600.0, description="time between checkpoints")
-    keep: Count = Field(3, description="number of complete checkpoints to keep")
+    every: Duration = Field(CHECKPOINT_EVERY, description="time between checkpoints")
+    keep: Count = Field(CHECKPOINT_KEEP, description="number of complete checkpoints to keep")
     path: FilePath | None = Field(
         None, description="folder; relative to the run folder (default: checkpoints)", examples=["checkpoints"]
     )

@@ -46,21 +46,21 @@ class Trunk(chainer.Chain):
                     setattr(
                         self,
                         f"conv{block}_{layer}",
-                        _convolution(in_channels, scale_channels(size, width), initial="he"),
+                        _convolution(in_channels, scale_channels(size, width), chainer.initializers.HeNormal),
                     )
                     in_channels = scale_channels(size, width)
             self.norm4 = Normalize(in_channels)
-            self.conv6 = _convolution(in_channels, scale_channels(1024, width), padding=6, dilation=6)
-            self.conv7 = _convolution(scale_channels(1024, width), scale_channels(1024, width), kernel=1, padding=0)
+            self.conv6 = _convolution(in_channels, scale_channels(1024, width), pad=6, dilate=6)
+            self.conv7 = _convolution(scale_channels(1024, width), scale_channels(1024, width), ksize=1, pad=0)
             in_channels = scale_channels(1024, width)
-            for block, (narrow, wide, stride, padding) in enumerate(_EXTRA, start=8):
+            for block, (narrow, wide, stride, pad) in enumerate(_EXTRA, start=8):
                 setattr(
                     self,
                     f"conv{block}_1",
-                    _convolution(in_channels, scale_channels(narrow, width), kernel=1, padding=0),
+                    _convolution(in_channels, scale_channels(narrow, width), ksize=1, pad=0),
                 )
                 in_channels = scale_channels(wide, width)
-                last = _convolution(scale_channels(narrow, width), in_channels, stride=stride, padding=padding)
+                last = _convolution(scale_channels(narrow, width), in_channels, stride=stride, pad=pad)
                 setattr(self, f"conv{block}_2", last)
 
     def forward(self, images: Any) -> list[Any]:
@@ -126,16 +126,10 @@ def _rows(values: Any, columns: int) -> Any:
 
 
 def _convolution(
-    in_channels: int,
-    out_channels: int,
-    kernel: int = 3,
-    stride: int = 1,
-    padding: int = 1,
-    dilation: int = 1,
-    initial: str = "",
+    in_channels: int, out_channels: int, initializer: Any = chainer.initializers.GlorotUniform, **options: int
 ) -> Any:
-    initializer = chainer.initializers.HeNormal() if initial == "he" else chainer.initializers.GlorotUniform()
-    return L.Convolution2D(in_channels, out_channels, kernel, stride, padding, dilate=dilation, initialW=initializer)
+    """A convolution of 3 x 3 that keeps the size of a map, or with other *options* of Chainer's."""
+    return L.Convolution2D(in_channels, out_channels, **{"ksize": 3, "pad": 1, **options}, initialW=initializer())
 
 
 def trunk_names() -> list[str]:

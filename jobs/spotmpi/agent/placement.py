@@ -181,9 +181,10 @@ def _later(capacity: PlacedCapacity, now: float) -> Placement | None:
 def next_state(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequence[int], now: float) -> State | None:
     """The state that follows from what is seen of the gang at the time *now*; None while nothing does.
 
-    A gang with one of the allowed *sizes* stays, up to the end of its Capacity Block. A part of one in a block is not
-    released, since it has been paid. The groups that were tried may be tried again once enough nodes were
-    there, or some were released. `failback` tells when a gang that has its nodes goes back to an earlier group.
+    A gang with one of the allowed *sizes* stays, up to the end of its Capacity Block. For a part of one in a block
+    there is no pause, since it has been paid. The groups that were tried may be tried again once enough nodes were
+    there, or some were released; of an order with a block each one `retry_at` that time, while the run waits.
+    `failback` tells when a gang that has its nodes goes back to an earlier group.
     """
     following, here = with_observation(state, gang, capacity, sizes, now), state["at"]
     shut = closed(capacity, now)
@@ -200,7 +201,20 @@ def next_state(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequen
         pause = Pause("%s %s" % (here, gang.shortage(capacity, sizes, now)), backoff(state, capacity))
         first = placement_of(capacity, next(name for name in state["order"] if name not in shut))
         return give_back(following, first, now, pause, idle_values(state, gang.idle_since, capacity, sizes, now))
+    if in_block and target is None and here in following["tried"]:
+        again = _group_to_ask_again(following, shut, capacity, now)
+        if again is not None:
+            reason = "%s %s; %s is asked again" % (here, gang.shortage(capacity, sizes, now), again)
+            following = {**following, "tried": [each for each in following["tried"] if each != again]}
+            idle = idle_values(state, gang.idle_since, capacity, sizes, now)
+            return with_decision(following, placement_of(capacity, again), now, reason, idle)
     return None if following == state else following
+
+
+def _group_to_ask_again(state: State, closed: Sequence[str], capacity: PlacedCapacity, now: float) -> str | None:
+    """The first other group of the order that gave no gang for as long as that counts, or None."""
+    others = [each for each in state["order"] if each != state["at"] and each not in closed]
+    return next((each for each in others if now >= retry_at(state, each, capacity["retry"])), None)
 
 
 def _left(state: State, is_led: bool, idle: Decision, capacity: PlacedCapacity, now: float) -> State | None:

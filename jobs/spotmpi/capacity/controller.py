@@ -268,11 +268,25 @@ def _follow(view: _View, decided: Decided, newly_refused: bool) -> placed.State:
     is_partial = view.gang.is_partial_over(view.capacity, view.now) or (following is not None and view.gang.placed > 0)
     if is_partial and (following is None or following["name"] in state["tried"]):
         target, pause = _pause(view, following or view.at, decided)
+        if pause is not None and "block" in view.at:
+            return _in_block(view, target, pause)
         return state if pause is None else placed.give_back(state, target, view.now, pause, idle)
     if following is not None:
         return placed.with_decision(state, following, view.now, "asked next while waiting: " + decided.reason, idle)
     is_new = newly_refused and decided.group != here
     return placed.with_decision(state, view.at, view.now, "waits: " + decided.reason) if is_new else state
+
+
+def _in_block(view: _View, target: Placement, pause: placed.Pause) -> placed.State:
+    """The state of a part of a gang in a Capacity Block, which is paid and so kept for a *pause*, before *target*."""
+    state, last = view.state, view.state["decisions"][-1]
+    if last["group"] != state["at"] or "until" not in last:
+        minutes = "%g min" % math.ceil(pause.seconds / 60)
+        reason = "%s; they are paid and wait, and %s is asked in %s" % (pause.reason, target["name"], minutes)
+        return placed.with_decision(state, view.at, view.now, reason, {"until": view.now + pause.seconds})
+    if view.now < last["until"]:
+        return state
+    return placed.with_decision({**state, "tried": []}, target, view.now, "asked again while waiting: " + pause.reason)
 
 
 def _asked_until_now(view: _View, target: str) -> placed.State:

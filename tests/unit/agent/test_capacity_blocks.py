@@ -136,6 +136,36 @@ def test_a_block_later_in_the_order_is_passed_over_before_its_start_and_after_it
     assert over["group"] == "g5"
 
 
+@pytest.mark.parametrize("order", [["block", "g5"], ["block", "g5", "g6"], ["g5", "block", "g6"]])
+def test_a_run_that_waits_goes_back_to_a_block_whose_node_returns(order: list[str]) -> None:
+    """It waits in the last group, which never has a node, and asks each other one again after an hour."""
+    run = BlockRun(order, {"block": (0, 24)}, block=SIZE)
+    run.step = 15.0
+    run.run_until(0.5)
+    run.cluster.free["block"] = SIZE - 1
+    run.cluster.lose_a_node()
+    run.run_until(1)
+    assert run.state["at"] == order[-1] != "block"
+    run.cluster.free["block"] = SIZE
+    run.run_until(1.5 + (PATIENCE * len(order) + 60) / HOUR)
+    assert run.cluster.places() == ["block"] * SIZE
+    assert run.state["decisions"][-1]["reason"].endswith("gave 0 of 4 nodes within 60s; block is asked again")
+    run.run_until(6)
+    assert run.cluster.places() == ["block"] * SIZE
+
+
+def test_a_part_of_a_gang_in_a_block_waits_for_the_rest_and_asks_the_others_again_each_hour() -> None:
+    run = BlockRun(["g5", "block"], {"block": (0, 24)}, block=SIZE - 1)
+    run.step = 15.0
+    run.run_until(5)
+    moves = [each["t"] for each in run.state["decisions"] if each["group"] == "g5" and each["t"]]
+    assert 3 <= len(moves) <= 4 and not any("until" in each for each in run.state["decisions"])
+    assert run.cluster.places().count("block") == SIZE - 1, "that is where it waits"
+    run.cluster.free["g5"] = SIZE
+    run.run_until(6.2)
+    assert run.cluster.places() == ["g5"] * SIZE
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_whatever_comes_and_goes_ec2_ends_no_node_of_a_run_and_no_gang_is_of_two_groups(data: st.DataObject) -> None:

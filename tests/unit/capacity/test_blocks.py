@@ -149,6 +149,27 @@ def test_a_run_that_waits_asks_its_block_again_and_says_what_the_block_gave(tmp_
     assert lost["reason"].startswith("block gave 3 of 4 nodes, and no other within 300s; $4.00 per hour, ")
 
 
+def test_a_part_of_a_gang_in_a_block_is_kept_while_no_other_group_is_asked(tmp_path: Path) -> None:
+    """Releasing nodes that are paid gains nothing; spot nodes that come are found as soon as after any pause."""
+    run = run_on(tmp_path, 0, 11, BLOCK, near=0, block=SIZE - 1)
+    run.step = 30.0
+    held = []
+    while run.seconds < 6 * HOUR:
+        run.run_for(run.step)
+        held.append(run.cluster.places().count(BLOCK) == SIZE - 1)
+        assert not (run.state["moving"] and "until" in run.state["decisions"][-1]), run.state["decisions"][-1]
+    assert sum(held) > 0.3 * len(held)
+    waits = [each for each in run.state["decisions"] if "until" in each]
+    assert all(each["group"] == BLOCK for each in waits)
+    assert waits[0]["reason"].startswith("block gave 3 of 4 nodes, and no other within 300s (")
+    assert waits[-1]["reason"].endswith("they are paid and wait, and near is asked in 60 min")
+    run.cluster.free[NEAR] = SIZE
+    run.run_until(lambda: run.cluster.places() == [NEAR] * SIZE, 7.4 * HOUR)
+    assert run.cluster.places() == [NEAR] * SIZE
+    run.run_until(lambda: False, DEADLINE)
+    assert run.ended is not None and FAR not in run.groups
+
+
 def test_nodes_that_work_are_not_left_for_the_last_minutes_of_a_block() -> None:
     """What is done there would be less than what the start there and the one afterwards cost."""
     spot = Placement("a", "spot", "p5.48xlarge", 4)

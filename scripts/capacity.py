@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -205,9 +206,11 @@ def main() -> int:
     rows = [
         (name, f"{100 * share:.1f} %", f"{100 * only:.1f} %", f"{hours:.0f}") for name, share, only, hours in several
     ]
+    date = datetime.now(UTC)
     text = "\n\n".join(
         [
-            f"{windows:,} windows, {missed} deadlines missed; recorded markets cost {overall:.3f} times the optimum.",
+            f"Of {date:%-d %B %Y}: {windows:,} windows, {missed} deadlines missed; recorded markets cost "
+            f"{overall:.3f} times the optimum.",
             by_band,
             markets(results),
             markets(extremes),

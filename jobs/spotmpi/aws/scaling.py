@@ -51,9 +51,9 @@ class RemovedGroup(NamedTuple):
         return self.group == name or re.fullmatch(re.escape(name) + r"-\d+", self.group) is not None
 
     @property
-    def machines(self) -> int:
-        """How many machines it launched."""
-        return sum(_machine_launched(each) is not None for each in self.history)
+    def machines(self) -> tuple[str, ...]:
+        """The machines that it launched."""
+        return tuple(machine for each in self.history if (machine := _machine_launched(each)))
 
 
 def scaling_groups(aws: Aws, environment: Environment) -> tuple[ScalingGroup, ...]:

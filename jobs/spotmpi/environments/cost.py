@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
+from spotmpi.agent import record
 from spotmpi.agent.files import is_file, write_atomically
 from spotmpi.agent.plan import POSTPROCESS, WORKER
 from spotmpi.aws import scaling
@@ -18,7 +19,7 @@ from spotmpi.aws.billing import Bill, Kind, Lifetime, PriceCurve, RunShare, Usag
 from spotmpi.aws.eks import require_account
 from spotmpi.aws.errors import CallError
 from spotmpi.aws.prices import node_extras, on_demand_price, spot_curve
-from spotmpi.aws.scaling import ScalingGroup
+from spotmpi.aws.scaling import RemovedGroup, ScalingGroup
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target, TargetLike
 from spotmpi.core import names, wording
@@ -205,7 +206,9 @@ def _removed_machines(
 ) -> tuple[list[Lifetime], list[str]]:
     """The machines of node groups that were removed or replaced, and a note for those whose type is not known here.
 
-    AWS tells no type of them. The records of runs do: each has the environment as it was then.
+    AWS tells no type of them. The records of runs do: each has the environment as it was then, and the type of each
+    machine on which the run was. Where none was on a machine of the group, a run that was submitted before its end
+    counts: the time is the cluster's, as EKS stamped it, so it compares with that of AWS's activities.
     """
     try:
         removed = scaling.removed_groups(aws, environment, groups)
@@ -213,15 +216,14 @@ def _removed_machines(
         return [], [f"machines of node groups that were removed are not included: {error}"]
     removed = tuple(each for each in removed if each.history[0]["StartTime"].timestamp() > since and each.machines)
     records = sorted(_recorded_groups(environment, target), key=lambda each: each[0]) if removed else []
+    kinds = _recorded_kinds(target) if removed else {}
     machines, unknown = list[Lifetime](), dict[str, int]()
     for each in removed:
-        end = each.history[0]["StartTime"].timestamp()  # what was recorded afterwards is another of that name
-        known = [group for time, group in records if time < end and each.is_of(group.name)]
-        known = [group for group in known if group.name == each.group] or known  # a name may end with a number itself
-        if known:
-            machines += scaling.removed_lifetimes(each, known[-1])
+        group = _group_of(each, records, {kinds[id] for id in each.machines if id in kinds})
+        if group is not None:
+            machines += scaling.removed_lifetimes(each, group)
         else:
-            unknown[each.group] = unknown.get(each.group, 0) + each.machines
+            unknown[each.group] = unknown.get(each.group, 0) + len(each.machines)
     if not unknown:
         return machines, []
     counts = ", ".join(f"{group} ({number})" for group, number in unknown.items())
@@ -229,14 +231,41 @@ def _removed_machines(
     return machines, [f"machines of node groups that were removed are not included {unless}: {counts}"]
 
 
+def _group_of(
+    removed: RemovedGroup, records: Sequence[tuple[float, NodeGroup]], kinds: set[tuple[str, str | None]]
+) -> NodeGroup | None:
+    """The newest of the recorded groups that *removed* may be, with machines of these *kinds*; None without any."""
+    known = [(time, group) for time, group in records if removed.is_of(group.name)]
+    if kinds:
+        known = [each for each in known if kinds & {(each[1].type, each[1].market), (each[1].type, None)}]
+    else:
+        end = removed.history[0]["StartTime"].timestamp()  # what was recorded afterwards is another of that name
+        known = [each for each in known if each[0] < end]
+    known = [each for each in known if each[1].name == removed.group] or known  # a name may end with a number itself
+    return known[-1][1] if known else None
+
+
 def _recorded_groups(environment: Environment, target: Target) -> Iterator[tuple[float, NodeGroup]]:
-    """The node groups that the environment had when each recorded run was submitted, and when that was."""
+    """The node groups that the environment had when each recorded run was submitted or resumed last, and when it was.
+
+    The plan of a run is that of its last submission.
+    """
     for paths in reader.every(target.folder):
         with contextlib.suppress(SpotmpiError, OSError, ValueError, KeyError):
             recorded = recorded_plan.read(paths).environment
-            first = next(iter(reader.lines(paths.events)), None)
-            if recorded and first and recorded.get("cluster_arn") == environment.cluster_arn:
-                yield from ((first["t"], group) for group in Environment.model_validate(recorded).node_groups)
+            times = [each["t"] for each in reader.lines(paths.events) if each["event"] == record.SUBMITTED]
+            if recorded and times and recorded.get("cluster_arn") == environment.cluster_arn:
+                yield from ((times[-1], group) for group in Environment.model_validate(recorded).node_groups)
+
+
+def _recorded_kinds(target: Target) -> dict[str, tuple[str, str | None]]:
+    """Type and market of each machine on which a recorded run was, as its agents read them there."""
+    kinds = dict[str, tuple[str, str | None]]()
+    for paths in reader.every(target.folder):
+        with contextlib.suppress(SpotmpiError, OSError, ValueError, KeyError):
+            recorded = node_usage.machine_kinds(paths).items()
+            kinds |= {machine: (type, market) for machine, (type, market, _) in recorded if type}
+    return kinds
 
 
 def _fetch_runs(target: Target) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -187,12 +188,10 @@ def test_the_machines_of_a_removed_node_group_count_as_a_run_has_recorded_the_gr
     record_run(tmp_path, SMALL)
     remove_group(account, part)
     account.autoscaling.activities[REMOVED.format("system")] = [activity("Launching", "i-0000000000000000c", 0)]
-    larger = LAB.node_groups[0].model_copy(update={"type": "g5.12xlarge"})  # of the same name, and built afterwards
-    lab = LAB.model_copy(update={"node_groups": (larger,)})
     later = Usage("later", "ann", "none", "i-0000000000000000d", NOW - HOUR, NOW - HOUR, NOW)
-    record_run(tmp_path, [later], outputs=lab.model_dump())
+    record_run(tmp_path, [later], outputs=SUCCESSOR.model_dump())
 
-    cost = environment_cost(lab, T0 - HOUR, Target(runs_folder=tmp_path), account, NOW)
+    cost = environment_cost(SUCCESSOR, T0 - HOUR, Target(runs_folder=tmp_path), account, NOW)
 
     assert cost.dollars == pytest.approx(before.dollars) == pytest.approx(2.70)
     assert [(each.lifetime.machine, each.lifetime.kind) for each in cost.bill.machines] == [
@@ -201,6 +200,38 @@ def test_the_machines_of_a_removed_node_group_count_as_a_run_has_recorded_the_gr
     ]
     assert cost.bill.by("owner") == pytest.approx({"ann": 1.50, "bob": 0.20})
     assert not any("removed" in note for note in cost.notes)
+
+
+LARGER = LAB.node_groups[0].model_copy(update={"type": "g5.12xlarge"})  # of the same name, and built afterwards
+SUCCESSOR = LAB.model_copy(update={"node_groups": (LARGER,)})
+
+
+def kinds_of_removed(account: FakeAccount, folder: Path) -> set[tuple[str, str, str]]:
+    remove_group(account)
+    cost = environment_cost(SUCCESSOR, T0 - HOUR, Target(runs_folder=folder), account, NOW)
+    return {each.lifetime.kind for each in cost.bill.machines}
+
+
+def test_the_type_of_a_removed_node_group_is_that_of_its_machines_whatever_a_clock_said(
+    account: FakeAccount, tmp_path: Path
+) -> None:
+    """The run on its successor was recorded as submitted hours too early, while the removed group was still there."""
+    record_run(tmp_path, BIG, outputs=LAB.model_dump())
+    early = Usage("early", "ann", "none", "i-0000000000000000d", T0 + 2 * HOUR, T0 + 2 * HOUR, NOW)
+    record_run(tmp_path, [early], outputs=SUCCESSOR.model_dump())
+    assert kinds_of_removed(account, tmp_path) == {example.KIND}
+
+
+def test_a_run_that_was_resumed_on_the_successor_of_a_removed_node_group_tells_nothing_about_that(
+    account: FakeAccount, tmp_path: Path
+) -> None:
+    """Its plan is that of the second submission; it had no node before, of which its record would know the type."""
+    later = Usage("later", "ann", "none", "i-0000000000000000d", T0 + HOUR, NOW - HOUR, NOW)
+    record_run(tmp_path, [later], outputs=SUCCESSOR.model_dump())
+    events = tmp_path / "later" / "events.jsonl"
+    first, rest = events.read_text().split("\n", 1)
+    events.write_text(f"{first}\n{json.dumps({'t': NOW - 2 * HOUR, 'event': 'submitted', 'continued': True})}\n{rest}")
+    assert kinds_of_removed(account, tmp_path) == set()
 
 
 def test_a_removed_node_group_whose_name_ends_with_a_number_is_no_part_of_another(

@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, TypeVar
 
 from spotmpi.aws.concurrent_calls import MAX_CALLS
-from spotmpi.aws.errors import CallError, translate_error
+from spotmpi.aws.errors import THROTTLED_SHORT, CallError, translate_error
+from spotmpi.core.progress import Echo
 from spotmpi.core.redaction import guard_logs, remember
 
 _IAM_PREFIXES = {"service-quotas": "servicequotas", "efs": "elasticfilesystem"}
 _MAX_ATTEMPTS = 6
+_PAUSES = (10.0, 20.0, 40.0)  # seconds after which a call is sent again that AWS throttles after all these attempts
 _SUFFIXES = {"aws-cn": "amazonaws.com.cn", "aws-eusc": "amazonaws.eu"}  # of hosts, by partition
 _FILTER_VALUES = 200  # that EC2 takes in all filters of one call: FilterLimitExceeded (gossm#47)
 _NEXT_TOKENS = ("NextToken", "nextToken", "NextPageToken")  # of answers that are not the last one
+_Answer = TypeVar("_Answer")
 
 
 class Aws:
-    """An AWS account as the environment's credentials see it; may be used from several threads."""
+    """An AWS account as the environment's credentials see it; may be used from several threads.
 
-    def __init__(self, session: Any, region: str | None, attempts: int = _MAX_ATTEMPTS) -> None:
+    With *echo* a call that AWS throttles for long is sent again for another minute or so, and each pause is reported.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        region: str | None,
+        attempts: int = _MAX_ATTEMPTS,
+        echo: Echo | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._session = session
         self.region = region
         self._attempts = attempts
+        self._echo, self._sleep = echo, sleep
         self._clients: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 
@@ -52,11 +67,28 @@ class Aws:
     def call(self, service: str, region: str, method: str, **arguments: Any) -> dict[str, Any]:
         """The response to one call, retried with backoff; CallError or CloudError."""
         client = self.client(service, region)
-        try:
-            response: dict[str, Any] = getattr(client, method)(**arguments)
-        except Exception as error:
-            raise _call_error(error, client, service, method, region) from error
-        return response
+
+        def send() -> dict[str, Any]:
+            try:
+                response: dict[str, Any] = getattr(client, method)(**arguments)
+            except Exception as error:
+                raise _call_error(error, client, service, method, region) from error
+            return response
+
+        return self._unless_throttled(send)
+
+    def _unless_throttled(self, send: Callable[[], _Answer]) -> _Answer:
+        """What *send* returns, which is called again, after a pause, while AWS throttles it."""
+        for pause in _PAUSES if self._echo else ():
+            try:
+                return send()
+            except CallError as error:
+                if error.short != THROTTLED_SHORT:
+                    raise
+                assert self._echo is not None
+                self._echo(f"{str(error).partition(';')[0]}; sent again in {pause:g} s")
+            self._sleep(pause)
+        return send()
 
     def find(
         self, service: str, region: str, method: str, absent: Collection[str], **arguments: Any
@@ -80,10 +112,15 @@ class Aws:
         client = self.client(service, region)
         if not client.can_paginate(method):
             return list(self._items(service, region, method, key, arguments))
-        try:
-            return [item for page in client.get_paginator(method).paginate(**arguments) for item in page.get(key, [])]
-        except Exception as error:
-            raise _call_error(error, client, service, method, region) from error
+
+        def send() -> list[Any]:
+            pages = client.get_paginator(method).paginate(**arguments)
+            try:
+                return [item for page in pages for item in page.get(key, [])]
+            except Exception as error:
+                raise _call_error(error, client, service, method, region) from error
+
+        return self._unless_throttled(send)
 
     def _items(self, service: str, region: str, method: str, key: str, arguments: Mapping[str, Any]) -> Iterator[Any]:
         """The items of a call that boto3 knows no pages of; it has some even so, as Cost Explorer's."""
@@ -157,10 +194,10 @@ def default_region() -> str | None:
     return os.environ.get("AWS_REGION") or boto3.Session().region_name
 
 
-def open_account(region: str | None = None, attempts: int = _MAX_ATTEMPTS) -> Aws:
+def open_account(region: str | None = None, attempts: int = _MAX_ATTEMPTS, echo: Echo | None = None) -> Aws:
     """The account of the environment's AWS credentials and profile; *region* replaces the default region.
 
-    Each call is sent at most *attempts* times.
+    Each call is sent at most *attempts* times; one that AWS throttles still, after a pause again if there is an *echo*.
     """
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
@@ -173,7 +210,7 @@ def open_account(region: str | None = None, attempts: int = _MAX_ATTEMPTS) -> Aw
             remember(credentials.secret_key, credentials.token)  # which logs in, by SSO or to a role
     except (BotoCoreError, ClientError) as error:
         raise translate_error(error, "credentials", region or "any region") from error
-    return Aws(session, session.region_name, attempts)
+    return Aws(session, session.region_name, attempts, echo)
 
 
 def _call_error(error: Exception, client: Any, service: str, method: str, region: str) -> Exception:

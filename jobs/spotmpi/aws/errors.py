@@ -24,6 +24,7 @@ THROTTLED = {
     *("RequestLimitExceeded", "TooManyRequestsException", "SlowDown", "EC2ThrottledException"),
     *("BandwidthLimitExceeded", "PriorRequestNotComplete", "ProvisionedThroughputExceededException"),
 }
+THROTTLED_SHORT = "throttled"  # the `short` of these
 _COST_EXPLORER = "ce:", "LimitExceededException"  # which it answers to too many calls (Cost Explorer API reference)
 UNKNOWN_KEY = {"AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "OptInRequired"}
 SIGNATURE = {"SignatureDoesNotMatch", "InvalidSignatureException", "RequestTimeTooSkewed", "RequestExpired"}
@@ -67,7 +68,9 @@ def _from_response(response: Mapping[str, Any], action: str, region: str, now: d
     if code in DENIED:
         return CallError(f"{action} in {region} is not permitted: allow it in your IAM policy", "not permitted", code)
     if code in THROTTLED or (action[:3], code) == _COST_EXPLORER:
-        return CallError(f"{action} in {region}: throttled by AWS; repeat the command in a minute", "throttled", code)
+        return CallError(
+            f"{action} in {region}: throttled by AWS; repeat the command in a minute", THROTTLED_SHORT, code
+        )
     if code == "MaxConfigLimitExceeded":
         reason = f"{action}: too many different requests in 24 hours; repeat with the same types and nodes as before"
         return CallError(reason, "daily limit", code)

@@ -20,7 +20,8 @@ def open_dependencies(stack: str, yes: bool) -> Dependencies:
     """AWS, Pulumi and the prompt for a stack; *yes* confirms everything, else InputError without a terminal."""
     # The stack's file and Pulumi's project must be in the same folder.
     pulumi = Pulumi(_print, names.pulumi_project())
-    return Dependencies(open_account(read_stack(stack).region), pulumi, echo, partial(confirm, yes=yes))
+    aws = open_account(read_stack(stack).region, echo=echo)
+    return Dependencies(aws, pulumi, echo, partial(confirm, yes=yes))
 
 
 def confirm(question: str, yes: bool) -> bool:

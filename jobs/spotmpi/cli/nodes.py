@@ -55,7 +55,7 @@ def _nodes(target: Target) -> tuple[Node, ...]:
         return list_nodes(ClusterView(None), target.name.partition("/")[2] or None)
     nodes = list_nodes(ClusterView(environment.context), environment.namespace)
     try:
-        return with_placement(nodes, open_account(environment.region), environment.region)
+        return with_placement(nodes, open_account(environment.region, echo=echo), environment.region)
     except SpotmpiError as error:
         echo(f"placement groups are unknown: {error}")
         return nodes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import boto3
 from botocore import xform_name
 
 from spotmpi.aws.account import Aws
+from spotmpi.core.progress import Echo
 from tests.cloud.account.answers import KEY_ID, SECRET, TOKEN, Answer, Refusal, Request
 from tests.cloud.account.ec2 import Ec2
 from tests.cloud.account.eks import Eks, Ssm
@@ -47,6 +49,8 @@ class FakeAccount(Aws):
         self.requests: list[tuple[str, str, Request]] = []  # operation, region and parameters
         self.rights: set[str] = set()  # the IAM actions of all calls so far
         self.refusals: dict[str, tuple[str | None, Refusal]] = {}  # by operation, in one region or in all
+        self.throttled: dict[str, int] = Counter()  # how often an operation still is, beyond boto3's attempts
+        self._echo = None  # see `tell`
         self.delay = 0.0  # seconds that every answer takes
         self.before_answer: Callable[[], object] = lambda: None  # called before every answer
 
@@ -64,6 +68,9 @@ class FakeAccount(Aws):
         where, refusal = self.refusals.get(operation, (region, None))
         if refusal and where in (None, region):
             raise refusal
+        if self.throttled[operation] > 0:
+            self.throttled[operation] -= 1
+            raise Refusal("RequestLimitExceeded" if service == "ec2" else "Throttling")
         if service == "ec2" and sum(len(each["Values"]) for each in request.get("Filters", ())) > FILTER_VALUES:
             raise Refusal(
                 "FilterLimitExceeded",
@@ -78,6 +85,12 @@ class FakeAccount(Aws):
     def refuse(self, operation: str, code: str, region: str | None = None) -> None:
         """Refuse an operation from now on, in one region or in all."""
         self.refusals[operation] = region, Refusal(code, f"message of {code}")
+
+    def tell(self, echo: Echo) -> list[float]:
+        """Report pauses of throttled calls to *echo*, as for a command; the seconds of each, which nobody waits."""
+        pauses: list[float] = []
+        self._echo, self._sleep = echo, pauses.append
+        return pauses
 
     def script(self, operation: str, **answer: Any) -> None:
         """Answer an operation by these values from now on."""
@@ -94,7 +107,8 @@ class FakeAccount(Aws):
 
     def _answer(self, model: Any, context: dict[str, Any], **_: Any) -> Any:
         service, operation = model.service_model.service_name, model.name
-        if operation not in self.refusals and self.handler(service, operation) is None:
+        is_refused = operation in self.refusals or self.throttled[operation] > 0
+        if not is_refused and self.handler(service, operation) is None:
             return None
         time.sleep(self.delay)
         try:

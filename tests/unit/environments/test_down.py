@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from fnmatch import fnmatch
 
 import pytest
@@ -38,6 +39,18 @@ def test_down_stops_runs_removes_nodes_destroys_and_leaves_nothing(live: FakeEnv
     assert live.pulumi_commands() == [PREVIEW, DESTROY, REMOVE]
     assert read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).ids == {}
     assert live.down() == [] and live.pulumi_commands() == []
+
+
+def test_down_goes_on_where_aws_throttles_any_of_its_calls_and_says_how_long_it_waits(live: FakeEnvironment) -> None:
+    live.account.requests.clear()
+    said: list[str] = []
+    pauses = live.account.tell(said.append)
+    live.account.throttled = defaultdict(lambda: 2)
+    assert live.down() == []
+    assert live.account.autoscaling.groups["eks-g4dn"]["MaxSize"] == 0
+    called = {name for name, _, _ in live.account.requests}
+    assert len(said) == 2 * len(called) > 20 and sum(pauses) == 30.0 * len(called)
+    assert "ec2:DescribeVolumes in us-east-1: throttled by AWS; sent again in 20 s" in said
 
 
 @pytest.mark.parametrize("part", ["lab", "lab-data"])

@@ -16,6 +16,7 @@ from spotmpi.aws.scaling import scaling_groups
 from spotmpi.backends.kubernetes.client.view import ClusterView
 from spotmpi.core import environment
 from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.core.progress import Echo
 from spotmpi.environments.node_group_sizes import WarmNodes, keep_warm, open_groups
 from spotmpi.environments.nodes import list_nodes, parse_quantity, with_placement
 from tests.cloud.account.ec2 import machine
@@ -260,6 +261,30 @@ def test_an_expired_environment_is_opened_no_longer_than_requested_whenever_the_
     assert [group.max for group in scaling_groups(account, LAB)] == [0, 0]
 
 
+@pytest.mark.parametrize(("times", "known"), [(2, True), (9, False)])
+def test_nodes_says_for_how_long_it_waits_where_aws_throttles(
+    nodes: FakeCluster,
+    account: FakeAccount,
+    lab_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+    known: bool,
+) -> None:
+    pauses: list[list[float]] = []
+
+    def opened(region: str, echo: Echo) -> FakeAccount:
+        pauses.append(account.tell(echo))
+        return account
+
+    monkeypatch.setattr("spotmpi.backends.kubernetes.client.view.ClusterView", lambda context: nodes.view())
+    monkeypatch.setattr("spotmpi.aws.account.open_account", opened)
+    account.throttled["DescribeInstances"] = times
+    code, _, err = invoke("nodes", "--on", str(lab_file))
+    assert code == 0 and pauses == [[10.0, 20.0, 40.0][:times]]
+    assert "ec2:DescribeInstances in us-east-1: throttled by AWS; sent again in 10 s" in err
+    assert ("placement groups are unknown: ec2:DescribeInstances in us-east-1: throttled" in err) != known
+
+
 def test_the_commands_print_nodes_and_warm_nodes(
     nodes: FakeCluster, account: FakeAccount, lab_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,7 +292,7 @@ def test_the_commands_print_nodes_and_warm_nodes(
     monkeypatch.setattr("spotmpi.environments.node_group_sizes.open_account", lambda region: account)
     monkeypatch.setattr("spotmpi.backends.kubernetes.client.view.ClusterView", lambda context: nodes.view())
     account.refuse("DescribeInstances", "UnauthorizedOperation")
-    monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account)
+    monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region, echo: account)
 
     code, out, _ = invoke("scale", "g4dn", "2", "--for", "1h", *on_lab)
     assert code == 0 and out.startswith("g4dn: 0 running, at least 2 until ")

@@ -297,7 +297,7 @@ def test_a_missing_pulumi_is_reported(lab: FakeEnvironment) -> None:
 
 
 def test_without_a_terminal_up_needs_yes(lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment_commands, "open_account", lambda region: lab.dependencies.aws)
+    monkeypatch.setattr(environment_commands, "open_account", lambda region, echo: lab.dependencies.aws)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     dependencies = environment_commands.open_dependencies("lab", False)
     with pytest.raises(InputError, match=r"pass --yes to confirm without a terminal: Build lab"):

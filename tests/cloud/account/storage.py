@@ -17,10 +17,17 @@ class Efs:
 
     file_systems: dict[str, Tags] = field(default_factory=dict)
     mount_targets: dict[str, str] = field(default_factory=dict)
+    zones: dict[str, str] = field(default_factory=dict)  # of One Zone storage
     vanishing: set[str] = field(default_factory=set)  # file systems that are still listed, but gone when asked for
 
     def describe_file_systems(self, region: str, request: Request) -> Any:
-        return {"FileSystems": [tagged("FileSystemId", *each) for each in self.file_systems.items()]}
+        systems = [tagged("FileSystemId", *each) for each in self.file_systems.items()]
+        for each in systems:
+            each |= {"AvailabilityZoneName": zone} if (zone := self.zones.get(each["FileSystemId"])) else {}
+        wanted = request.get("FileSystemId")
+        if wanted is not None and wanted not in self.file_systems:
+            raise Refusal("FileSystemNotFound")
+        return {"FileSystems": [each for each in systems if wanted in (None, each["FileSystemId"])]}
 
     def describe_access_points(self, region: str, request: Request) -> Any:
         return {"AccessPoints": []}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
 from spotmpi.aws import scaling
 from spotmpi.aws.launch_failures import explain_failure
 from spotmpi.aws.registry import has_image
-from spotmpi.core.environment import NodeGroup
+from spotmpi.core.environment import Environment, NodeGroup
 from spotmpi.environments import versions
 from spotmpi.environments.checks.check import Finding, LiveEnvironment, Subject, live_check
 from spotmpi.environments.versions import KubernetesVersion
@@ -128,13 +128,15 @@ def _expected_tags(group: NodeGroup, live: LiveEnvironment) -> dict[str, str]:
     tags[f"{_TEMPLATE}/taint/{group.taint.key}"] = f"{group.taint.value}:{group.taint.effect}"
     if group.gpus:
         tags[f"{_TEMPLATE}/resources/nvidia.com/gpu"] = str(group.gpus)
+    if group.efa_interfaces:
+        tags[f"{_TEMPLATE}/resources/vpc.amazonaws.com/efa"] = str(group.efa_interfaces)
     tags["k8s.io/cluster-autoscaler/enabled"] = "true"
     tags[f"k8s.io/cluster-autoscaler/{live.environment.cluster}"] = "owned"
     return tags
 
 
 def storage(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
-    """Whether the file system has mount targets, one in the first zone, and the nodes can reach their port."""
+    """Whether the file system has mount targets, one in each zone that needs it, and the nodes can reach their port."""
     environment, aws, region = live.environment, subject.aws, subject.region
     arguments = {"FileSystemId": environment.file_system_id}
     targets = aws.pages("efs", region, "describe_mount_targets", "MountTargets", **arguments)
@@ -145,10 +147,7 @@ def storage(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
             "mount target", "error", f"none in {environment.zone} (in other zones: {zones})", "run `pulumi up`"
         )
         return
-    for zone in environment.zones:
-        if zone not in local:
-            across = f"none in {zone}: its nodes reach the one in {environment.zone} across zones, which is billed"
-            yield Finding("mount target", "ok", across)
+    yield from _without_mount_target(subject, environment, [zone for zone in environment.zones if zone not in local])
     for zone, target in local.items():
         if (state := target["LifeCycleState"]) != "available":
             where = f"in {zone} " * (len(local) > 1)
@@ -156,6 +155,25 @@ def storage(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
             continue
         yield Finding("mount target", "ok", f"available in {zone}")
         yield _port(subject, environment.cluster, target["MountTargetId"])
+
+
+def _without_mount_target(subject: Subject, environment: Environment, zones: Sequence[str]) -> Iterator[Finding]:
+    """What nodes in *zones* without a mount target can do: reach that of One Zone storage, by its zone in the mount.
+
+    The name of a regional file system resolves only in zones with one (EFS User Guide, Mounting on Amazon EC2 with a
+    DNS name).
+    """
+    if not zones:
+        return
+    arguments = {"FileSystemId": environment.file_system_id}
+    systems = subject.aws.pages("efs", subject.region, "describe_file_systems", "FileSystems", **arguments)
+    for zone in zones:
+        if any(each.get("AvailabilityZoneName") for each in systems):
+            across = f"none in {zone}: its nodes reach the one in {environment.zone} across zones, which is billed"
+            yield Finding("mount target", "ok", across)
+        else:
+            message = f"none in {zone}: its nodes can't mount the regional file system"
+            yield Finding("mount target", "error", message, "run `pulumi up`, which creates one in each zone")
 
 
 def _port(subject: Subject, cluster: str, target: str) -> Finding:

@@ -18,6 +18,8 @@ from tests.unit.environments.doctor.scenarios import (
     MOUNT_TARGET,
     NFS_RULE,
     NODE_GROUP,
+    TAGS,
+    TEMPLATE,
     HealthyEnvironment,
     tool_output,
 )
@@ -132,6 +134,17 @@ def test_a_scaling_group_without_the_autoscalers_tags_is_an_error(healthy: Healt
     assert key in finding.message or "no Auto Scaling group has this group's tag" in finding.message
 
 
+def test_the_tag_for_efa_is_one_of_them(healthy: HealthyEnvironment) -> None:
+    """Without it the autoscaler takes a new node of the group for one without EFA, which no such pod fits."""
+    (group,) = healthy.environment.node_groups
+    with_efa = group.model_copy(update={"efa_interfaces": 4})
+    healthy.environment = healthy.environment.model_copy(update={"node_groups": (with_efa,)})
+    key = f"{TEMPLATE}/resources/vpc.amazonaws.com/efa"
+    assert healthy.findings()["scaling of g4dn"].message == f"missing or different tags: {key}"
+    healthy.account.autoscaling.add("eks-g4dn", {**GROUP_TAGS, key: "4"})
+    assert healthy.findings()["scaling of g4dn"].level == "ok"
+
+
 def test_nodes_that_are_warm_are_reported(healthy: HealthyEnvironment) -> None:
     healthy.account.autoscaling.groups["eks-g4dn"]["MinSize"] = 2
     assert healthy.findings()["scaling of g4dn"].message == "1 of 2 nodes; 2 kept warm by `spotmpi scale`"
@@ -157,14 +170,23 @@ def test_a_zone_without_a_mount_target_of_its_own_is_said(healthy: HealthyEnviro
     second = first.model_copy(update={"name": "g4dn-b", "group": "g4dn", "zone": "us-east-1b"})
     healthy.environment = healthy.environment.model_copy(update={"node_groups": (first, second)})
 
-    def messages() -> list[str]:
+    def found() -> list[Finding]:
         findings = doctor("mine", healthy.account, tool_output, healthy.open_live)
-        return [each.message for each in findings if each.check == "mount target"]
+        return [each for each in findings if each.check == "mount target"]
 
+    def messages() -> list[str]:
+        return [each.message for each in found()]
+
+    system = healthy.environment.file_system_id
+    healthy.account.efs.file_systems[system], healthy.account.efs.zones[system] = TAGS, "us-east-1a"
     assert messages() == [
         "none in us-east-1b: its nodes reach the one in us-east-1a across zones, which is billed",
         "available in us-east-1a",
     ]
+    healthy.account.efs.zones.clear()  # regional storage, whose name resolves in zones with a mount target alone
+    missing, present = found()
+    assert missing.message == "none in us-east-1b: its nodes can't mount the regional file system"
+    assert (missing.level, present.level) == ("error", "ok")
     other = {**MOUNT_TARGET, "AvailabilityZoneName": "us-east-1b", "MountTargetId": "fsmt-2", "LifeCycleState": "error"}
     healthy.account.script("DescribeMountTargets", MountTargets=[MOUNT_TARGET, other])
     assert messages() == ["available in us-east-1a", "in us-east-1b is error"]

@@ -202,12 +202,15 @@ class Throughput:
     def _measure(self, event: Event) -> None:
         from spotmpi.metrics.rates import seconds_between  # only after the start of a run, which it would delay by 5 ms
 
+        count = self.iteration - self._before[1] if self._before else 0
+        if self._before and not count:
+            return  # a line that repeats its iteration, which the first one has ended
         seconds = event.values.get("seconds")
         if seconds and sum(seconds) > 0:
             self.rate = len(seconds) / sum(seconds)
         line = {**event.values, "t": event.time}
-        if not seconds and self._before and (lasted := seconds_between(self._before[0], line)) > 0:
-            self.rate = (self.iteration - self._before[1]) / lasted
+        if not seconds and count > 0 and self._before and (lasted := seconds_between(self._before[0], line)) > 0:
+            self.rate = count / lasted
         self._before = (line, self.iteration)
 
     def status(self, with_stream: bool = True) -> str:

@@ -33,7 +33,9 @@ class ComparisonOptions:
     ] = None
     fail_below: Annotated[
         float | None,
-        typer.Option("--fail-below", help="With --compare: exit 1 if a rate fell below this share, such as 0.95."),
+        typer.Option(
+            "--fail-below", help="With --compare: exit 1 if a rate fell below this share, such as 0.95, or is missing."
+        ),
     ] = None
 
 
@@ -62,7 +64,7 @@ def command(
     if sweeps and ids:
         raise input_error("--compare", " ".join(ids), "names both sweeps itself; omit other ids")
     if sweeps:
-        _show_comparison(studies.compare(*sweeps, target(None, runs), force), limit, json)
+        _show_comparison(studies.compare(*sweeps, target(None, runs), force), sweeps[1], limit, json)
     report = studies.make_report(ids or [], target(None, runs), force)
     show_report(report, out or report.folder((runs or names.default_runs_folder()).absolute()), json)
 
@@ -123,8 +125,8 @@ def _grid(header: Sequence[str], right: Sequence[bool], rows: Sequence[Sequence[
     return grid
 
 
-def _show_comparison(comparison: Comparison, limit: float | None, as_json: bool) -> None:
-    """Print what changed, and exit: with 1 if a row fell below *limit*."""
+def _show_comparison(comparison: Comparison, later: str, limit: float | None, as_json: bool) -> None:
+    """Print what changed, and exit: with 1 if a row fell below *limit*, or has no rate in the *later* sweep."""
     import json
 
     from spotmpi.api.view import echo
@@ -136,10 +138,16 @@ def _show_comparison(comparison: Comparison, limit: float | None, as_json: bool)
         print(json.dumps(comparison.to_json()))
     else:
         _print_comparison(comparison)
-    failed = comparison.below(limit) if limit is not None else []
-    for change in failed:
-        echo(f"{row_name(change.before)}: {factor(change.ratio)} is below --fail-below {limit:g}")
-    raise typer.Exit(EXIT_FAILURE if failed else 0)
+    failures = []
+    if limit is not None:
+        failures = [
+            f"{row_name(each.before)}: {factor(each.ratio)} is below --fail-below {limit:g}"
+            for each in comparison.below(limit)
+        ]
+        failures += [f"{row}: {later} has no rate (see `spotmpi report {later}`)" for row in comparison.missing]
+    for failure in failures:
+        echo(failure)
+    raise typer.Exit(EXIT_FAILURE if failures else 0)
 
 
 def _print_comparison(comparison: Comparison) -> None:

@@ -89,7 +89,8 @@ RULE = (
 )
 ARRIVAL_RULE = (
     "This program does not time its iterations: a window lasts from the arrival of one line to that of the next, and "
-    f"the time of an iteration is the mean of its window. Of a run the first {_MOST:,} iterations count."
+    "the time of an iteration is the mean of its window. An iteration that is printed repeatedly ends with the first "
+    f"of these lines. Of a run the first {_MOST:,} iterations count."
 )
 
 _BEYOND = f"beyond the first {_MOST:,}"
@@ -169,7 +170,8 @@ class _Attempt:
     windows: list[_Window] = field(default_factory=list)
     disturbed: set[int] = field(default_factory=set)  # iterations next to an evaluation or checkpoint
     first: int | None = None  # its first iteration
-    before: tuple[Line, int] | None = None  # the last metric line and its iteration
+    before: tuple[Line, int] | None = None  # the first line of the last iteration, and that iteration
+    furthest: tuple[Line, int] | None = None  # the same before the counter went back, until the next line
     interrupted: int = 0  # iterations of the window in which the interruption notice arrived
     beyond: int = 0  # iterations that are too many to be timed by the arrival of lines
 
@@ -272,9 +274,17 @@ class _Reading:
 def _measure(attempt: _Attempt, line: Line, iteration: int, room: int) -> int:
     """Add the times that *line* reports of the iterations up to *iteration*, or else those since the line before.
 
-    The latter are at most *room*. Their number is returned.
+    The latter are at most *room*. Their number is returned. A line that repeats an iteration, as a progress bar or
+    another rank does, adds none: the iteration had ended with its first line.
     """
     seconds = line.get("seconds")
+    if attempt.before and iteration == attempt.before[1]:
+        return 0
+    if attempt.furthest and iteration > attempt.furthest[1]:
+        attempt.before = (
+            attempt.furthest
+        )  # the line that went back was a late repetition, not a counter that began anew
+    attempt.furthest = attempt.before if attempt.before and iteration < attempt.before[1] else None
     if seconds:
         window = _Window(iteration - len(seconds) + 1, list(seconds), by_arrival=False)
     elif attempt.before and 0 < (count := iteration - attempt.before[1]) <= _MAX_WINDOW:

@@ -43,14 +43,20 @@ class Change:
 class Comparison:
     """Two sweeps, row by row.
 
-    ``changed`` lists differences in code, versions and image, ``different_work`` all others, and ``unmatched`` the rows
-    that only one of the sweeps has.
+    ``changed`` lists differences in code, versions and image, ``different_work`` all others, ``missing`` the rows of
+    the first sweep that have no rate in the second one, and ``added`` those of the second alone.
     """
 
     changes: tuple[Change, ...]
     changed: tuple[str, ...]
     different_work: tuple[str, ...]
-    unmatched: tuple[str, ...]
+    missing: tuple[str, ...]
+    added: tuple[str, ...]
+
+    @property
+    def unmatched(self) -> tuple[str, ...]:
+        """The rows that only one of the sweeps has."""
+        return (*self.missing, *self.added)
 
     def below(self, limit: float) -> list[Change]:
         """The rows that fell below *limit*."""
@@ -62,6 +68,7 @@ class Comparison:
             "changed": self.changed,
             "different_work": self.different_work,
             "in_one_only": self.unmatched,
+            "missing": self.missing,
             "rows": [_json(change) for change in self.changes],
         }
 
@@ -87,12 +94,12 @@ def compare(before: Report, after: Report, force: bool = False) -> Comparison:
         )
         raise InputError([Problem(wording.option("compare"), None, remedy)])
     changes = tuple(_change(earlier[key], later[key]) for key in both)
-    unmatched = [_key_name(key) for key in (*earlier, *later) if key not in both]
     return Comparison(
         changes,
         tuple(each for each in differences if each not in different_work),
         tuple(different_work),
-        tuple(unmatched),
+        tuple(_key_name(key) for key in earlier if key not in later),
+        tuple(_key_name(key) for key in later if key not in earlier),
     )
 
 

@@ -23,7 +23,7 @@ from spotmpi.report.chart import picture, svg
 from spotmpi.report.charts import charts, picture_charts
 from spotmpi.report.figures import MISSING, Drawing, number, share
 from spotmpi.report.report import Report, batch, label
-from spotmpi.report.rows import Line, Row, layout
+from spotmpi.report.rows import Row, layout
 from spotmpi.report.trial_results import TrialResult
 
 if TYPE_CHECKING:
@@ -119,24 +119,33 @@ def _caption(report: Report) -> str:
     if bounds:
         text.append(f"Spread: {'; '.join(bounds)}.")
     text += _efficiency_bases(report)
-    text += _scaling(report.lines)
+    text += _scaling(report)
     if restarts := _restarts(report.rows):
         text.append(f"Restarts: {' and '.join(restarts)}.")
     return " ".join(text)
 
 
-def _scaling(lines: Sequence[Line]) -> list[str]:
-    """The batches of each kind of scaling in a sentence, with their variants unless these have all the same."""
+def _scaling(report: Report) -> list[str]:
+    """The batches of each kind of scaling in a sentence, with their variants unless these have all the same.
+
+    Where all rows of a kind have the same number of ranks nothing was scaled, and the sentence has the batches alone.
+    """
     kinds: dict[str, dict[str, dict[str, None]]] = {}
-    for line in lines:
-        if line.scaling:
-            kinds.setdefault(line.scaling, {}).setdefault(batch(line), {})[line.variant] = None
-    variants = {line.variant for line in lines}
-    return [
-        f"{kind.capitalize()} scaling: "
-        + "; ".join(text if variants == own.keys() else f"{text} ({', '.join(own)})" for text, own in batches.items())
-        + "."
+    ranks: dict[str, set[int]] = {}
+    for row in report.rows:
+        if kind := row.line.scaling:
+            kinds.setdefault(kind, {}).setdefault(batch(row.line), {})[row.line.variant] = None
+            ranks.setdefault(kind, set()).add(row.ranks)
+    variants = {line.variant for line in report.lines}
+    sentences = {
+        kind: "; ".join(
+            text if variants == own.keys() else f"{text} ({', '.join(own)})" for text, own in batches.items()
+        )
         for kind, batches in kinds.items()
+    }
+    return [
+        f"{kind.capitalize()} scaling: {text}." if len(ranks[kind]) > 1 else f"{text[0].upper()}{text[1:]}."
+        for kind, text in sentences.items()
     ]
 
 

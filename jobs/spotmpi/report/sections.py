@@ -320,8 +320,13 @@ class TimeBreakdown:
 
     @property
     def compute(self) -> float | None:
-        """The rest of the iteration."""
-        return None if self.exposed is None else 1 - self.exposed - (self.input_wait or 0.0)
+        """The rest of the iteration; 0 where communication and input leave none."""
+        return None if self.exposed is None else max(1 - self.others, 0.0)
+
+    @property
+    def others(self) -> float:
+        """The shares of communication and input together, that of communication not below 0, as noise may make it."""
+        return max(self.exposed or 0.0, 0.0) + (self.input_wait or 0.0)
 
 
 def time_breakdown(row: Row, without_allreduce: Sequence[TrialResult]) -> TimeBreakdown:
@@ -356,6 +361,7 @@ def breakdown_section(rows: Sequence[Row], without_allreduce: RunsWithoutAllredu
         )
     else:
         text.append("To measure communication, set without_allreduce = true in the study.")
+    text += _overlaps(known)
     charts = (_breakdown_chart(known),) if without_allreduce else ()
     return Section(
         "Time breakdown",
@@ -366,6 +372,18 @@ def breakdown_section(rows: Sequence[Row], without_allreduce: RunsWithoutAllredu
         charts,
         in_picture=True,
     )
+
+
+def _overlaps(breakdowns: Sequence[TimeBreakdown]) -> list[str]:
+    """A sentence for the rows whose communication and input are more than the iteration."""
+    total = [(each, share(each.others)) for each in breakdowns if each.exposed is not None and each.others > 1.0005]
+    if not total:
+        return []
+    rows = "; ".join(f"{with_count(each.row.line.variant, each.row.nodes, 'node')}: {sum_}" for each, sum_ in total)
+    return [
+        f"Communication and input are more than an iteration ({rows}): the trials without the allreduce waited less "
+        "for batches than the others."
+    ]
 
 
 def _breakdown_cells(each: TimeBreakdown) -> tuple[str, ...]:
@@ -388,6 +406,5 @@ def _breakdown_chart(breakdowns: Sequence[TimeBreakdown]) -> BarChart:
 
 def _breakdown_parts(each: TimeBreakdown) -> tuple[tuple[int, float], ...]:
     """Sizes that fill the bar; shares of communication that are negative due to noise count as 0."""
-    communication, input_wait = max(each.exposed or 0.0, 0.0), max(each.input_wait or 0.0, 0.0)
-    sizes = (max(1 - communication - input_wait, 0.0), communication, input_wait)
+    sizes = (each.compute or 0.0, max(each.exposed or 0.0, 0.0), each.input_wait or 0.0)
     return tuple((colour, size / sum(sizes)) for (colour, _), size in zip(_ACTIVITIES.items(), sizes, strict=True))

@@ -209,7 +209,9 @@ def test_every_reported_iteration_counts_or_is_named_as_left_out() -> None:
 TENS = arrivals({at: float(at) for at in (10, 20, 30, 40, 50, 60)})
 DISTURBED = [*TENS[:3], messages(protocol.EVALUATION, 30), *TENS[3:]]
 RESUMED_AT_22 = [messages(protocol.CHECKPOINT, 22), *arrivals({at: 1000.0 + at for at in (26, 36, 46, 56)}, attempt=2)]
-TWICE = [line for at in range(1, 31) for line in (arrival(at, float(at)), arrival(at, float(at), loss=1.0))]
+TWICE = [line for at in range(1, 31) for line in (arrival(at, float(at)), arrival(at, at + 0.9, loss=1.0))]
+LATE = sorted([*each_second(1, 30), *each_second(1, 28, 1.4), *each_second(1, 28, 1.5)], key=lambda line: line["t"])
+SUMMED_UP = [*each_second(0, 30), *arrivals({0: 40.0, 1: 41.0, 30: 70.0, 31: 71.0})]
 LARGE = arrivals({800_000: 100.0, 800_010: 300.0, 800_020: 305.0, 800_030: 305.0})
 ARRIVED: dict[str, tuple[Lines, dict[str, int], int, float]] = {
     "warm-up": (arrivals({10: 100.0, 20: 300.0, 30: 305.0, 40: 315.0}), {"warm-up": 10}, 20, 15.0),
@@ -218,6 +220,8 @@ ARRIVED: dict[str, tuple[Lines, dict[str, int], int, float]] = {
     "what is left of the window from 21 to 30": ([*TENS, *RESUMED_AT_22], {REPEATED: 60 - 25, BESIDE: 5}, 20, 20.0),
     "large counts, and lines that arrive together": (LARGE, {}, 20, 5.0),
     "lines that repeat their iteration": (TWICE, {}, 29 - 10, 19.0),
+    "lines of ranks that are late": (LATE, {}, 29 - 10, 19.0),
+    "a counter that starts anew and gets further": (SUMMED_UP, {}, 30 - 10 + 31, 51.0),
     "a repeating attempt": ([*each_second(1, 40), *each_second(21, 40, 1000.0, 2)], {REPEATED: 20}, 18, 18.0),
     "an unknown window": ([*each_second(1, 20), *each_second(31, 50, 1000.0, 2)], {INTERRUPTED: 0}, 18, 18.0),
     "a pause between attempts": ([*each_second(1, 20), *each_second(21, 40, 1000.0, 2)], {}, 18, 18.0),

@@ -38,6 +38,7 @@ class Recorded:
     interrupted_at: tuple[int, ...] = ()  # the next attempt starts 10 iterations before
     by_arrival: bool = False
     ranks: tuple[float, ...] = ()  # mean seconds of each
+    waited: float | None = None  # the share of time in which the host waits for batches
     oversubscribed: bool = False
     work: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] = field(default_factory=dict)
@@ -106,6 +107,7 @@ def _metrics(spec: JobSpec, recorded: Recorded) -> tuple[list[dict[str, Any]], f
             values: dict[str, Any] = {"iteration": last}
             values |= {} if recorded.loss is None else {"loss": recorded.loss * recorded.iterations / last}
             values |= {"ranks": protocol.pack([[mean] * 10 for mean in recorded.ranks])} if recorded.ranks else {}
+            values |= {} if recorded.waited is None else {"waited": recorded.waited * sum(seconds)}
             add("metric", values | ({} if recorded.by_arrival else {"seconds": seconds}))
     if recorded.state == "succeeded":
         quality = {"loss": recorded.loss, "accuracy": recorded.accuracy}
@@ -168,7 +170,8 @@ def study_report(
     def outcome(trial: Trial) -> Recorded:
         rate = rates[trial.variant, trial.nodes] * (1 + 0.01 * (trial.repeat % 3 - 1))
         recorded = (changed or {}).get((trial.role, trial.repeat), Recorded())
-        return replace(recorded, rate=rate * (1.25 if trial.role == WITHOUT_ALLREDUCE else recorded.rate / 10.0))
+        faster = 1.25 if trial.role == WITHOUT_ALLREDUCE else 1.0
+        return replace(recorded, rate=rate * faster * recorded.rate / 10.0)
 
     study = study_file.from_values({"spec": SPEC.canonical(), "parameters": parameters, **more})
     record_trials(sweep_folder("study-1", runs), study, outcome)

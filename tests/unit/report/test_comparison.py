@@ -48,6 +48,28 @@ def test_ci_fails_where_a_rate_fell_below_the_limit_by_more_than_noise(runs: Pat
     assert invoke("report", "--compare", "new", "old", "--fail-below", "0.95")[0] == 0
 
 
+def test_ci_fails_where_a_configuration_has_no_rate_any_more(runs: Path) -> None:
+    """Exit 0 hid what had got so bad that no trial of it succeeded, or reported an iteration."""
+    record_rates(runs, "old", {1: rates_near(10.0), 2: rates_near(18.0), 4: rates_near(30.0)})
+    spec = grid_study(SPEC, StudyOptions([1, 2, 4], repeats=6))
+
+    def outcome(trial: Trial) -> Recorded | None:
+        rates = {1: Recorded(10.0), 2: Recorded(18.0, iterations=10), 4: None}  # ten iterations are the warm-up
+        return rates[trial.nodes]
+
+    record_trials(sweep_folder("new", runs), spec, outcome, "new-{number}")
+    code, out, err = invoke("report", "--compare", "old", "new", "--fail-below", "0.95")
+    assert code == 1
+    assert err.splitlines() == [
+        f"spotmpi: base, {nodes} nodes: new has no rate (see `spotmpi report new`)" for nodes in (2, 4)
+    ]
+    assert "In one of the two only: base, 2 nodes; base, 4 nodes" in out
+    code, out, _ = invoke("report", "--compare", "old", "new", "--fail-below", "0.95", "--json")
+    assert code == 1 and json.loads(out)["missing"] == ["base, 2 nodes", "base, 4 nodes"]
+    assert invoke("report", "--compare", "old", "new")[0] == 0
+    assert invoke("report", "--compare", "new", "old", "--fail-below", "0.95")[0] == 0  # more rows are no failure
+
+
 def test_noise_alone_never_fails_and_json_says_so(runs: Path) -> None:
     record_rates(runs, "old", {1: [10.0, 13.0, 9.0]})
     record_rates(runs, "new", {1: [9.0, 9.2, 12.0]})

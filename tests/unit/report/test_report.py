@@ -15,6 +15,7 @@ from spotmpi.report import charts, figures
 from spotmpi.report import gather as gathering
 from spotmpi.report.files import markdown, table
 from spotmpi.report.gather import gather
+from spotmpi.report.report import Report
 from spotmpi.spec.job import JobSpec, Limits, Metrics
 from spotmpi.study.study import StudyOptions
 from tests.unit.report.recorded_runs import (
@@ -78,17 +79,28 @@ def test_strong_and_weak_scaling_never_share_a_line_a_colour_a_chart_or_an_ideal
 
 def test_the_caption_names_the_kind_of_scaling_of_each_variant(runs: Path) -> None:
     """It named none where the batches of variants differ."""
-    recorded = {
-        ("base", 1): [Recorded()],
-        ("wide", 1): [Recorded(samples=128)],
-        ("weak", 1): [Recorded(scaling="weak", samples=32)],
-        ("odd", 1): [Recorded(samples=None)],
-    }
-    variants = ["wide:args+=--global-batch 128", "weak:args+=--batch-per-worker 32", "odd:args+=--odd"]
-    record_sweep(runs, SPEC, StudyOptions([1], variants, repeats=1), recorded)
-    caption = table(gather([], runs, NOW)).caption
+    caption = table(_of_batches(runs, [1, 2])).caption
     assert "Strong scaling: global batch 64 (base); global batch 128 (wide)." in caption
     assert "Weak scaling: batch 32 per worker (weak)." in caption
+
+
+def test_nothing_is_called_scaling_that_has_one_number_of_ranks(runs: Path) -> None:
+    caption = table(_of_batches(runs, [2])).caption
+    assert "caling" not in caption
+    assert "Global batch 64 (base); global batch 128 (wide). Batch 32 per worker (weak)." in caption
+
+
+def _of_batches(runs: Path, nodes: list[int]) -> Report:
+    """The report of a sweep whose variants differ in their batches."""
+    recorded = {}
+    for count in nodes:
+        recorded["base", count] = [Recorded()]
+        recorded["wide", count] = [Recorded(samples=128)]
+        recorded["weak", count] = [Recorded(scaling="weak", samples=32 * count)]
+        recorded["odd", count] = [Recorded(samples=None)]
+    variants = ["wide:args+=--global-batch 128", "weak:args+=--batch-per-worker 32", "odd:args+=--odd"]
+    record_sweep(runs, SPEC, StudyOptions(nodes, variants, repeats=1), recorded)
+    return gather([], runs, NOW)
 
 
 def test_batches_that_grow_neither_way_are_different_lines_without_efficiency(runs: Path) -> None:

@@ -18,7 +18,7 @@ from spotmpi.report.figures import BarChart, Chart, Curve, Drawing
 from spotmpi.report.files import markdown, page
 from spotmpi.report.gather import gather
 from spotmpi.report.report import Report, Section
-from spotmpi.study.study import BASELINE, PENDING, StudyOptions
+from spotmpi.study.study import BASELINE, MEASURED, PENDING, WITHOUT_ALLREDUCE, StudyOptions
 from spotmpi.study.study_file import from_values
 from spotmpi.study.sweep import find_sweep
 from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, over_nodes, record, record_sweep, study_report
@@ -57,6 +57,32 @@ def test_the_time_breakdown_shows_what_the_allreduce_costs(runs: Path) -> None:
     assert [name for _, name in chart.legend] == ["compute", "communication", "input"]
     assert [[size for _, size in bar.parts] for bar in chart.bars] == [pytest.approx([0.8, 0.2, 0.0])] * 2
     assert [len(row.runs) for row in report.rows] == [5, 5]  # trials without allreduce are in no rate
+
+
+@pytest.mark.parametrize(("waited", "without", "compute", "over"), [
+    (0.9, 1.25, "0.0 %", "110.0 %"),
+    (0.5, 0.9, "50.0 %", None),
+])  # fmt: skip
+def test_no_share_of_the_time_breakdown_is_below_0_or_above_the_rest(
+    runs: Path, waited: float, without: float, compute: str, over: str | None
+) -> None:
+    """Computing took -10 % where trials without the allreduce waited less for batches, and 61 % by noise alone."""
+    rates = {("base", 2): 10.0, ("base", 4): 16.0}
+    parameters = {"nodes": [2, 4]}
+    share_of_rates = {MEASURED: 1.0, WITHOUT_ALLREDUCE: without / 1.25}
+    trials = {
+        (role, repeat): Recorded(10.0 * share, waited=waited)
+        for role, share in share_of_rates.items()
+        for repeat in range(6)
+    }
+    split = section(study_report(runs, parameters, rates, trials, without_allreduce=True, repeats=5), "Time breakdown")
+    assert {cells[2] for cells in split.cells} == {compute}
+    assert any(f"2 nodes: {over}; " in text for text in split.text) == bool(over), split.text
+    (chart,) = split.charts
+    assert isinstance(chart, BarChart)
+    for bar in chart.bars:
+        assert sum(size for _, size in bar.parts) == pytest.approx(1.0)
+        assert min(size for _, size in bar.parts) >= 0
 
 
 def stream_reports(waited: float, source: str = "0123456789ab") -> tuple[dict[str, Any], ...]:

@@ -182,6 +182,17 @@ def test_a_terminal_gets_the_colours_of_a_line_and_no_other_control_character(
     assert capsys.readouterr().out == "a\t\x1b[1;31mred\\x1b]0;title\\x07\\x1b[2J\x1b[0m\n"
 
 
+def test_a_rate_is_neither_lost_nor_negative_where_a_line_repeats_its_iteration_or_a_counter_begins_anew() -> None:
+    """A bar that is drawn twice showed no rate, and the first line of an epoch "-9 it/s"."""
+    throughput = view.Throughput()
+    for time, iteration in ((0.0, 9), (1.0, 10), (1.9, 10)):
+        throughput.update(Event(time, "metric", values={"kind": "metric", "iteration": iteration, "loss": 0.5}))
+    assert throughput.status() == "1 it/s  loss 0.5"
+    for time, iteration in ((3.0, 1), (4.0, 2)):
+        throughput.update(Event(time, "metric", values={"kind": "metric", "iteration": iteration}))
+        assert throughput.status() == "1 it/s"
+
+
 def test_time_to_go_may_be_more_than_a_day() -> None:
     throughput = view.Throughput()
     throughput.update(Event(1.0, "metric", values={"kind": "context", "total_iterations": 100_001}))

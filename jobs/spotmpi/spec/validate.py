@@ -29,6 +29,7 @@ class TargetCapabilities(NamedTuple):
     data_is_folder: bool = True
     init_is_folder: bool = True
     source_found: bool = True  # whether the source of the stream has files, where it is a path of this machine
+    source_has_rows: bool = True  # whether these have rows, as far as it can be told without reading them
     code_is_folder: bool = True
     unreadable_files: tuple[str, ...] = ()  # of the spec's files
     tools: frozenset[str] = frozenset()  # launchers that can be started
@@ -194,6 +195,9 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
         yield Problem("stream", None, _no_workers("streams"))
     if not capabilities.source_found:
         remedy = "no file of this machine has this name or pattern; check it, or name a data set: datasets:NAME"
+        yield Problem("stream.source", spec.stream.source, remedy)
+    if not capabilities.source_has_rows:
+        remedy = "none of its files has a row, only at most the names of columns; write rows, or name other files"
         yield Problem("stream.source", spec.stream.source, remedy)
     if spec.program is None:
         yield from spec.stream.problems()

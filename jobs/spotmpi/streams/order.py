@@ -147,7 +147,8 @@ class Order:
         self._parts = [part for part in parts if part.rows]
         self.rows = sum(part.rows for part in self._parts)
         if not self.rows:
-            raise StreamError(f"the source {settings.source} is empty: it has {len(parts)} parts and no row")
+            remedy = "none of its parts has a row; write rows, or name another source"
+            raise StreamError(f"the source {settings.source} is empty: {remedy}")
         whole, rest = divmod(self.rows, settings.batch)
         self.epoch_batches = whole + (1 if rest and settings.last_batch != DROP else 0)
         if not self.epoch_batches:

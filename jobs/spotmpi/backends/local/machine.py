@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from spotmpi.plan.local import Machine
 from spotmpi.runs import fingerprint
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from spotmpi.core.errors import Problem
     from spotmpi.spec.job import JobSpec
     from spotmpi.spec.validate import TargetCapabilities
@@ -35,7 +38,7 @@ def inspect(spec: JobSpec) -> TargetCapabilities:
     return inspect_client(spec)._replace(
         data_is_folder=spec.data is None or _is_folder(spec.data.path) or _is_copy(spec.data.path),
         init_is_folder=spec.init is None or _is_folder(spec.init) or _is_copy(spec.init),
-        source_found=spec.stream is None or spec.dataset is not None or _has_files(spec.stream.source),
+        **(_source(spec.stream.source) if spec.stream and not spec.dataset else {}),
         tools=frozenset(tools),
         launcher_image=None if spec.image or spec.launcher in tools else environment.image_with(spec.launcher),
         gpus=_gpus() if spec.uses_gpus else 0,
@@ -78,22 +81,38 @@ def _is_copy(path: str) -> bool:
     return names.entry_copies() in Path(path).parents
 
 
-def _has_files(source: str | None) -> bool:
-    """Whether the path or pattern of a source names a file, or a folder with one; assumed of what cannot be listed."""
+def _source(source: str | None) -> dict[str, bool]:
+    """Whether the path or pattern of a source has files, and these have rows; assumed of what cannot be listed."""
     from spotmpi.spec.source import is_path  # few runs have a stream
+    from spotmpi.streams.row_check import lacks_rows
 
     if source is None or not is_path(source):
-        return True
+        return {}
     try:
-        found = [Path(source)] if os.path.lexists(source) else Path("/").glob(str(Path(source).absolute())[1:])
-        return any(not is_folder(each) or _has_entry(each) for each in found)
+        files = _files(source)
+        first = next(files, None)
+        return {
+            "source_found": first is not None,
+            "source_has_rows": not first or not lacks_rows(chain([first], files)),
+        }
     except (OSError, ValueError, NotImplementedError):
-        return True
+        return {}
 
 
-def _has_entry(folder: Path) -> bool:
-    """Whether a folder has anything but folders, however deep; a link counts."""
-    return any(each.is_symlink() or not each.is_dir() or _has_entry(Path(each)) for each in os.scandir(folder))
+def _files(source: str) -> Iterator[Path]:
+    """The files that a path or pattern names, or that are in the folders that it names."""
+    found = [Path(source)] if os.path.lexists(source) else Path("/").glob(str(Path(source).absolute())[1:])
+    for each in found:
+        yield from _files_in(each) if is_folder(each) else [each]
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    """Anything but folders in a folder, however deep; a link counts."""
+    for each in os.scandir(folder):
+        if each.is_symlink() or not each.is_dir():
+            yield Path(each)
+        else:
+            yield from _files_in(Path(each))
 
 
 def _is_file(path: str) -> bool:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
+import lzma
 import re
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from spotmpi.agent.plan import POSTPROCESS
 from spotmpi.backends.local import machine
@@ -178,8 +183,8 @@ def test_a_source_without_a_file_is_refused_before_anything_is_started(
     monkeypatch.chdir(tmp_path)
     for folder in ("set", "outer/inner", "linked", "empty", "nested/deeper"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "set" / "a.csv").touch()
-    (tmp_path / "outer" / "inner" / "a.csv").touch()
+    (tmp_path / "set" / "a.csv").write_text("x\n1\n")
+    (tmp_path / "outer" / "inner" / "a.csv").write_text("x\n1\n")
     (tmp_path / "linked" / "to").symlink_to(tmp_path / "set")
     source = source.format(tmp_path)
     batches = {"length": 2} if ":rows" in source else {"batch": 2}
@@ -189,6 +194,57 @@ def test_a_source_without_a_file_is_refused_before_anything_is_started(
     message = "no file of this machine has this name or pattern; check it, or name a data set: datasets:NAME"
     place = spec.stream and spec.stream.source
     assert problems == ([] if found else [str(Problem("stream.source", place, message))])
+
+
+def _empty(kind: str, path: Path) -> Path:
+    """A file of this kind without a row, as those who write them leave it."""
+    contents = {
+        "csv": b"x,y\r\n\r\n",
+        "jsonl": b"\n",
+        "csv.gz": gzip.compress(b"x,y\n"),
+        "jsonl.xz": lzma.compress(b""),
+    }
+    file = path / f"a.{kind}"
+    if kind == "parquet":
+        parquet.write_table(pyarrow.table({"x": pyarrow.array([], "int64"), "tags": [[]][:0]}), file)
+    elif kind == "tar":
+        tarfile.open(file, "w").close()
+    else:
+        file.write_bytes(contents[kind])
+    return file
+
+
+def _with_row(kind: str, path: Path) -> Path:
+    """The same with one row."""
+    contents = {"csv": b"x\r1\r", "jsonl": b"{}", "csv.gz": gzip.compress(b"x\n1"), "jsonl.xz": lzma.compress(b"{}\n")}
+    file = path / f"b.{kind}"
+    if kind == "parquet":
+        parquet.write_table(pyarrow.table({f"x{number}": [None] for number in range(40)}), file)
+    elif kind == "tar":
+        with tarfile.open(file, "w") as tar:
+            tar.add(__file__, "1.py")
+    else:
+        file.write_bytes(contents[kind])
+    return file
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "tar", "csv.gz", "jsonl.xz"])
+def test_a_source_whose_files_have_no_rows_is_refused_as_one_without_files_is(kind: str, tmp_path: Path) -> None:
+    """The run started, and ended with the traceback of a rank and exit code 1."""
+
+    def problems(source: str) -> list[str]:
+        spec = read_spec({"command": ["true"], "launcher": "none", "stream": {"source": source, "batch": 2}})
+        return [str(each) for each in validate(spec, machine.inspect(spec))]
+
+    empty = _empty(kind, tmp_path)
+    remedy = "none of its files has a row, only at most the names of columns; write rows, or name other files"
+    assert problems(str(empty)) == [str(Problem("stream.source", str(empty), remedy))]
+    assert problems(str(tmp_path)) == [str(Problem("stream.source", str(tmp_path), remedy))]
+    other = _with_row(kind, tmp_path)
+    assert problems(str(tmp_path)) == problems(str(other)) == []
+    other.write_bytes(b"PAR1 damaged PAR1" if kind == "parquet" else b"damaged")
+    damaged = [str(Problem("stream.source", str(other), remedy))] if kind == "csv" else []
+    assert problems(str(other)) == damaged  # a line of CSV is names; workers say what is wrong with other files
 
 
 def test_a_killed_worker_and_a_killed_rank_change_nothing(local: BackendHarness, checksum: str, tmp_path: Path) -> None:

@@ -51,15 +51,17 @@ def with_places(spec: JobSpec, changes: Mapping[str, str]) -> JobSpec:
 
 def with_copies(spec: JobSpec) -> JobSpec:
     """*spec* of a run on this machine, which reads copies of the entries that are behind a URL."""
-    changes = {}
-    for key in _FOLDERS:
-        place = places(spec).get(key, "")
-        reference = reference_in(place)
-        if reference is not None and "://" in place:
-            store = place.partition(f"/{folder(reference)}")[0]
-            copies = str(names.entry_copies() / quote(store, safe=""))
-            changes[key] = local_path(place) or f"{copies}/{folder(reference)}/{FILES}"
-    return with_places(spec, changes)
+    return with_places(spec, {key: copy_of(place) for key, place in places(spec).items() if key in _FOLDERS})
+
+
+def copy_of(place: str) -> str:
+    """The place of the copy on this machine of an entry behind a URL; other places as they are."""
+    reference = reference_in(place)
+    if reference is None or "://" not in place:
+        return place
+    store = place.partition(f"/{folder(reference)}")[0]
+    copies = str(names.entry_copies() / quote(store, safe=""))
+    return local_path(place) or f"{copies}/{folder(reference)}/{FILES}"
 
 
 def missing(spec: JobSpec) -> dict[str, Path]:

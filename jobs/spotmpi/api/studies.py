@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spotmpi.backends import targets
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core.errors import InputError, SpotmpiError, input_error
+from spotmpi.core import hints
+from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Echo
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.source import Source, read_spec, read_toml, with_entries
+from spotmpi.spec.source import Source, read_spec, read_toml, setting_with_places, with_entries
 from spotmpi.study import pricing, study_file
-from spotmpi.study.study import Study, StudyOptions, WrongStudy, grid_study, read_base
+from spotmpi.study.study import Faults, Study, StudyOptions, WrongStudy, grid_study, read_base
 from spotmpi.study.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -90,13 +92,34 @@ def study_of(source: Source, options: StudyOptions, overrides: Iterable[str] = (
             spec = run_entries.with_copies(spec)
         return spec
 
+    def place(place: str) -> str:
+        from spotmpi.api import run_entries
+
+        return run_entries.copy_of(place) if is_local else place
+
+    def convert_setting(text: str) -> str:
+        return setting_with_places(text, place)
+
     if isinstance(source, str | Path) and study_file.is_study(read_toml(Path(source))):
-        return study_file.load(Path(source), overrides, options, convert)
+        return study_file.load(Path(source), overrides, options, convert, convert_setting)
     spec, faults = read_base(lambda: convert(read_spec(source, overrides)))
+    options, faults = _converted(options, convert_setting, faults)
     if spec.dataset is not None:
         remedy = "a study measures runs alone: build it with `spotmpi data build`, and name it as `data`"
         raise input_error("dataset", spec.dataset.build, remedy)
     return grid_study(spec, options, faults)
+
+
+def _converted(options: StudyOptions, convert: Callable[[str], str], faults: Faults) -> tuple[StudyOptions, Faults]:
+    """The options with converted variants, without those that cannot be, and the faults with theirs."""
+    converted = []
+    for text in options.variants:
+        try:
+            converted.append(convert(text))
+        except InputError as error:
+            problems = [Problem(hints.option("variant"), text, str(problem)) for problem in error.problems]
+            faults = faults.with_problems(problems)
+    return replace(options, variants=converted), faults
 
 
 def make_report(ids: Sequence[str] = (), on: TargetLike = None, force: bool = False) -> Report:

@@ -7,6 +7,7 @@ used, and relative to its file in TOML.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,10 @@ from spotmpi.streams.order import FUNCTION
 _DATASETS, _MODELS = "datasets:", "models:"  # before the name or key of an entry of the store
 Source = JobSpec | Path | str | dict[str, Any] | list[str]  # a str is a path, a list is a command
 Convert = Callable[[str], str]
+# A setting whose value is an entry, alone, in quotes, or in a table: such as `data=datasets:ratings`.
+_ENTRY_SETTING = re.compile(
+    r"""((?:^|[:,{]|stream\.|data\.)\s*(data|path|init|source)\s*=\s*)(["']?)((?:datasets|models):[^"',}\s]+)\3"""
+)
 
 
 def read_spec(source: Source, overrides: Iterable[str] = ()) -> JobSpec:
@@ -59,11 +64,28 @@ def with_entries(spec: JobSpec) -> JobSpec:
     return spec.model_copy(update=changes) if changes else spec
 
 
+def setting_with_places(text: str, convert: Convert = lambda place: place) -> str:
+    """A setting of a spec, or several with commas between them, with the places of the entries that it names.
+
+    *convert* gives the place of what is read as a folder, where that is another one.
+
+    Raises:
+        InputError: there is no such entry.
+    """
+
+    def with_place(found: re.Match[str]) -> str:
+        place = _place(found[4])
+        return f'{found[1]}"{place if found[2] == "source" else convert(place)}"'
+
+    return _ENTRY_SETTING.sub(with_place, text)
+
+
 def _place(text: str) -> str:
     from spotmpi.entries.store import Store  # few specs name an entry
 
     store = Store()
-    return store.place(store.find(text).reference)
+    place: str = store.place(store.find(text).reference)
+    return place
 
 
 def load_spec(path: Path, overrides: Iterable[str] = ()) -> JobSpec:

@@ -17,7 +17,7 @@ from spotmpi.forecast.published import published_tables
 from spotmpi.spec import source, variants
 from spotmpi.spec.job import Duration, JobSpec
 from spotmpi.spec.kubernetes import SpecModel
-from spotmpi.spec.source import load_spec, problem, read_toml, resolve_paths, with_entries
+from spotmpi.spec.source import load_spec, problem, read_toml, resolve_paths, setting_with_places, with_entries
 from spotmpi.spec.variants import BASE, Variant
 from spotmpi.study import parameters as known_parameters
 from spotmpi.study.parameters import NODES, Value, Values
@@ -74,10 +74,12 @@ def load(
     overrides: Iterable[str] = (),
     options: StudyOptions = _NO_OPTIONS,
     convert: Callable[[JobSpec], JobSpec] = with_entries,
+    convert_setting: Callable[[str], str] = setting_with_places,
 ) -> Study:
     """The study in *path*; *overrides* change its base spec, *options* its repeats, seed and retries.
 
-    *convert* gives the base spec the places of the entries that it names.
+    *convert* gives the base spec the places of the entries that it names, and *convert_setting* the settings of its
+    parameters; what is recorded has these, since a name stands for another entry later.
 
     Raises:
         WrongStudy: with all problems of the file, its parameters, the spec and the options.
@@ -85,6 +87,8 @@ def load(
     """
     values = {**read_toml(path), **options.overrides}
     base, faults = read_base(lambda: convert(_base(values.get("spec"), path.parent, overrides)))
+    values, wrong = _converted(values, convert_setting)
+    faults = faults.with_problems(wrong, JobSpec.model_fields if wrong else ())
     remedy = f"not allowed with a study: {path.name} defines its own parameters"
     unused = [
         Problem(wording.option(name), value, remedy)
@@ -92,6 +96,26 @@ def load(
         if value
     ]
     return _study(values, base, faults.with_problems(unused))
+
+
+def _converted(values: dict[str, Any], convert: Callable[[str], str]) -> tuple[dict[str, Any], list[Problem]]:
+    """The values of a study with converted settings, and the problems of those that cannot be."""
+    problems: list[Problem] = []
+
+    def converted(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: converted(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [converted(each) for each in value]
+        try:
+            return convert(value) if isinstance(value, str) else value
+        except InputError as error:
+            problems.extend(error.problems)
+            return value
+
+    parameters = values.get("parameters")
+    own = {name: converted(each) for name, each in parameters.items()} if isinstance(parameters, dict) else parameters
+    return ({**values, "parameters": own} if "parameters" in values else values), problems
 
 
 def from_values(values: Mapping[str, Any]) -> Study:

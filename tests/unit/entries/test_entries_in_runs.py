@@ -16,7 +16,7 @@ from spotmpi.runs import fingerprint
 from spotmpi.spec.source import read_spec
 from spotmpi.streams.order import Settings
 from spotmpi.streams.sources import parts_of
-from spotmpi.study.sweep import load_sweep
+from spotmpi.study.sweep import Sweep, load_sweep, sweep_folder
 from tests.unit.entries.conftest import Modules
 from tests.unit.entries.in_process import InProcess
 
@@ -130,6 +130,31 @@ def test_a_study_on_this_machine_reads_a_copy_of_data_behind_a_url(
     places = spotmpi.trace(str(names.default_runs_folder() / trial.runs[0])).walk()
     assert [node.name for node in places if node.what == "data set"] == [str(found.manifest)]
     assert load_sweep(sweep.folder).study == sweep.study, "which continues it"
+
+
+@pytest.mark.parametrize("setting", ["data=datasets:numbers", 'data = { path = "datasets:numbers" }', "init=models:a"])
+@pytest.mark.parametrize("form", ["spec", "study"])
+def test_variants_name_entries_as_specs_do_and_a_sweep_keeps_their_keys(
+    setting: str, form: str, tmp_path: Path, versions: list[DataSet], pool: InProcess, modules: Modules
+) -> None:
+    """A trial had the text "datasets:numbers" as its folder of data, so that all trials of the variant failed."""
+    (tmp_path / "spec.toml").write_text(f'command = ["true"]\nlauncher = "none"\ndata = "{tmp_path}"\n')
+    (tmp_path / "study.toml").write_text(
+        f'spec = "spec.toml"\nrepeats = 1\n[parameters.set]\nnone = ["env.A=1"]\nnumbers = [{json.dumps(setting)}]\n'
+    )
+    options = spotmpi.StudyOptions(repeats=1, variants=[] if form == "study" else [f"numbers:{setting}"])
+    if "models" in setting:
+        with pytest.raises(InputError, match=r"models:a.: is not in the store"):
+            spotmpi.plan_bench(tmp_path / f"{form}.toml", options)
+        return
+    study = spotmpi.plan_bench(tmp_path / f"{form}.toml", options)
+    data = study.variant("numbers").spec.data
+    assert data and data.path == versions[1].path
+    sweep = Sweep(sweep_folder("kept", tmp_path), study, {}, 1.0)
+    sweep.create()
+    (tmp_path / "raw.csv").write_text("x\n5\n")
+    modules.load().numbers.options(pool=pool)(tmp_path / "raw.csv")  # the newest version from now on
+    assert load_sweep(sweep.folder).study == study
 
 
 def test_a_place_is_an_entry_only_where_its_key_is_whole() -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spotmpi.agent import hardware, launchers
 from spotmpi.agent.files import is_folder
@@ -81,7 +81,7 @@ def _is_copy(path: str) -> bool:
     return names.entry_copies() in Path(path).parents
 
 
-def _source(source: str | None) -> dict[str, bool]:
+def _source(source: str | None) -> dict[str, Any]:
     """Whether the path or pattern of a source has files, and these have rows; assumed of what cannot be listed."""
     from spotmpi.spec.source import is_path  # few runs have a stream
     from spotmpi.streams.row_check import lacks_rows
@@ -91,10 +91,9 @@ def _source(source: str | None) -> dict[str, bool]:
     try:
         files = _files(source)
         first = next(files, None)
-        return {
-            "source_found": first is not None,
-            "source_has_rows": not first or not lacks_rows(chain([first], files)),
-        }
+        if first is None:
+            return {"source_found": False}
+        return {"source_has_rows": not lacks_rows(chain([first], files))}
     except (OSError, ValueError, NotImplementedError):
         return {}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from spotmpi.backends import targets
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import hints
+from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Echo
@@ -117,7 +117,7 @@ def _converted(options: StudyOptions, convert: Callable[[str], str], faults: Fau
         try:
             converted.append(convert(text))
         except InputError as error:
-            problems = [Problem(hints.option("variant"), text, str(problem)) for problem in error.problems]
+            problems = [Problem(wording.option("variant"), text, str(problem)) for problem in error.problems]
             faults = faults.with_problems(problems)
     return replace(options, variants=converted), faults
 

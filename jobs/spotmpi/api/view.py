@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _SCALARS = 20  # shown of one event
 _NAME = 60  # characters of a scalar's name
+_RATE_SECONDS = 1.0  # that a rate by the arrival of lines has at least: lines of a slow moment arrive together
 _LINE = 120  # characters of an example of output
 _STREAM_EVERY = 30.0  # seconds between lines with the figures of a stream
 _YEAR = 365 * 86400.0  # seconds
@@ -178,14 +180,15 @@ class Throughput:
         self.total: int | None = None
         self.rate: float | None = None
         self.scalars: dict[str, Any] = {}
-        self._before: tuple[dict[str, Any], int] | None = None
+        self._lines = deque[tuple[dict[str, Any], int]]()  # of about `_RATE_SECONDS`, and their iterations
         self._reports: Reports | None = None  # of its stream
         self._stream_shown: float | None = None  # time of the event with which its figures were shown last
 
     def update(self, event: Event) -> None:
         """Take the progress from *event*."""
         if event.kind == record.STARTED:
-            self._before, self.rate = None, None
+            self._lines.clear()
+            self.rate = None
         if event.kind != record.METRIC:
             return
         values = event.values
@@ -202,16 +205,21 @@ class Throughput:
     def _measure(self, event: Event) -> None:
         from spotmpi.metrics.rates import seconds_between  # only after the start of a run, which it would delay by 5 ms
 
-        count = self.iteration - self._before[1] if self._before else 0
-        if self._before and not count:
+        before = self._lines[-1][1] if self._lines else None
+        if before == self.iteration:
             return  # a line that repeats its iteration, which the first one has ended
+        line = {**event.values, "t": event.time}
         seconds = event.values.get("seconds")
         if seconds and sum(seconds) > 0:
             self.rate = len(seconds) / sum(seconds)
-        line = {**event.values, "t": event.time}
-        if not seconds and count > 0 and self._before and (lasted := seconds_between(self._before[0], line)) > 0:
-            self.rate = count / lasted
-        self._before = (line, self.iteration)
+        if seconds or (before is not None and self.iteration < before):  # a counter that begins anew
+            self._lines.clear()
+        self._lines.append((line, self.iteration))
+        while len(self._lines) > 2 and seconds_between(self._lines[1][0], line) >= _RATE_SECONDS:
+            self._lines.popleft()
+        first, at = self._lines[0]
+        if at < self.iteration and (lasted := seconds_between(first, line)) > 0:
+            self.rate = (self.iteration - at) / lasted
 
     def status(self, with_stream: bool = True) -> str:
         """Rate, time left, scalars and the figures of a stream, as far as they are known."""

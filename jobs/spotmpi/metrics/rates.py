@@ -281,9 +281,7 @@ def _measure(attempt: _Attempt, line: Line, iteration: int, room: int) -> int:
     if attempt.before and iteration == attempt.before[1]:
         return 0
     if attempt.furthest and iteration > attempt.furthest[1]:
-        attempt.before = (
-            attempt.furthest
-        )  # the line that went back was a late repetition, not a counter that began anew
+        attempt.before = attempt.furthest  # what went back was a late repetition, not a counter that began anew
     attempt.furthest = attempt.before if attempt.before and iteration < attempt.before[1] else None
     if seconds:
         window = _Window(iteration - len(seconds) + 1, list(seconds), by_arrival=False)

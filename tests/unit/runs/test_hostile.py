@@ -193,6 +193,15 @@ def test_a_rate_is_neither_lost_nor_negative_where_a_line_repeats_its_iteration_
         assert throughput.status() == "1 it/s"
 
 
+def test_a_rate_by_arrival_is_that_of_the_last_second_or_of_a_longer_iteration() -> None:
+    """Two lines that arrived together after a pause showed 3799 it/s between 6 and 28."""
+    throughput, rates = view.Throughput(), []
+    for iteration, time in enumerate((0.0, 0.25, 0.5, 0.99, 0.9901, 1.25, 1.5, 4.5)):
+        throughput.update(Event(time, "metric", values={"kind": "metric", "iteration": iteration}))
+        rates.append(throughput.rate)
+    assert [rate and round(rate, 2) for rate in rates] == [None, 4, 4, 3.03, 4.04, 4, 4, 0.33]
+
+
 def test_time_to_go_may_be_more_than_a_day() -> None:
     throughput = view.Throughput()
     throughput.update(Event(1.0, "metric", values={"kind": "context", "total_iterations": 100_001}))

@@ -48,6 +48,7 @@ from spotmpi.entries.values import (
     PLAIN,
     CodePickler,
     fields_of,
+    has_no_name,
     is_data,
     is_imported,
     members_of,
@@ -339,7 +340,7 @@ class _Reader:
 
     def _pickled(self, value: Any) -> tuple[str, list[Any]]:
         """A digest of an object of a package, and the shipped code in it, such as a function that it calls."""
-        if isinstance(value, PLAIN) or type(value) is object:
+        if isinstance(value, PLAIN) or type(value) is object or has_no_name(value):
             return "", []
         file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
         pickler = CodePickler(file, 5, buffer_callback=buffers.append)

@@ -46,6 +46,8 @@ def _in_order(value: Any) -> Any:
     Dictionaries keep their order, by which a function may, for one, order columns. Sets have none: what they have in
     memory differs from process to process.
     """
+    if has_no_name(value):
+        raise TypeError("no module has it")
     kind = type(value)
     if kind in _DICTS:
         pairs = [(_in_order(each), _in_order(value[each])) for each in value]
@@ -130,13 +132,31 @@ def is_imported(value: Any) -> bool:
     """Whether pickle names an object, such as a function in C, in place of what it holds."""
     if isinstance(value, types.BuiltinFunctionType):
         return value.__self__ is None or isinstance(value.__self__, types.ModuleType | type)
+    name = _pickled_name(value)
+    return name is not None and _is_qualified(name)
+
+
+def has_no_name(value: Any) -> bool:
+    """Whether pickle would look for a name that no module has, such as "add (vectorized)" of `numpy.frompyfunc`.
+
+    It would ask all modules, of which some import others, for minutes, when they are asked for any name.
+    """
+    name = _pickled_name(value) if type(value).__name__ == "ufunc" else None
+    return name is not None and not _is_qualified(name)
+
+
+def _is_qualified(name: str) -> bool:
+    return all(map(str.isidentifier, name.split(".")))
+
+
+def _pickled_name(value: Any) -> str | None:
+    """The name that pickle writes in place of what an object holds; None where it writes that."""
     reduce = copyreg.dispatch_table.get(type(value))
     try:
         name = reduce(value) if reduce else value.__reduce_ex__(4)
-        # Those of `numpy.frompyfunc` are called such as "add (vectorized)", which no module has.
-        return isinstance(name, str) and all(map(str.isidentifier, name.split(".")))
     except Exception:  # objects that cannot be pickled raise anything
-        return False
+        return None
+    return name if isinstance(name, str) else None
 
 
 def module_of(value: Any) -> str:

@@ -230,9 +230,12 @@ def test_all_output_of_a_program_whose_form_was_recognized_is_progress() -> None
 
 def test_a_pattern_and_protocol_lines_win_over_recognition() -> None:
     by_pattern = Progress(START, r"epoch (?P<iteration>\d+)", Recognizer())
-    assert read_steps(by_pattern, 1, 2, 3) == [None] * 3 and by_pattern.recognized is by_pattern.matched is None
-    assert by_pattern.read_state(COORDINATOR, Line(None, "o", "epoch 4"), REPORT) and by_pattern.matched is None
-    assert by_pattern.read(COORDINATOR, Line(None, "o", "epoch 5 "), REPORT) and by_pattern.matched == "epoch 5"
+    assert read_steps(by_pattern, 1, 2, 3) == [None] * 3 and by_pattern.recognized is None
+    matched = []
+    for read, text in ((by_pattern.read_state, "epoch 4"), (by_pattern.read, "epoch 5 ")):
+        assert read(COORDINATOR, Line(None, "o", text), REPORT)
+        matched.append(by_pattern.matched)
+    assert matched == [None, "epoch 5"]
 
     progress = Progress(START, None, Recognizer())
     read_steps(progress, 10, 20, 30)

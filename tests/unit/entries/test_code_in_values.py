@@ -7,7 +7,9 @@ import statistics
 import subprocess
 import sys
 import textwrap
+import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -485,14 +487,23 @@ def test_code_and_values_that_no_key_has_are_an_error(modules: Modules, statemen
         code_module.identify(modules.load().build)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # pickle asks all modules for its name, the lazy ones too
+class Lazy(types.ModuleType):
+    """A module that imports others when it is asked for any name, as `pulumi._utils.lazy_import` makes them."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.endswith("(vectorized)"):
+            pytest.fail("imported everything")
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("held", ["add", "[add]", "{1: add}"])
 def test_a_function_of_numpy_that_calls_one_of_the_user_is_an_error_since_its_code_cannot_be_read(
-    modules: Modules,
+    modules: Modules, monkeypatch: pytest.MonkeyPatch, held: str
 ) -> None:
-    modules.write(
-        sets="import numpy as np\nadd = np.frompyfunc(lambda x, y: x + y, 2, 1)\ndef build(raw):\n    return add(raw)\n"
-    )
-    with pytest.raises(InputError, match=r"sets\.add = .*: cannot be hashed, so that a change of it"):
+    monkeypatch.setitem(sys.modules, "lazy", Lazy("lazy"))
+    add = f"add = np.frompyfunc(lambda x, y: x + y, 2, 1)\nadd = {held}"
+    modules.write(sets=f"import numpy as np\n{add}\ndef build(raw):\n    return add, raw\n")
+    with pytest.raises(InputError, match=r"sets\.add(\[\d\])? = .*: cannot be hashed, so that a change of it"):
         code_module.identify(modules.load().build)
 
 

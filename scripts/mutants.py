@@ -39,6 +39,7 @@ MODULES = (
     "plan/agent_plan",
     "plan/cluster",
     "plan/local",
+    "plan/cluster_plan",
     "plan/manifests",
     "plan/pods",
     "plan/run_plan",

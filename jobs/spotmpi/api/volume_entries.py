@@ -20,7 +20,7 @@ from spotmpi.data.store import DataStore
 from spotmpi.entries.manifest import COMMANDS, FILES, MANIFEST, Manifest
 from spotmpi.entries.storage import Storage, errors
 from spotmpi.entries.store import Store, folder, reference_in
-from spotmpi.plan import manifests
+from spotmpi.plan import cluster_plan
 from spotmpi.spec.job import JobSpec
 
 STORE = "store"  # the folder on the run volume
@@ -68,7 +68,7 @@ def send(spec: JobSpec, plan: Mapping[str, Any], echo: Echo) -> None:
     store = Store()
     references = [reference_in(place) for place in places(spec).values() if place.startswith(f"{STORE}/")]
     entries = [manifest for each in references if each and (manifest := store.get(each))]
-    volume = manifests.run_volume(plan["objects"][0]) if entries else None
+    volume = cluster_plan.run_volume(plan["objects"][0]) if entries else None
     if not volume:
         return
     api = ClusterApi(plan["context"], plan["namespace"])

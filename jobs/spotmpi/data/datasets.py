@@ -22,7 +22,7 @@ from spotmpi.data.local_source import Index, Source, source_of
 from spotmpi.data.remote_source import Download, authority_of, downloads_of, is_remote
 from spotmpi.data.store import OTHER_FOLDERS, DataStore, Transfer, index_of
 from spotmpi.images.build import build_for
-from spotmpi.plan import manifests
+from spotmpi.plan import cluster_plan
 from spotmpi.plan.volume_pod import Volume
 
 T = TypeVar("T")
@@ -176,7 +176,7 @@ def clean(older: float, delete: bool, storage: Storage, echo: Echo = lambda text
 
     async def work(store: DataStore, api: ClusterApi) -> list[dict[str, Any]]:
         with translate_errors("list the runs of the cluster"):
-            specs = [str(manifests.annotations_of(each)) for each in await api.list(JOBSET)]
+            specs = [str(cluster_plan.annotations_of(each)) for each in await api.list(JOBSET)]
         keys = [key for text in specs for key in re.findall("[0-9a-f]{64}", text)]
         return await store.unused(older, keys, delete)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spotmpi.agent import pod_context
 from spotmpi.agent.plan import Wheels
 from spotmpi.core import names
-from spotmpi.plan import manifests, pods
+from spotmpi.plan import cluster_plan, pods
 
 if TYPE_CHECKING:
     from spotmpi.images.wheels import PackedWheels
@@ -44,7 +44,7 @@ def with_wheels(objects: Sequence[Object], wheels: PackedWheels) -> list[Object]
     """The objects of a run whose pods mount the wheels, and whose agents unpack those that the image lacks."""
     changed = [copy.deepcopy(each) for each in objects]
     count = -(-len(wheels.archive) // LARGEST)
-    for template in manifests.templates(changed):
+    for template in cluster_plan.templates(changed):
         _mount(template["spec"], [_piece_name(wheels, number) for number in range(count)])
     for part in changed:
         if part["kind"] == "ConfigMap":

@@ -9,7 +9,7 @@ from typing import Any
 
 from spotmpi.agent.plan import NODE
 from spotmpi.core import names
-from spotmpi.plan import manifests
+from spotmpi.plan import cluster_plan, manifests
 from spotmpi.spec.source import from_values
 from tests.cloud.cluster.answers import stamp_of
 from tests.cloud.cluster.kinds import BY_KIND
@@ -52,7 +52,11 @@ def jobset(
     """The JobSet of a run."""
     spec = from_values({"command": ["x"], "nodes": nodes, "launcher": "mpirun", "limits": {"start": start}})
     values = spec.model_dump(mode="json", exclude_defaults=True)
-    notes = {manifests.ANNOTATION_SPEC: json.dumps(values), manifests.ANNOTATION_OWNER: "me", **(annotations or {})}
+    notes = {
+        cluster_plan.ANNOTATION_SPEC: json.dumps(values),
+        manifests.ANNOTATION_OWNER: "me",
+        **(annotations or {}),
+    }
     metadata: Object = {"annotations": notes, "creationTimestamp": stamp(age)}
     metadata["labels"] = {names.LABEL_APP: "spotmpi", **(labels or {})}
     source: Object = {"persistentVolumeClaim": {"claimName": volume}} if volume else {"emptyDir": {}}

@@ -19,7 +19,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.data.store import DataStore
 from spotmpi.entries.manifest import MODEL
 from spotmpi.entries.store import Store, folder
-from spotmpi.plan import manifests
+from spotmpi.plan import cluster_plan
 from spotmpi.plan.volume_pod import Volume
 from spotmpi.runs import fingerprint
 from spotmpi.spec.job import JobSpec
@@ -50,7 +50,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 def volume(tmp_path: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> FakeVolume:
     """The run volume of a cluster."""
     (tmp_path / "volume").mkdir()
-    monkeypatch.setattr(manifests, "run_volume", lambda jobset: Volume(VOLUME.claim, VOLUME.image, ()))
+    monkeypatch.setattr(cluster_plan, "run_volume", lambda jobset: Volume(VOLUME.claim, VOLUME.image, ()))
     return FakeVolume(cluster, tmp_path / "volume" / "runs", ("Running",))
 
 
@@ -181,7 +181,9 @@ def test_a_version_is_kept_while_its_run_is_in_the_cluster_or_its_copy_is_new(
 ) -> None:
     shared = volume_store(tmp_path, cluster)
     waiting = of_kind("JobSet", "queued")
-    waiting["metadata"]["annotations"] = {manifests.ANNOTATION_SPEC: json.dumps({"data": f"store/x/{KEYS[0]}/files"})}
+    waiting["metadata"]["annotations"] = {
+        cluster_plan.ANNOTATION_SPEC: json.dumps({"data": f"store/x/{KEYS[0]}/files"})
+    }
     cluster.put(waiting)
     assert [each["name"] for each in json.loads(invoke(*CLEAN, "--json").stdout)] == ["digits"]
     asyncio.run(

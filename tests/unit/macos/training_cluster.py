@@ -12,7 +12,7 @@ from spotmpi.agent import protocol, record
 from spotmpi.agent.plan import COORDINATOR, NODE
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.core import names
-from spotmpi.plan import manifests
+from spotmpi.plan import cluster_plan, manifests
 from tests.cloud.cluster.answers import Request
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import a_pod, condition, of_kind
@@ -44,7 +44,7 @@ class TrainingCluster:
             pod = a_pod(f"{run}-node-0-{node}-abcde", "Running" if self.holds else "Succeeded", labels)
             pod["metadata"]["ownerReferences"] = [{key: owner[key] for key in ("apiVersion", "kind", "name", "uid")}]
             self.cluster.put(pod)
-        output = self._output(self.volume.root / run, work_of(manifests.spec_of(jobset)))
+        output = self._output(self.volume.root / run, work_of(cluster_plan.spec_of(jobset)))
         self.cluster.add_log(f"{run}-node-0-0-abcde", *output)
         if not self.holds:
             self.cluster.put({**jobset, "status": condition("Completed")})

@@ -15,9 +15,10 @@ from spotmpi.agent import protocol
 from spotmpi.core import archives, names
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import UnreadableRun
-from spotmpi.plan import manifests, pods
+from spotmpi.plan import cluster_plan, manifests, pods
 from spotmpi.plan.cluster import ClusterTarget, in_order, on_groups
-from spotmpi.plan.manifests import Submission, kubernetes_plan, spec_of
+from spotmpi.plan.cluster_plan import spec_of
+from spotmpi.plan.manifests import Submission, kubernetes_plan
 from spotmpi.plan.templates import Template
 from spotmpi.plan.volume_pod import Volume
 from spotmpi.spec.source import from_values
@@ -211,23 +212,23 @@ def test_a_plan_equals_its_golden_file(name: str, golden: Golden) -> None:
 def test_the_agent_plan_has_the_image_that_a_template_sets() -> None:
     other = Template("pod.yaml", {"spec": {"containers": [{"name": "node", "image": "other:1"}]}})
     jobset, config, *_ = plan(PLAIN, replace(TARGET, templates=(other,)))
-    assert [each["image"] for each in manifests.pod_template(jobset)["spec"]["containers"]] == ["other:1"]
+    assert [each["image"] for each in cluster_plan.pod_template(jobset)["spec"]["containers"]] == ["other:1"]
     assert json.loads(config["data"]["plan.json"])["work"]["container"] == "other:1"
 
 
 def test_the_pod_template_of_workers_is_in_the_plan_of_a_pool_alone() -> None:
     objects = plan(POOL)
-    assert manifests.worker_templates(objects) == [objects[-1]["spec"]["template"]]
-    assert manifests.worker_templates(plan(SMALL)) == []
+    assert cluster_plan.worker_templates(objects) == [objects[-1]["spec"]["template"]]
+    assert cluster_plan.worker_templates(plan(SMALL)) == []
 
-    preparing, postprocessing = (each["spec"]["containers"][0] for each in manifests.worker_templates(plan(STAGES)))
+    preparing, postprocessing = (each["spec"]["containers"][0] for each in cluster_plan.worker_templates(plan(STAGES)))
     assert preparing["image"] == TARGET.image and postprocessing["image"] == "registry/video:1"
     assert postprocessing["resources"]["limits"]["memory"] == "8Gi"
 
 
 def test_data_that_is_staged_in_memory_has_a_volume_there() -> None:
     def volumes(**data: str) -> list[dict[str, Any]]:
-        pod = manifests.pod_template(plan({**SMALL, "data": {"path": "/spotmpi/volume/voc", **data}})[0])["spec"]
+        pod = cluster_plan.pod_template(plan({**SMALL, "data": {"path": "/spotmpi/volume/voc", **data}})[0])["spec"]
         return [volume for volume in pod["volumes"] if volume["name"] == "memory"]
 
     assert volumes() == volumes(stage="node") == []
@@ -245,7 +246,7 @@ def test_pods_that_share_nodes_know_their_groups_and_not_their_size() -> None:
 
 def test_no_pod_gets_a_node_that_is_avoided_in_any_of_its_groups() -> None:
     def terms(target: ClusterTarget, **kubernetes: Any) -> Any:
-        pod = manifests.pod_template(plan({**SMALL, "kubernetes": kubernetes}, target)[0])["spec"]
+        pod = cluster_plan.pod_template(plan({**SMALL, "kubernetes": kubernetes}, target)[0])["spec"]
         affinity = pod.get("affinity", {}).get("nodeAffinity", {})
         return affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms")
 
@@ -332,7 +333,7 @@ def test_each_exit_matches_its_failure_rule(reason: str, message: str, action: s
 
 
 def test_a_run_has_as_many_pods_where_each_node_has_a_job() -> None:
-    assert manifests.pod_count(plan(PLAIN)[0]) == manifests.pod_count(plan(PLAIN, ALONE)[0]) == 4
+    assert cluster_plan.pod_count(plan(PLAIN)[0]) == cluster_plan.pod_count(plan(PLAIN, ALONE)[0]) == 4
 
 
 def test_the_sample_that_asks_whether_jobs_are_restarted_alone_has_the_rules_of_such_a_run() -> None:
@@ -366,9 +367,9 @@ def test_a_jobset_without_a_spec_that_this_version_reads_is_refused_with_the_rea
 ) -> None:
     jobset = plan(SMALL)[0]
     annotations = jobset["metadata"]["annotations"]
-    del annotations[manifests.ANNOTATION_SPEC]
+    del annotations[cluster_plan.ANNOTATION_SPEC]
     if annotation is not None:
-        annotations[manifests.ANNOTATION_SPEC] = annotation
+        annotations[cluster_plan.ANNOTATION_SPEC] = annotation
     with pytest.raises(UnreadableRun) as refused:
         spec_of(jobset)
     assert str(refused.value).startswith(message)
@@ -380,7 +381,7 @@ def test_the_run_volume_of_a_jobset_is_its_claim_with_what_lets_another_pod_moun
     kubernetes = {"pull_secrets": ["registry", "other"], "tolerations": [{"key": "team", "value": "a"}]}
     more = {"kubernetes": {**kubernetes, "labels": {"team": "vision"}, "node_selector": selector}}
     jobset = plan({**SMALL, **more, "resources": {"gpu": 1}})[0]
-    assert manifests.run_volume(jobset) == Volume(
+    assert cluster_plan.run_volume(jobset) == Volume(
         "runs",
         "registry/image@sha256:0",
         ("registry", "other"),
@@ -388,17 +389,17 @@ def test_the_run_volume_of_a_jobset_is_its_claim_with_what_lets_another_pod_moun
         (("team", "vision"),),
         (("kubernetes.io/arch", "amd64"),),
     )
-    assert manifests.run_volume(plan(SMALL)[0]) == Volume("runs", "registry/image@sha256:0")
-    assert manifests.run_volume(plan(SMALL, NODES)[0]) is None, "a run without one keeps its records on its nodes"
-    pod = manifests.pod_template(jobset)["spec"]
+    assert cluster_plan.run_volume(plan(SMALL)[0]) == Volume("runs", "registry/image@sha256:0")
+    assert cluster_plan.run_volume(plan(SMALL, NODES)[0]) is None, "a run without one keeps its records on its nodes"
+    pod = cluster_plan.pod_template(jobset)["spec"]
     pod["volumes"] = None
-    assert manifests.run_volume(jobset) is None
+    assert cluster_plan.run_volume(jobset) is None
 
 
 def test_the_secret_of_a_plan_names_the_variables_that_it_forwards() -> None:
     forwarding = plan({**SMALL, "env_passthrough": ["WANDB_API_KEY", "TOKEN"]})
-    assert manifests.forwarded_variables(forwarding) == ["WANDB_API_KEY", "TOKEN"]
-    assert manifests.forwarded_variables(plan(SMALL)) == []
+    assert cluster_plan.forwarded_variables(forwarding) == ["WANDB_API_KEY", "TOKEN"]
+    assert cluster_plan.forwarded_variables(plan(SMALL)) == []
 
 
 def test_with_shared_keys_the_pods_take_the_keys_of_another_secret_and_nothing_else_changes() -> None:
@@ -409,7 +410,7 @@ def test_with_shared_keys_the_pods_take_the_keys_of_another_secret_and_nothing_e
 
     assert json.dumps(objects) == before
     expected = [each for each in objects if each["kind"] != "Secret"]
-    volumes = manifests.pod_template(expected[0])["spec"]["volumes"]
+    volumes = cluster_plan.pod_template(expected[0])["spec"]["volumes"]
     (keys,) = [volume for volume in volumes if volume["name"] == pods.KEYS]
     files = ("id", "id.pub", "authorized_keys", "ca.pem", "cert.pem", "key.pem")
     items = [{"key": name, "path": name} for name in files]

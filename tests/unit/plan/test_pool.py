@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import protocol
-from spotmpi.plan import manifests, pool
+from spotmpi.plan import cluster_plan, pool
 from spotmpi.plan.pods import CONTAINER
 from tests.unit.plan.test_manifests import POOL, SMALL, plan
 
@@ -50,6 +50,6 @@ def test_no_other_object_controls_the_job_of_workers_which_kueue_would_not_admit
 
 
 def test_the_number_of_workers_is_read_from_the_jobset_alone() -> None:
-    assert manifests.worker_count(plan(POOL)[0]) == 8
-    assert manifests.worker_count(plan(SMALL)[0]) is None
+    assert cluster_plan.worker_count(plan(POOL)[0]) == 8
+    assert cluster_plan.worker_count(plan(SMALL)[0]) is None
     assert pool.sizes(3) == {"parallelism": 3, "completions": 3}

@@ -12,7 +12,7 @@ import pytest
 
 from spotmpi.agent import pod_context
 from spotmpi.images.wheels import PackedWheels
-from spotmpi.plan import manifests, wheels
+from spotmpi.plan import cluster_plan, wheels
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.manifests import Submission, kubernetes_plan
 from spotmpi.spec.source import from_values
@@ -64,7 +64,7 @@ def test_all_pods_mount_the_pieces_and_their_agents_know_the_digest(
     changed = wheels.with_wheels(objects, PACKED)
 
     assert objects == before
-    templates = [*manifests.pod_templates(changed[0]), *manifests.worker_templates(changed)]
+    templates = [*cluster_plan.pod_templates(changed[0]), *cluster_plan.worker_templates(changed)]
     assert len(templates) == pods
     for template in templates:
         assert template is not None

@@ -16,7 +16,7 @@ from spotmpi.agent import record
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.core.events import Event, Lines
 from spotmpi.core.names import RunPaths
-from spotmpi.plan.manifests import BACKEND
+from spotmpi.plan.cluster_plan import BACKEND
 from spotmpi.runs import cache as run_cache
 from spotmpi.runs import reader
 from spotmpi.runs.cache import RunCache, SeenEvents

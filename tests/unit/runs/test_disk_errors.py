@@ -11,7 +11,7 @@ from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR
 from spotmpi.agent.record import Record
 from spotmpi.core.names import RunPaths
-from spotmpi.plan.manifests import cached_plan
+from spotmpi.plan.cluster_plan import cached_plan
 from spotmpi.runs import cache as run_cache
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.cache import RunCache

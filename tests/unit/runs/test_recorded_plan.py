@@ -10,8 +10,8 @@ import pytest
 
 from spotmpi.core.errors import InputError
 from spotmpi.core.names import RunPaths
+from spotmpi.plan.cluster_plan import cached_plan
 from spotmpi.plan.local import Machine, local_plan
-from spotmpi.plan.manifests import cached_plan
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.spec.source import from_values
 

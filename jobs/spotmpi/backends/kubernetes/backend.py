@@ -45,7 +45,7 @@ from spotmpi.core.events import Event, Lines, Stream
 from spotmpi.core.progress import Echo
 from spotmpi.images.build import build_for
 from spotmpi.images.environment import launchers_of
-from spotmpi.plan import manifests, pods
+from spotmpi.plan import cluster_plan, manifests, pods
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.placement import Beginning
 from spotmpi.plan.run_plan import elastic_notes, memory_notes, standby_notes
@@ -107,7 +107,7 @@ class KubernetesBackend:
             ),
         )
 
-    def plan(self, spec: JobSpec, run: str, echo: Echo) -> manifests.ClusterPlan:
+    def plan(self, spec: JobSpec, run: str, echo: Echo) -> cluster_plan.ClusterPlan:
         """The run's objects in the order of creation, without its keys, as the cluster permits them.
 
         Where the cluster does not answer, the plan names that as the reason for which it cannot be submitted.
@@ -136,7 +136,7 @@ class KubernetesBackend:
         except SpotmpiError:
             return ""  # whatever asks the cluster next says why it does not answer
 
-    def _draft(self, spec: JobSpec, run: str, obstacle: str | None) -> manifests.ClusterPlan:
+    def _draft(self, spec: JobSpec, run: str, obstacle: str | None) -> cluster_plan.ClusterPlan:
         """The plan of a valid spec; its nodes have a Job each where there is no *obstacle* to restarting one alone."""
         if obstacle and len(spec.sizes) > 1:
             raise input_error("nodes", list(spec.sizes), f"give one number of nodes: {obstacle}")
@@ -147,11 +147,11 @@ class KubernetesBackend:
         submission = _submission(spec, run, resolved, placed, shipment)
         objects = manifests.kubernetes_plan(resolved.spec, placed.target, submission, resolved.worker_targets)
         if resolved.target.templates:
-            for pod in manifests.templates(objects):
+            for pod in cluster_plan.templates(objects):
                 pod_templates.validate(pod, resolved.target.templates)
         environment = self._environment
         return {
-            **manifests.cached_plan(spec.title, run, self._api().context, resolved.target.namespace),
+            **cluster_plan.cached_plan(spec.title, run, self._api().context, resolved.target.namespace),
             "notes": [
                 *placed.notes,
                 *resolved.notes,
@@ -180,11 +180,11 @@ class KubernetesBackend:
 
     def submit(self, spec: JobSpec, plan: Plan, echo: Echo) -> None:
         """Create the JobSet suspended, then the parts it owns, then unsuspend it."""
-        assert plan["backend"] == manifests.BACKEND
+        assert plan["backend"] == cluster_plan.BACKEND
         if plan["unchecked"]:
             raise SpotmpiError(plan["unchecked"])
         paths = names.RunPaths(self.runs_folder / plan["run"])
-        volume = manifests.run_volume(plan["objects"][0])
+        volume = cluster_plan.run_volume(plan["objects"][0])
         # A resumed run has a record on this machine; the lock keeps others from deleting it meanwhile.
         with reader.lock(paths) if exists(paths.folder) else contextlib.nullcontext():
             if volume:
@@ -223,7 +223,7 @@ class KubernetesBackend:
             return self._current_state(run, jobset, listing)
         except UnreadableRun as error:
             state = cached or reader.RunState(run, str(self.runs_folder / run), run, reader.UNKNOWN)
-            owner = manifests.annotations_of(jobset).get(manifests.ANNOTATION_OWNER)
+            owner = cluster_plan.annotations_of(jobset).get(manifests.ANNOTATION_OWNER)
             return replace(
                 state, state=reader.UNKNOWN, reason=str(error), submitted=submission_time(jobset), owner=owner
             )
@@ -315,7 +315,7 @@ class KubernetesBackend:
         """The volume with a run's folder, according to the cluster, this terminal's copy, or the environment."""
         objects = [jobset] if jobset else recorded_plan.read(paths).objects if is_file(paths.plan) else None
         if objects:
-            return pulling.require_volume(manifests.run_volume(objects[0]), paths.id)
+            return pulling.require_volume(cluster_plan.run_volume(objects[0]), paths.id)
         if self._environment is None:
             place = wording.option("on", "STACK")
             remedy = f"not found in the cluster or in the runs folder; name its environment with {place}"
@@ -374,7 +374,7 @@ class KubernetesBackend:
         """A function that queries AWS for the reason why the environment's node groups get no instances for a run."""
         if (environment := self._environment) is None:
             return None
-        groups = target.group_names(manifests.spec_of(jobset), environment)
+        groups = target.group_names(cluster_plan.spec_of(jobset), environment)
 
         def ask() -> str | None:
             from spotmpi.aws import launch_failures
@@ -389,9 +389,9 @@ class KubernetesBackend:
     def _ensure_copy(self, jobset: Object) -> None:
         paths = names.RunPaths(self.runs_folder / jobset["metadata"]["name"])
         if not exists(paths.folder):
-            spec = manifests.spec_of(jobset)
-            plan = manifests.cached_plan(spec.title, paths.id, self._api().context, jobset["metadata"]["namespace"])
-            if owner := manifests.annotations_of(jobset).get(manifests.ANNOTATION_OWNER):
+            spec = cluster_plan.spec_of(jobset)
+            plan = cluster_plan.cached_plan(spec.title, paths.id, self._api().context, jobset["metadata"]["namespace"])
+            if owner := cluster_plan.annotations_of(jobset).get(manifests.ANNOTATION_OWNER):
                 plan["owner"] = owner
             run_cache.create(paths, spec.to_toml(), plan, submission_time(jobset))
 

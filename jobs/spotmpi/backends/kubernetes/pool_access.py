@@ -26,7 +26,7 @@ from spotmpi.backends.kubernetes.fault_injection import pod_of
 from spotmpi.backends.kubernetes.follow.jobset import has_started, member_of, pod_phase, terminal_condition
 from spotmpi.core import certificates, names
 from spotmpi.core.errors import NotPermitted, SpotmpiError, input_error
-from spotmpi.plan import manifests, pods, pool
+from spotmpi.plan import cluster_plan, manifests, pods, pool
 from spotmpi.runs.reader import RunState
 
 LONGEST_ANSWER = 1 << 20  # bytes: it has the files of TLS
@@ -147,7 +147,7 @@ async def _find_pool(api: ClusterApi, run: str) -> Object:
         jobset = await api.find(cluster_api.JOBSET, run)
     if jobset is None:
         raise no_such_run(run)
-    if manifests.worker_count(jobset) is None:
+    if cluster_plan.worker_count(jobset) is None:
         raise input_error("run", run, "has no workers; only a pool and a run with a stream have them")
     return jobset
 
@@ -160,7 +160,7 @@ async def resize(api: ClusterApi, run: str, workers: int, role: str = WORKER) ->
         InputError: it has no such workers, has ended, or may not grow because of its cost limit.
     """
     jobset = await _find_pool(api, run)
-    spec = manifests.spec_of(jobset)
+    spec = cluster_plan.spec_of(jobset)
     if terminal_condition(jobset) or jobset["metadata"].get("deletionTimestamp"):
         raise input_error("run", run, "has ended; submit it again")
     counts = {each.role: each.count for each in spec.workers}

@@ -23,7 +23,7 @@ from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_erro
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Echo
 from spotmpi.core.wording import printable
-from spotmpi.plan.manifests import cached_plan
+from spotmpi.plan.cluster_plan import cached_plan
 from spotmpi.plan.pods import python
 from spotmpi.plan.volume_pod import Volume
 from spotmpi.runs import recorded_plan

@@ -25,7 +25,7 @@ from spotmpi.backends.kubernetes.follow.jobset import (
 from spotmpi.core import names
 from spotmpi.core.errors import UnreadableRun
 from spotmpi.core.progress import Echo
-from spotmpi.plan import manifests
+from spotmpi.plan import cluster_plan, manifests
 
 _SUBMISSION_TIMEOUT = 300.0  # seconds within which a submission has created all its objects, or has failed
 # Seconds from the end of a run, as its agent records it, to that of its JobSet. Where the API server was gone,
@@ -117,7 +117,7 @@ async def _is_abandoned(api: ClusterApi, jobset: Object) -> bool:
     if not jobset["spec"].get("suspend") or api.now() < submission_time(jobset) + _SUBMISSION_TIMEOUT:
         return False
     try:
-        manifests.spec_of(jobset)  # another version may name a run's parts differently
+        cluster_plan.spec_of(jobset)  # another version may name a run's parts differently
         return await api.find(cluster_api.CONFIG_MAP, names.parts_name(jobset["metadata"]["name"])) is None
     except (ApiError, UnreadableRun):
         return False

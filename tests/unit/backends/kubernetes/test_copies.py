@@ -21,8 +21,8 @@ from spotmpi.core import names
 from spotmpi.core.errors import InputError
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Echo
-from spotmpi.plan import manifests
-from spotmpi.plan.manifests import ClusterPlan, cached_plan
+from spotmpi.plan import cluster_plan
+from spotmpi.plan.cluster_plan import ClusterPlan, cached_plan
 from spotmpi.runs import cache, reader, recorded_plan
 from spotmpi.runs.reader import RunState
 from tests.cloud.cluster.fake_cluster import FakeCluster, write_kubeconfig
@@ -35,7 +35,7 @@ def copy(
     runs_folder: Path, *events: dict[str, Any], context: str | None = "this", namespace: str = "here", run: str = RUN
 ) -> RunPaths:
     """Lay down the copy of a run that was submitted in 1970, with *events* that were seen since."""
-    paths, spec = RunPaths(runs_folder / run), manifests.spec_of(jobset())
+    paths, spec = RunPaths(runs_folder / run), cluster_plan.spec_of(jobset())
     cache.create(paths, spec.to_toml(), cached_plan(spec.title, run, context, namespace), 1000.0)
     with paths.events.open("a") as file:
         file.writelines(json.dumps({"t": 1000.0 + at, **event}) + "\n" for at, event in enumerate(events, 1))
@@ -194,7 +194,7 @@ def test_a_record_is_not_deleted_while_its_run_is_being_continued(
         return objects.CreatedRun([], 2000.0)
 
     monkeypatch.setattr(objects, "create", create)
-    spec = manifests.spec_of(jobset())
+    spec = cluster_plan.spec_of(jobset())
     plan: ClusterPlan = {
         **cached_plan(spec.title, RUN, None, "here"),
         "notes": [],

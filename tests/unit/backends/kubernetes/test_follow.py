@@ -21,7 +21,7 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.follow import run as following
 from spotmpi.backends.kubernetes.follow.jobset import RUNNING
 from spotmpi.core.events import Event
-from spotmpi.plan import manifests
+from spotmpi.plan import cluster_plan, manifests
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import (
     RUN,
@@ -308,10 +308,10 @@ def test_a_run_with_a_deadline_may_wait_for_its_nodes_up_to_then(cluster: FakeCl
     cluster.put(unscheduled_pod(0, "no GPU", 900))
     waits = placed_jobset(decided("g6", None), tried=["g5"], age=900)
     annotations = waits["metadata"]["annotations"]
-    spec = json.loads(annotations[manifests.ANNOTATION_SPEC])
+    spec = json.loads(annotations[cluster_plan.ANNOTATION_SPEC])
     for deadline, ends in (("20m", False), ("4m", True)):
         capacity = {"deadline": deadline, "work": "1m"}
-        annotations[manifests.ANNOTATION_SPEC] = json.dumps({**spec, "capacity": capacity})
+        annotations[cluster_plan.ANNOTATION_SPEC] = json.dumps({**spec, "capacity": capacity})
         assert any(event.terminal for event in look(cluster, waits)) == ends
 
 

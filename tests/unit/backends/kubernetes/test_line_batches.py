@@ -14,7 +14,7 @@ from spotmpi.agent.plan import COORDINATOR, NODE, Member, read_member
 from spotmpi.cli.logs import Filter, print_events
 from spotmpi.core.events import Event, Lines, Stream
 from spotmpi.core.names import RunPaths
-from spotmpi.plan.manifests import BACKEND
+from spotmpi.plan.cluster_plan import BACKEND
 from spotmpi.runs import cache as run_cache
 from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.pod_output import PodEntry, parse_all

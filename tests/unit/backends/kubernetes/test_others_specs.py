@@ -19,7 +19,7 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError
 from spotmpi.core.names import SWEEPS, RunPaths
-from spotmpi.plan import manifests
+from spotmpi.plan import cluster_plan, manifests
 from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
 from spotmpi.runs.cache import RunCache
 from spotmpi.runs.pod_output import parse
@@ -39,7 +39,7 @@ def failed(values: Object, name: str = RUN) -> Object:
     """The JobSet of another user's run that has failed, with his spec."""
     spec = from_values({"command": ["x"], "launcher": "none", "kubernetes": IMAGE, **values})
     annotations = {
-        manifests.ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True)),
+        cluster_plan.ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True)),
         manifests.ANNOTATION_OWNER: "eve",
     }
     jobset = objects.jobset(status=condition("Failed"), annotations=annotations)
@@ -101,7 +101,7 @@ def test_what_is_named_again_is_sent(runs: Path, cluster: FakeCluster, secret: P
     values = {"files": ["/theirs/train.py"], "env_passthrough": ["TOKEN"]}
     plan = resume(cluster, runs, values, f"files=['{secret}']", "env_passthrough=['HOME']")
     assert plan["notes"][-1].startswith("code: 1 files")
-    assert manifests.forwarded_variables(plan["objects"]) == ["HOME"]
+    assert cluster_plan.forwarded_variables(plan["objects"]) == ["HOME"]
     assert "notes" in resume(cluster, runs, values, "files=[]", "env_passthrough=[]")
     assert resume(cluster, runs.parent / "others", {}), "a spec that sends nothing needs no word"
 

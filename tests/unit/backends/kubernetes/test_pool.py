@@ -26,7 +26,7 @@ from spotmpi.backends.kubernetes.follow.jobset import RUNNING
 from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason, workers_waiting_reason
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, NotPermitted, SpotmpiError, UnknownRun
-from spotmpi.plan import manifests, pool
+from spotmpi.plan import cluster_plan, pool
 from spotmpi.runs import cache
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.source import from_values
@@ -51,7 +51,7 @@ def jobset(workers: int = 3, status: Object | None = None, spec: Object = POOL, 
     """The JobSet of a pool, or of a run with workers, that has been resized to so many of them."""
     job = from_values({**spec, **values})
     annotations = {
-        manifests.ANNOTATION_SPEC: json.dumps(job.model_dump(mode="json", exclude_defaults=True)),
+        cluster_plan.ANNOTATION_SPEC: json.dumps(job.model_dump(mode="json", exclude_defaults=True)),
         pool.ANNOTATION_WORKERS: str(workers),
     }
     return objects.jobset(status=status, nodes=job.nodes, annotations=annotations)

@@ -27,7 +27,7 @@ from spotmpi.backends.kubernetes.submit.objects import generate_keys
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, NotPermitted, RunInUse, SpotmpiError
 from spotmpi.images.wheels import PackedWheels
-from spotmpi.plan import manifests, pods
+from spotmpi.plan import cluster_plan, manifests, pods
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.placement import Beginning
 from spotmpi.plan.pods import CONTAINER, forwarded_key
@@ -445,7 +445,7 @@ WHEELS = f"spotmpi-wheels-{PackedWheels('x86_64', b'wheels').digest}"
 
 
 def is_mounted(objects: Sequence[Object]) -> bool:
-    container = manifests.pod_template(objects[0])["spec"]["containers"][0]
+    container = cluster_plan.pod_template(objects[0])["spec"]["containers"][0]
     return any(mount["mountPath"] == pod_context.WHEELS for mount in container["volumeMounts"])
 
 
@@ -596,7 +596,7 @@ def shared(cluster: FakeCluster) -> None:
 def with_claim(spec: JobSpec) -> Any:
     """The plan of a run with the run volume ``runs``."""
     run_plan = planned(spec)
-    for pod in manifests.templates(run_plan["objects"]):
+    for pod in cluster_plan.templates(run_plan["objects"]):
         (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "volume")
         del volume["emptyDir"]
         volume["persistentVolumeClaim"] = {"claimName": "runs"}

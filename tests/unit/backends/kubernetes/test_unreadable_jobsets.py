@@ -11,7 +11,7 @@ import spotmpi
 from spotmpi.backends.targets import Target
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments import cost
-from spotmpi.plan import manifests
+from spotmpi.plan import cluster_plan, manifests
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import RUN, jobset
 from tests.cloud.cluster.store import Object
@@ -24,7 +24,7 @@ OTHER = "other-1"
 def newer_jobset(suspend: bool = False) -> Object:
     """Give a run of a version whose specs have one more key."""
     spec = json.dumps({"command": ["x"], "kubernetes": {"turbo": True}})
-    annotations = {manifests.ANNOTATION_SPEC: spec, manifests.ANNOTATION_OWNER: "her"}
+    annotations = {cluster_plan.ANNOTATION_SPEC: spec, manifests.ANNOTATION_OWNER: "her"}
     return jobset(age=3600, suspend=suspend, name=OTHER, annotations=annotations)
 
 

@@ -15,7 +15,7 @@ from spotmpi.agent.outcomes import run_outcome
 from spotmpi.agent.plan import COORDINATOR, NODE, WORKERS, Member
 from spotmpi.core import names
 from spotmpi.core.events import Event
-from spotmpi.plan import manifests
+from spotmpi.plan import cluster_plan, manifests
 from spotmpi.plan.pods import CONTAINER
 from spotmpi.runs.pod_output import PodEntry
 from spotmpi.runs.reader import RunState
@@ -52,7 +52,7 @@ class RunInfo:
 
 def run_info(jobset: Object) -> RunInfo:
     """The `RunInfo` of a run's JobSet."""
-    spec = manifests.spec_of(jobset)
+    spec = cluster_plan.spec_of(jobset)
     deadline, submitted = spec.capacity.deadline, submission_time(jobset)
     workers = {each.role: each.count for each in spec.workers}
     return RunInfo(
@@ -72,13 +72,13 @@ def run_info(jobset: Object) -> RunInfo:
 
 def resized(workers: Mapping[str, int], jobset: Object) -> dict[str, int]:
     """The numbers of *workers* by role, as they are after the latest resize."""
-    counts = {role: manifests.worker_count(jobset, role) for role in workers}
+    counts = {role: cluster_plan.worker_count(jobset, role) for role in workers}
     return {role: own if (count := counts[role]) is None else count for role, own in workers.items()}
 
 
 def placement_state(jobset: Object) -> placement.State | None:
     """Where the gang of a run is placed; None where it has one place only."""
-    text = manifests.annotations_of(jobset).get(pod_context.PLACEMENT_ANNOTATION)
+    text = cluster_plan.annotations_of(jobset).get(pod_context.PLACEMENT_ANNOTATION)
     return None if text is None else placement.parse(text)
 
 
@@ -299,7 +299,7 @@ def _added_containers(jobset: Object, pods: Iterable[Object]) -> str | None:
 
     Native sidecars, which Kubernetes ends, are init containers and do not count.
     """
-    own = {each["name"] for each in manifests.pod_template(jobset)["spec"]["containers"]}
+    own = {each["name"] for each in cluster_plan.pod_template(jobset)["spec"]["containers"]}
     running = {
         str(each["name"])
         for pod in of_role(pods, NODE)

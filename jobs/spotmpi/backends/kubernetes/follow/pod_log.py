@@ -31,7 +31,7 @@ from spotmpi.core import archives, names
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event, Lines
 from spotmpi.core.progress import Echo
-from spotmpi.plan import manifests
+from spotmpi.plan import cluster_plan
 from spotmpi.plan.pods import module
 from spotmpi.plan.volume_pod import Volume, store_command
 from spotmpi.runs import pod_output
@@ -314,7 +314,7 @@ class RunFolder:
         self._echo = echo
         self._run = jobset["metadata"]["name"]
         self._submitted = submission_time(jobset)
-        self._volume = manifests.run_volume(jobset)
+        self._volume = cluster_plan.run_volume(jobset)
         self._access: VolumeAccess | None = None
         self._stack = AsyncExitStack()
 

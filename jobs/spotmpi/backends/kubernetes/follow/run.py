@@ -53,7 +53,7 @@ from spotmpi.backends.kubernetes.volume_access import START_TIMEOUT
 from spotmpi.core import names
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
-from spotmpi.plan import manifests
+from spotmpi.plan import cluster_plan, manifests
 from spotmpi.runs.pod_output import PodEntry
 
 LOG_TIMEOUT = 10.0  # seconds that logs may still take once the JobSet has ended
@@ -102,7 +102,7 @@ class ClusterFollower:
         self._run = run_info(jobset)
         self._jobset: Object = jobset
         self._queue: asyncio.Queue[list[PodEntry] | Exception | None] = asyncio.Queue(QUEUE_SIZE)
-        claims = frozenset(name for name, _ in manifests.mounted_claims(manifests.pod_template(jobset)))
+        claims = frozenset(name for name, _ in cluster_plan.mounted_claims(cluster_plan.pod_template(jobset)))
         self._seen = Observations(claims=claims)
         self._listing = listing
         self._diagnostics = PendingDiagnostics(client, cloud, listing.answers if listing else None)
@@ -235,7 +235,7 @@ class ClusterFollower:
 
     async def _find_unseen_pods(self) -> None:
         """Read also the pods that the watch has not shown yet: the JobSet's end may arrive before a short pod does."""
-        if len(self._seen.pods) < manifests.pod_count(self._jobset) + sum(self._run.workers.values()):
+        if len(self._seen.pods) < cluster_plan.pod_count(self._jobset) + sum(self._run.workers.values()):
             with contextlib.suppress(ApiError):  # the run folder may still have their output
                 for pod in await self._client.list(api.POD, {names.LABEL_RUN: self._run.run}):
                     self._update_pod(pod)

@@ -15,8 +15,8 @@ from spotmpi.backends.kubernetes.client.errors import already_exists, translate_
 from spotmpi.backends.kubernetes.submit.objects import require_current_jobset
 from spotmpi.core.errors import NotPermitted, input_error
 from spotmpi.core.progress import Echo
-from spotmpi.plan import manifests
-from spotmpi.plan.manifests import ClusterPlan
+from spotmpi.plan import cluster_plan, manifests
+from spotmpi.plan.cluster_plan import ClusterPlan
 
 _REFUSED = (400, 403, 422)  # by a webhook, or by the schema of an older version
 _REASON_LENGTH = 240
@@ -108,8 +108,8 @@ async def _require_claims(api: ClusterApi, objects: Sequence[Object], echo: Echo
 
     *echo* gets a message where only pods of one node can mount one at a time.
     """
-    mounted = [(name, key) for pod in manifests.templates(objects) for name, key in manifests.mounted_claims(pod)]
-    shares = manifests.pod_count(objects[0]) > 1 or bool(manifests.worker_templates(objects))
+    mounted = [each for pod in cluster_plan.templates(objects) for each in cluster_plan.mounted_claims(pod)]
+    shares = cluster_plan.pod_count(objects[0]) > 1 or bool(cluster_plan.worker_templates(objects))
     for name, key in dict(mounted).items():
         try:
             claim = await api.find(cluster_api.CLAIM, name)
@@ -148,8 +148,8 @@ async def _require_queue(api: ClusterApi, jobset: Object, echo: Echo) -> None:
 async def _with_egress(api: ClusterApi, objects: Sequence[Object], echo: Echo) -> Sequence[Object]:
     """The objects, with a policy that lets pods reach each other where the namespace denies egress."""
     jobset, *_ = objects
-    single = manifests.pod_count(jobset) == 1 and not manifests.worker_templates(objects)
-    labels = manifests.pod_template(jobset)["metadata"]["labels"]
+    single = cluster_plan.pod_count(jobset) == 1 and not cluster_plan.worker_templates(objects)
+    labels = cluster_plan.pod_template(jobset)["metadata"]["labels"]
     policies = [each for each in objects if each["kind"] == "NetworkPolicy"]
     is_allowed = any("Egress" in each["spec"]["policyTypes"] for each in policies)
     if single or is_allowed or not await denies_egress(api, labels, echo):
@@ -159,8 +159,8 @@ async def _with_egress(api: ClusterApi, objects: Sequence[Object], echo: Echo) -
 
 async def _without_secret(api: ClusterApi, plan: ClusterPlan, objects: Sequence[Object]) -> Sequence[Object]:
     """The plan's objects with the keys of an existing Secret; NotPermitted where that is not possible."""
-    variables = manifests.forwarded_variables(objects)
-    if manifests.worker_templates(objects):
+    variables = cluster_plan.forwarded_variables(objects)
+    if cluster_plan.worker_templates(objects):
         raise NotPermitted(
             "you may not create the run's Secret, and workers share their TLS key with no other run; "
             f"ask for the right to create Secrets in {plan['namespace']}"

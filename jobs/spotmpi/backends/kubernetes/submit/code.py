@@ -15,7 +15,7 @@ from spotmpi.core.code_folder import Packed
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.progress import Echo
 from spotmpi.plan.cluster import ClusterTarget
-from spotmpi.plan.manifests import ClusterPlan
+from spotmpi.plan.cluster_plan import ClusterPlan
 from spotmpi.plan.volume_pod import Volume, store_command
 from spotmpi.spec.job import JobSpec
 

@@ -26,7 +26,7 @@ from spotmpi.core.certificates import run_certificates
 from spotmpi.core.errors import RunInUse, SpotmpiError
 from spotmpi.core.progress import Echo
 from spotmpi.plan import manifests, pods
-from spotmpi.plan.manifests import ClusterPlan
+from spotmpi.plan.cluster_plan import ClusterPlan
 
 _GARBAGE_COLLECTION = 20.0  # seconds in which the cluster deletes what a deleted object owned
 _RETRY_INTERVAL = 0.2  # seconds

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import copyreg
+import dataclasses
 import enum
 import functools
+import io
 import pickle
 import types
 from collections.abc import Callable
@@ -14,6 +17,7 @@ from typing import Any
 from spotmpi.core.errors import InputError, input_error
 
 _DICTS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict, types.MappingProxyType)
+_SHOWN = 3  # members of a set that a message names
 PLAIN = (type(None), bool, int, float, complex, str, bytes)  # what has no code in it
 
 
@@ -27,6 +31,9 @@ def token(value: object, name: str) -> str:
 
     try:
         return _token(value)
+    except _HiddenSet as error:
+        remedy = f"holds {error}, whose order differs from process to process: use a sorted list in its place"
+        raise input_error(name, value, remedy) from error
     except (TokenizationError, TypeError, AttributeError, ValueError, RecursionError) as error:
         remedy = "cannot be hashed, so that a change of it would not be noticed: use numbers, text, arrays or functions"
         raise input_error(name, value, remedy) from error
@@ -37,7 +44,48 @@ def _token(value: Any) -> str:
         return f"{type(value).__name__}:{value!r}"
     from dask.tokenize import tokenize
 
-    return str(tokenize(_in_order(value), ensure_deterministic=True))
+    ordered = _in_order(value)
+    _require_order(ordered)
+    return str(tokenize(ordered, ensure_deterministic=True))
+
+
+class _HiddenSet(Exception):
+    """A set where Dask takes its members as they lie in memory, as of the text."""
+
+
+def _require_order(value: Any) -> None:
+    """Raise `_HiddenSet` for a set in what Dask pickles, such as an array of objects, a data frame or an object.
+
+    Of lists, dictionaries and dataclasses it takes the members one by one, and those of a set by their text.
+    """
+    if isinstance(value, PLAIN):
+        return
+    if isinstance(value, dict):
+        for pair in value.items():
+            _require_order(pair)
+    elif isinstance(value, (list, tuple, set)):
+        for each in value:
+            _require_order(each)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            _require_order(getattr(value, field.name, None))
+    elif not isinstance(value, type | types.FunctionType):
+        with contextlib.suppress(pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError):
+            _SetFinder(type(value).__name__).dump(value)  # what cannot be pickled Dask refuses by itself
+
+
+class _SetFinder(pickle.Pickler):
+    """Pickles an object of the type *of*, and raises `_HiddenSet` at the first set with several members."""
+
+    def __init__(self, of: str) -> None:
+        super().__init__(io.BytesIO())
+        self._of = of
+
+    def persistent_id(self, each: Any) -> Any:
+        if isinstance(each, set | frozenset) and len(each) > 1:
+            members = ", ".join(sorted(map(repr, each))[:_SHOWN])
+            raise _HiddenSet(f"the {type(each).__name__} of {members}{', ...' * (len(each) > _SHOWN)} in {self._of}")
+        return "hashes itself" if hasattr(each, "__dask_tokenize__") and not isinstance(each, type) else None
 
 
 def _in_order(value: Any) -> Any:
@@ -58,6 +106,8 @@ def _in_order(value: Any) -> Any:
         return kind.__name__, sorted(map(_token, value))
     if kind is collections.deque:
         return kind.__name__, [*map(_in_order, value)], value.maxlen
+    if kind is slice and not all(isinstance(each, PLAIN) for each in (value.start, value.stop, value.step)):
+        return kind.__name__, _in_order([value.start, value.stop, value.step])  # whose text Dask takes
     if kind is types.SimpleNamespace:
         return kind.__name__, _in_order(vars(value))
     return kind(map(_in_order, value)) if kind in (list, tuple) else value

@@ -87,14 +87,17 @@ def pipeline(
     to be in modules, or named, as ``"flow:prepare"``.
 
     Raises:
-        InputError: neither or both of *train* and *predict*, a generator function as *train*, *postprocess* or *write*
-            without *predict*, or a function that workers cannot import.
+        InputError: neither or both of *train* and *predict*, a generator function as *train*, *prepare* or
+            *postprocess*, one of the latter or *write* without *predict*, or a function that workers cannot import.
     """
     consumer = _consumer(train, predict)
     for field, value in (("postprocess", postprocess), ("write", write)):
         if value is not None and predict is None:
             remedy = "is for predictions: give the function that yields results as predict=, or remove it"
             raise input_error(field, _name(field, value), remedy)
+    for field, stage in (("prepare", prepare), ("postprocess", postprocess)):
+        if stage is not None and _yields(stage):
+            raise input_error(field, _name(field, stage), "yields: workers need one value for each batch, so return it")
     functions = {"source": source, "prepare": prepare, "postprocess": postprocess, "write": write}
     values = {key: _name(key, value) for key, value in functions.items() if value is not None}
     unknown = sorted(set(options) - set(Stream.model_fields))
@@ -114,13 +117,17 @@ def _consumer(train: Function | None, predict: Function | str | None) -> Functio
     consumer = train or predict
     if consumer is None or (train and predict):
         raise input_error("train", None, "give exactly one of train and predict")
-    if train and (inspect.isgeneratorfunction(train) or inspect.isasyncgenfunction(train)):
+    if train and _yields(train):
         remedy = f"yields results, so training would compute nothing: give it as predict={train.__name__}"
         raise input_error("train", _name("train", train), remedy)
     if isinstance(consumer, str) and not FUNCTION.fullmatch(consumer):
         field = TRAIN if train else PREDICT
         raise input_error(field, consumer, f"write module:function, such as flow:{field}")
     return consumer
+
+
+def _yields(function: object) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _name(field: str, value: str | Path | DataSet | Function) -> str:

@@ -68,6 +68,8 @@ class Source(Mapping[str, Any]):
         return self._files[0]
 
     def __getitem__(self, column: str) -> Any:
+        if column not in self._columns:
+            raise KeyError(f"no column {column}: the columns are {', '.join(self._columns)}")
         return self._columns[column]
 
     def __iter__(self) -> Iterator[str]:

@@ -14,8 +14,9 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from spotmpi.agent import protocol
 from spotmpi.checkpoint.store import Unloadable
@@ -44,7 +45,7 @@ def predict(name: str, batches: Stream, folder: Path) -> None:
     count = 0
     try:
         with loading_model(name, batches):
-            results = enumerate(function(name)(batches), 1)
+            results = enumerate(_results(name, function(name)(batches)), 1)
             first = next(results, None)
         for count, result in itertools.chain([first] if first else [], results):
             if count != batches.count:
@@ -55,6 +56,14 @@ def predict(name: str, batches: Stream, folder: Path) -> None:
         delivery.finish()
     finally:
         delivery.cancel()
+
+
+def _results(name: str, returned: Any) -> Iterable[Any]:
+    """What the function *name* of a prediction returned, if there are results in it."""
+    if not isinstance(returned, Iterable):
+        remedy = f"let it yield one for each batch, or give it as train={name.partition(':')[2]} if it trains"
+        raise StreamError(f"{name} returned {type(returned).__name__} in place of results: {remedy}")
+    return returned
 
 
 @contextlib.contextmanager

@@ -173,7 +173,7 @@ def _read_group(source: str, name: str, version: str, index: int) -> Any:
     try:
         return _decoded(_parquet(source, name, version).read_row_group(index))
     except pyarrow.ArrowInvalid as error:
-        raise StreamError(f"{name} cannot be read as Parquet: {error}") from error
+        raise _unreadable(name, PARQUET, error) from error
 
 
 def _decoded(table: Any) -> Any:
@@ -209,7 +209,7 @@ def _read_whole(source: str, part: Part, kind: str) -> Any:
             return _read_csv(name, content, columns.text_columns(part.columns))
         return _read_json(name, content)
     except pyarrow.ArrowInvalid as error:
-        raise StreamError(f"{name} cannot be read as {kind}: {error}") from error
+        raise _unreadable(name, kind, error) from error
 
 
 def _decompressed(name: str, content: bytes) -> bytes:
@@ -246,10 +246,10 @@ def _read_csv(name: str, content: bytes, text: dict[str, Any]) -> Any:
     """
     import pyarrow.csv
 
-    def read(kinds: dict[str, Any], only: list[str] | None = None) -> Any:
+    def read(kinds: dict[str, Any], only: list[str] | None = None, threads: bool = True) -> Any:
         return pyarrow.csv.read_csv(
             pyarrow.BufferReader(content),
-            read_options=pyarrow.csv.ReadOptions(block_size=_block_size(content)),
+            read_options=pyarrow.csv.ReadOptions(block_size=_block_size(content), use_threads=threads),
             parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(column_types=kinds, include_columns=only),
         )
@@ -262,7 +262,10 @@ def _read_csv(name: str, content: bytes, text: dict[str, Any]) -> Any:
             if field and _NUMBER.fullmatch(field.strip()):
                 yield Decimal(field.strip())
 
-    table = read({})
+    try:
+        table = read({})
+    except pyarrow.ArrowInvalid:
+        table = read({}, threads=False)  # the error then has the number of the row
     columns.require_distinct(table.column_names, name)
     found = _codes(table, texts) if _MAYBE_LEADING_ZERO.search(content) else []
     kinds = {**dict.fromkeys(found, columns.code_type()), **text}
@@ -393,7 +396,12 @@ def _parquet(source: str, name: str, version: str) -> Any:
     try:
         return pyarrow.parquet.ParquetFile(file_system(source)[0].open(name))
     except pyarrow.ArrowInvalid as error:
-        raise StreamError(f"{name} cannot be read as Parquet: {error}") from error
+        raise _unreadable(name, PARQUET, error) from error
+
+
+def _unreadable(name: str, kind: str, error: Exception) -> StreamError:
+    reason = str(error).partition("\n")[0].rstrip(".")
+    return StreamError(f"{name} cannot be read as {kind}: {reason}; correct the file, or leave it out of the source")
 
 
 def _require_pyarrow(name: str) -> None:

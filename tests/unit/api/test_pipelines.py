@@ -127,6 +127,14 @@ def test_a_generator_function_in_the_place_of_train_is_refused_with_the_remedy(t
     )
 
 
+@pytest.mark.parametrize("field", ["prepare", "postprocess"])
+def test_a_generator_function_of_workers_is_refused_before_the_run(field: str) -> None:
+    """The run started, and ended with "cannot pickle 'generator' object"."""
+    functions: dict[str, Any] = {"prepare": flow.double, field: yield_later}
+    with pytest.raises(spotmpi.InputError, match=rf"{field} = .*: yields: workers need one value .*, so return it"):
+        spotmpi.pipeline("/set", predict=flow.predict, batch=1, **functions)
+
+
 @pytest.mark.parametrize(("key", "value"), [("write", "jsonl"), ("write", sum), ("postprocess", flow.root)])
 def test_what_is_for_results_is_refused_without_predict(key: str, value: Any) -> None:
     with pytest.raises(spotmpi.InputError, match=rf"{key} = .*: is for predictions: give .* as predict=, or remove it"):

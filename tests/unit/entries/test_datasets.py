@@ -951,3 +951,15 @@ def test_an_open_pool_of_a_cluster_does_not_get_a_folder_of_this_machine(
     with pytest.raises(InputError, match=r"raw = .*where pods cannot reach it: .*; store = .*: is on this machine, wh"):
         modules.load().ratings.options(pool=pool)(raw)
     assert pool.calls == []
+
+
+def test_a_column_that_a_source_lacks_is_named_with_those_that_it_has(
+    tmp_path: Path, modules: Modules, pool: InProcess
+) -> None:
+    modules.write(
+        sets="import spotmpi\n\n@spotmpi.dataset\ndef wrong(raw: spotmpi.Source):\n"
+        '    assert raw.get("z") is None and "z" not in raw\n    return {"x": raw["z"]}\n'
+    )
+    (tmp_path / "raw.csv").write_text("x,y\n1,2\n")
+    with pytest.raises(SpotmpiError, match=r"wrong failed for raw: KeyError: 'no column z: the columns are x, y'"):
+        modules.load().wrong.options(pool=pool)(tmp_path / "raw.csv")

@@ -75,6 +75,13 @@ def test_a_prediction_yields_one_result_for_each_batch(
         predict(PREFIX + name, make_stream(last_batch="keep", write="jsonl"), tmp_path)
 
 
+def test_a_function_that_returns_no_results_is_refused_with_the_remedy(make_stream: Any, tmp_path: Path) -> None:
+    """A function that trains ran in each attempt to its end, where 'NoneType' object was not iterable."""
+    with pytest.raises(StreamError, match=r"returned NoneType in place of results: let it yield .*train=train_nothing"):
+        predict(PREFIX + "train_nothing", make_stream(last_batch="keep", write="jsonl"), tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
 def test_columns_of_arrays_are_written_as_rows(tmp_path: Path) -> None:
 
     files = ResultFiles(tmp_path, "jsonl")

@@ -77,6 +77,12 @@ def test_a_line_of_json_may_be_long(tmp_path: Path) -> None:
     assert [len(each or "") for each in batch["text"]] == [0, 3_000_000]
 
 
+def test_the_row_of_a_csv_file_that_cannot_be_read_is_named_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n3\n4,5\n")
+    with pytest.raises(StreamError, match=r"Row #3: Expected 2 columns, got 1: 3; correct the file, or leave it out"):
+        order_of(tmp_path, 1)
+
+
 @pytest.mark.parametrize("text", ["[1, 2]\n", '{"x": 1}\n{"x": "a"}\n', '{"x": ', "{\n}x"])
 def test_what_is_no_json_lines_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.jsonl").write_text(text)
@@ -203,7 +209,9 @@ def test_a_source_without_files_and_one_of_two_formats_are_refused(parquet: Path
 
 def test_a_file_that_is_not_of_its_format_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("no table")
-    with pytest.raises(StreamError, match=r"a\.parquet cannot be read as Parquet"):
+    with pytest.raises(
+        StreamError, match=r"a\.parquet cannot be read as Parquet: .*[^.]; correct the file, or leave it out"
+    ):
         order_of(tmp_path, 1)
 
 

@@ -64,7 +64,10 @@ class EntryCommands:
         from spotmpi.api.view import echo
 
         opened = open_store(store)
-        _show_list([summary(each, opened) for each in opened.list(self._kind, name, on_damage=echo)], as_json)
+        found = opened.list(self._kind, name, on_damage=echo)
+        if name and not found:
+            found = [opened.find(name, self._kind)]  # one of its versions, or nothing at all
+        _show_list([summary(each, opened) for each in found], as_json)
 
     def show(
         self,

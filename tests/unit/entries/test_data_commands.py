@@ -69,6 +69,12 @@ def test_the_same_version_differs_in_nothing(versions: list[DataSet]) -> None:
     assert invoke("data", "diff", "ratings", "ratings").stdout == "nothing that counts differs\n"
 
 
+def test_a_name_that_the_store_does_not_have_is_no_empty_list(versions: list[DataSet]) -> None:
+    code, out, err = invoke("data", "list", "rating")
+    assert (code, out) == (2, "") and "data set = 'rating': is not in the store" in err and "it has: ratings" in err
+    assert [line.split()[0] for line in invoke("data", "list", "ratings:1").stdout.splitlines()[1:]] == ["ratings:1"]
+
+
 def test_list_and_show_print_what_a_script_can_read_too(versions: list[DataSet]) -> None:
     listed = invoke("data", "list").stdout.splitlines()
     assert listed[0].split() == ["NAME", "KEY", "CREATED", "ROWS", "MB", "FILES", "RUN"]

@@ -171,9 +171,7 @@ class Attempt:
             return
         report = self.progress.read(member, line, self.clock.uptime())
         self._handle_report(member, report)
-        # What a pattern or recognition reads is output as well; what a stream reports is not the program's.
-        read = self.plan["metrics_pattern"] or self.progress.recognized
-        if not report or (read and report[0] != protocol.STREAM):
+        if self.progress.from_text:  # which a pattern or recognition may have read as well
             self.record.line(self.number, member, line)
             self._tails[member].append(line)
 

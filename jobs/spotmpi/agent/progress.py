@@ -212,6 +212,7 @@ class Progress:
         self.pending: dict[int, tuple[float, Values]] = {}  # of ranks that wait for a batch: since when, and for which
         self._before_output = now  # last_progress before the output that is being read
         self.earlier: list[Metric] = []  # those that the last report came with: when they arrived, and their values
+        self.from_text = False  # whether the last line that was read is the program's own text, not one of `protocol`
         self.matched: str | None = None  # the first line of output in which the pattern found an iteration
         self._pattern = re.compile(pattern) if pattern else None
         self._recognizer = None if pattern else recognizer
@@ -257,11 +258,11 @@ class Progress:
 
     def _parse(self, member: Member, line: Line, now: float, is_output: bool = True) -> Report | None:
         self.earlier = []
-        if line.stream == "o":
-            report = protocol.decode(line.text)
-            if report:
-                self._take_protocol(report[0])
-                return report
+        report = protocol.decode(line.text) if line.stream == "o" else None
+        self.from_text = not report
+        if report:
+            self._take_protocol(report[0])
+            return report
         if member != COORDINATOR or line.rank:
             return None
         values = self._match(self._pattern, line.text[:_MAX_MATCHED]) if self._pattern else self._recognize(line, now)

@@ -53,7 +53,7 @@ PARTS = ".parts"  # the folder of parts that are being built, below that of thei
 _POOL = ".pool"  # there, in the folder of a key: the id of the pool that builds it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DataSet(Entry):
     """A data set in a store."""
 

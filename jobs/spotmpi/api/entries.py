@@ -11,17 +11,18 @@ from spotmpi.agent.files import is_file, is_folder
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
+from spotmpi.core.wording import counted
 from spotmpi.entries.manifest import WORDS, Manifest, Reference
 from spotmpi.entries.store import Store
 from spotmpi.entries.versions import Promotion
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Entry:
     """A version of a data set or model: files that never change, and the manifest of what they were made from."""
 
     manifest: Manifest
-    store: Store = field(compare=False, repr=False)
+    store: Store = field(compare=False)
 
     @property
     def name(self) -> str:
@@ -55,6 +56,13 @@ class Entry:
 
     def __str__(self) -> str:
         return self.manifest.title
+
+    def __repr__(self) -> str:
+        """For a notebook: the manifest has all code and files."""
+        manifest = self.manifest
+        sizes = [] if manifest.rows is None else [counted(manifest.rows, "row")]
+        sizes += [counted(len(manifest.files), "file"), counted(manifest.bytes, "byte")]
+        return f"<{type(self).__name__} {manifest.title}: {', '.join(sizes)}, in {self.path}>"
 
 
 def promote(manifest: Manifest, alias: str, store: Store, remove: bool = False) -> Promotion:

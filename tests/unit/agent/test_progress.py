@@ -46,6 +46,7 @@ def test_a_program_that_printed_nothing_has_reported_nothing() -> None:
         "stream_used": False,
         "pending": {},
         "earlier": [],
+        "from_text": False,
         "matched": None,
     }
 

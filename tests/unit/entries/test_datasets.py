@@ -112,6 +112,8 @@ def test_a_data_set_is_built_once_and_found_again_without_a_pool(raw: Path, modu
     found = modules.load().ratings.options(pool=pool)(raw, cut=0.5)
     assert found.table.to_pydict() == {"user": [101, 102, 103], "stars": [0.75] * 3}
     assert (found.rows, pool.built) == (3, ["a", "b", "c"])
+    # In a notebook it is shown so; with its manifest, the code and files were pages.
+    assert repr(found) == f"<DataSet ratings:1: 3 rows, 3 files, {found.manifest.bytes} bytes, in {found.path}>"
     pool.map = refuse  # type: ignore[assignment, method-assign]
     assert modules.load().ratings.options(pool=pool)(raw / "*.csv", 0.5) == found
     assert Store().problems(found.manifest) == []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spotmpi.agent import record
+from spotmpi.agent import protocol, record
 from spotmpi.agent.plan import COORDINATOR
 from spotmpi.backends.local import backend
 from spotmpi.images import wheels
@@ -22,6 +23,7 @@ from tests.unit.runs import hostile
 
 def test_output_of_any_kind_becomes_lines(local: BackendHarness) -> None:
     code = r"""
+import shlex
 import sys
 out = sys.stdout.buffer
 out.write(b"long " + b"x" * 3_000_000 + b"\n")
@@ -66,6 +68,23 @@ def test_a_run_ends_as_its_program_does_whatever_that_has_written(
     assert events[-1].kind == state
     assert texts(events).count("that is all") == 2
     assert local.backend.list()[0].state == state
+
+
+def test_what_functions_of_spotmpi_report_is_no_output_of_a_program_whose_lines_a_pattern_reads(
+    local: BackendHarness,
+) -> None:
+    """`spotmpi.checkpoint.save` showed a line of JSON among those of the program."""
+    reports = (protocol.encode(protocol.CHECKPOINT, iteration=1), protocol.encode(protocol.RESULT, loss=0.5))
+    lines = ("step 1", reports[0], "step 2", reports[1], '{"spotmpi": ["metric"]}')
+    output = "; ".join(f"echo {shlex.quote(line)}" for line in lines)
+    events = local.all_events(shell(output, metrics={"pattern": r"step (?P<iteration>\d+)"}))
+    assert texts(events) == ["step 1", "step 2", lines[-1]]
+    assert [event.values["kind"] for event in events if event.kind == record.METRIC] == [
+        protocol.METRIC,
+        protocol.CHECKPOINT,
+        protocol.METRIC,
+        protocol.RESULT,
+    ]
 
 
 def test_a_progress_bar_without_line_ends_is_a_sign_of_life_and_of_progress(local: BackendHarness) -> None:

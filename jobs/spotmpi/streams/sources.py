@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import sys
 import traceback
 import types
 from collections.abc import Callable, Collection, Sequence
@@ -210,7 +211,8 @@ def function(name: str) -> Callable[..., Any]:
     try:
         found = imported(module)
     except ModuleNotFoundError as error:
-        remedy = f"no module {error.name}; ship it with `code` or `files`, or install it in the image"
+        where = f"{sys.executable} has no module {error.name}"
+        remedy = f"{where}: ship it with `code` or `files`, or install it there or in the image"
         raise StreamError(f"{name} cannot be imported: {remedy}") from error
     if not hasattr(found, attribute):
         raise StreamError(f"{name} cannot be imported: the module {module} has no {attribute}")

@@ -168,7 +168,7 @@ def test_a_function_gives_the_rows_of_its_number(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("absent_module:rows", "no module absent_module; ship it with `code` or `files`"),
+        ("absent_module:rows", f"{sys.executable} has no module absent_module: ship it with `code` or `files`"),
         ("json:absent", "the module json has no absent"),
     ],
 )

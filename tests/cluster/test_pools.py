@@ -207,7 +207,7 @@ def test_calls_of_a_frozen_worker_run_elsewhere(start: Callable[..., PoolRun]) -
         wait_for("workers", lambda: has_workers(pool, 2), LIMIT)
         results = pool.map(place, range(20), [0.3] * 20)
         first = next(results)
-        worker = up.run.process(2, "the worker", lambda command: "programs.pool.worker" in command)
+        worker = up.run.process(Member(WORKER, 1), "the worker", lambda command: "programs.pool.worker" in command)
         os.kill(worker, signal.SIGSTOP)
         began = time.monotonic()
         assert [number for number, _ in [first, *results]] == list(range(20))

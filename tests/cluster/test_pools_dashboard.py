@@ -68,9 +68,9 @@ def test_the_dashboard_shows_the_workers_of_the_pool(runs: Runs, bokeh: Path, tm
                 connect.send_signal(signal.SIGINT)
         addresses = addresses_of(pool)
     assert connect.returncode == 0
-    assert {name.partition("-")[0]: address for name, address in rows.items()} == {
+    assert {name.rpartition("-")[0] or name: address for name, address in rows.items()} == {
         "Total (2)": "None",
-        **{str(worker): address for worker, address in addresses.items()},
+        **{f"worker-{number}": address for number, address in addresses.items()},
     }
     assert all(address in listed for address in addresses.values())
     with pytest.raises(OSError):

@@ -264,5 +264,6 @@ def _text(error: BaseException) -> str:
 def _is_refusal(error: BaseException | None) -> bool:
     """Whether TLS failed; its kind says so, since a text has the name of the host, such as resnet-ssl-1."""
     while error is not None and not isinstance(error, ssl.SSLError):
-        error = error.__cause__ or error.__context__
+        # Dask raises that of an unknown authority without its cause, and Tornado has it as an attribute.
+        error = getattr(error, "real_error", None) or error.__cause__ or error.__context__
     return error is not None

@@ -27,7 +27,9 @@ import pytest
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from distributed.comm.core import CommClosedError
+from distributed.comm.tcp import convert_stream_closed_error
 from distributed.core import clean_exception, error_message
+from tornado.iostream import StreamClosedError
 
 from spotmpi.agent import protocol
 from spotmpi.agent.plan import POSTPROCESS, WORKER, Member
@@ -543,3 +545,19 @@ def test_what_a_worker_prints_is_shown_in_the_encoding_of_the_driver(
     pool_module._print_lines(1, "stdout", ["na\N{LATIN SMALL LETTER I WITH DIAERESIS}ve \N{SNOWMAN}"])
     letter = "\\xef" if encoding == "ascii" else "\xef"
     assert shown.getvalue().decode(encoding) == f"[worker 1] na{letter}ve \\u2603\n"
+
+
+def test_an_unknown_authority_is_a_refusal_though_dask_raises_it_without_its_cause() -> None:
+    """With TLS 1.3 it comes with the first message: it was said as "does not answer: in <TLS (closed) ...>"."""
+    alert = ssl.SSLError(1, "tlsv1 alert unknown ca")
+    alert.reason = "TLSV1_ALERT_UNKNOWN_CA"
+
+    def read() -> None:  # as `distributed.comm.tcp.TCP.read`
+        try:
+            raise StreamClosedError(real_error=alert)
+        except StreamClosedError as error:
+            convert_stream_closed_error("<TLS (closed)>", error)
+
+    with pytest.raises(CommClosedError) as raised:
+        read()
+    assert "refused this driver: its certificates are not those of the run" in _refusal("tls://h:1", raised.value)

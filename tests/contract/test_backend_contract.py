@@ -151,10 +151,10 @@ def test_stopping_an_ended_run_changes_nothing(harness: BackendHarness) -> None:
 
 
 def test_a_running_run_cannot_be_started_again(harness: BackendHarness) -> None:
-    run = harness.submit(command("sleep", "60"))
+    run = harness.submit(command("sleep", "300"))  # on a cluster its end is waited for, up to 90 s
 
     with pytest.raises(RunInUse, match=run):
-        harness.resume(run, command("sleep", "60"))
+        harness.resume(run, command("sleep", "300"))
 
     harness.backend.stop(run, "done", now=True)
     harness.wait_for_state(run, "stopped")

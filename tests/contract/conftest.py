@@ -28,7 +28,7 @@ class BackendHarness:
 
     backend: Backend
     extra: dict[str, Any] = field(default_factory=dict)
-    timeout: float = 60.0  # seconds to wait for a state
+    timeout: float = 90.0  # seconds to wait for a state
     _count: int = 0
     _mark: str = field(default_factory=lambda: secrets.token_hex(4))
 

@@ -149,7 +149,8 @@ def test_up_and_down_end_with_one_line_that_names_resource_reason_and_remedy(
     head = "operation error EC2: {}, https response error StatusCode: 400, RequestID: 6bd3b1c6-0b1a, api error "
 
     full = "VpcLimitExceeded: The maximum number of VPCs has been reached"
-    cloud.script.fail("create", VPC).message = f"creating EC2 VPC: {head.format('CreateVpc')}{full}."
+    refusal = cloud.script.fail("create", VPC, once_made=FILE_SYSTEM)  # after a refusal Pulumi begins nothing more
+    refusal.message = f"creating EC2 VPC: {head.format('CreateVpc')}{full}."
     with pytest.raises(SpotmpiError) as failed:
         up("cpu", environment.dependencies)
     assert str(failed.value) == (

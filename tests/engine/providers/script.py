@@ -24,7 +24,10 @@ class Call:
 
 @dataclass
 class Fault:
-    """Calls that fail or take long: of type and method, from the `nth` match on, `times` times."""
+    """Calls that fail or take long: of type and method, from the `nth` match on, `times` times.
+
+    With `once_made` they wait until something of that type was created, at most a minute.
+    """
 
     token: str
     method: str
@@ -34,6 +37,7 @@ class Fault:
     seconds: float = 0.0
     message: str | None = None
     after_success: bool = False
+    once_made: str | None = None
     matched: int = 0
 
     def matches(self, method: str, token: str, name: str) -> bool:
@@ -72,6 +76,11 @@ class Script:
             due = [fault for fault in self.faults if fault.matches(method, token, name)]
         for fault in due:
             self.over.wait(fault.seconds)
+            limit = time.monotonic() + 60.0
+            while fault.once_made and not (self._has_made(fault.once_made) or self.over.is_set()):
+                if time.monotonic() > limit:
+                    break
+                self.over.wait(0.01)
             if fault.message and not fault.after_success:
                 raise Refusal(fault.message)
         return next((fault for fault in due if fault.message), None)
@@ -84,6 +93,9 @@ class Script:
     def changes(self) -> list[Call]:
         """The calls that changed something, in order."""
         return [call for call in self.calls if call.method in CHANGES and not call.preview and not call.refused]
+
+    def _has_made(self, token: str) -> bool:
+        return any(call.method == "create" and call.token == token for call in self.changes())
 
     def refusals(self) -> list[Call]:
         """The calls that were refused, in order."""

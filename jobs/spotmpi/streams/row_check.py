@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 _MAX_FILES = 100  # of which the rows are looked for; the first file of almost every source has one
+_MAX_PIECE = 1 << 20  # bytes: a file may have no line end at all
 _OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
@@ -42,5 +43,6 @@ def _may_have_rows(path: Path) -> bool:
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """The lines that are more than space; a carriage return may end one, too."""
-    return (line for text in file for line in text.splitlines() if line.strip())
+    """The lines that are more than space, in pieces of bounded size; a carriage return may end one, too."""
+    pieces = iter(lambda: file.readline(_MAX_PIECE), b"")
+    return (line for piece in pieces for line in piece.splitlines() if line.strip())

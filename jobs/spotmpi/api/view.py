@@ -192,7 +192,7 @@ class Throughput:
         if event.kind != record.METRIC:
             return
         values = event.values
-        if values.get("kind") == protocol.STREAM and protocol.valid(protocol.STREAM, values):
+        if values.get("kind") == protocol.STREAM:
             self._reports = self._reports or Reports()
             self._reports.add(values, event.attempt)
         self.total = values.get("total_iterations", self.total)

@@ -185,11 +185,11 @@ def state(paths: RunPaths, writer_alive: bool | None = None) -> RunState:
         _apply(values, event)
     reports: Reports | None = None  # of its stream
     for metric in _ends(paths.metrics):
-        if not protocol.valid(metric.get("kind", ""), metric):
-            continue
         if metric.get("kind") == protocol.STREAM:
             reports = reports or Reports()
             reports.add(metric, metric.get("attempt"))
+            continue
+        if not protocol.valid(metric.get("kind", ""), metric):
             continue
         if metric.get("kind") == protocol.CONTEXT and "total_iterations" in metric:
             values["total_iterations"] = metric["total_iterations"]

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from spotmpi.agent import protocol
+
 RECENT = 30.0  # seconds of a rank's reports that rates come from
 HIGH_SHARE = 0.1  # of its time that a rank waits, from which a remedy is named
 LOW_SHARE = 0.5  # of their time that workers are busy, below which fewer may do
@@ -55,8 +57,10 @@ class Reports:
         self._first: dict[int, Mapping[str, Any]] = {}  # report of each rank
         self._recent: dict[int, deque[Mapping[str, Any]]] = {}
 
-    def add(self, report: Mapping[str, Any], attempt: Any = None) -> None:
-        """Take a report (of the kind `spotmpi.agent.protocol.STREAM`); a new attempt starts from zero."""
+    def add(self, report: dict[str, Any], attempt: Any) -> None:
+        """Add a line of the kind `protocol.STREAM`, unless it is no report; a new attempt starts from zero."""
+        if not protocol.valid(protocol.STREAM, report):
+            return  # a program may print anything
         if attempt != self._attempt or any(each[-1]["ranks"] != report["ranks"] for each in self._recent.values()):
             self._attempt, self._first, self._recent = attempt, {}, {}
         rank = int(report["rank"])

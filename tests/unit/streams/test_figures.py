@@ -100,6 +100,7 @@ def test_a_rank_reports_that_it_uses_the_stream_with_the_first_batch_or_where_no
 
 def test_the_figures_are_sums_over_ranks_since_the_first_report_or_the_begin() -> None:
     assert Reports().recent() is None
+    assert reports({**report(0, 10, 5), "batches": "many"}, {"kind": protocol.STREAM}).recent() is None
     alone = reports(report(0, 10, 100), report(1, 10, 98)).total()
     assert alone == Figures(2, 2, 198, 98, 100, 0, 16, 19.8, 10.0, 0.5, 0.0)
     later = reports(report(0, 10, 0), report(1, 10, 0), report(0, 20, 100), report(1, 20, 100)).total()

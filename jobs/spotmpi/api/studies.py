@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from spotmpi.backends import targets
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core import wording
-from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
+from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Echo
+from spotmpi.spec import variants
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.source import Source, read_spec, read_toml, setting_with_places, with_entries
+from spotmpi.spec.source import Source, read_spec, read_toml, with_entries
 from spotmpi.study import pricing, study_file
-from spotmpi.study.study import Faults, Study, StudyOptions, WrongStudy, grid_study, read_base
+from spotmpi.study.study import Study, StudyOptions, WrongStudy, grid_study, read_base
 from spotmpi.study.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -82,44 +83,22 @@ def study_of(source: Source, options: StudyOptions, overrides: Iterable[str] = (
         WrongStudy: with every problem of the study, the spec and the options.
         InputError: the file cannot be read.
     """
-    is_local = targets.target_of(on).is_local
 
-    def convert(spec: JobSpec) -> JobSpec:
-        spec = with_entries(spec)
-        if is_local and (spec.data or spec.init):
-            from spotmpi.api import run_entries
-
-            spec = run_entries.with_copies(spec)
-        return spec
-
-    def place(place: str) -> str:
+    def copy_of(place: str) -> str:
         from spotmpi.api import run_entries
 
-        return run_entries.copy_of(place) if is_local else place
+        return run_entries.copy_of(place)
 
-    def convert_setting(text: str) -> str:
-        return setting_with_places(text, place)
-
+    convert = copy_of if targets.target_of(on).is_local else str
     if isinstance(source, str | Path) and study_file.is_study(read_toml(Path(source))):
-        return study_file.load(Path(source), overrides, options, convert, convert_setting)
-    spec, faults = read_base(lambda: convert(read_spec(source, overrides)))
-    options, faults = _converted(options, convert_setting, faults)
+        return study_file.load(Path(source), overrides, options, convert)
+    spec, faults = read_base(lambda: with_entries(read_spec(source, overrides), convert))
+    texts, problems = variants.with_places(wording.option("variant"), options.variants, convert)
+    options, faults = replace(options, variants=texts), faults.with_problems(problems)
     if spec.dataset is not None:
         remedy = "a study measures runs alone: build it with `spotmpi data build`, and name it as `data`"
         raise input_error("dataset", spec.dataset.build, remedy)
     return grid_study(spec, options, faults)
-
-
-def _converted(options: StudyOptions, convert: Callable[[str], str], faults: Faults) -> tuple[StudyOptions, Faults]:
-    """The options with converted variants, without those that cannot be, and the faults with theirs."""
-    converted = []
-    for text in options.variants:
-        try:
-            converted.append(convert(text))
-        except InputError as error:
-            problems = [Problem(wording.option("variant"), text, str(problem)) for problem in error.problems]
-            faults = faults.with_problems(problems)
-    return replace(options, variants=converted), faults
 
 
 def make_report(ids: Sequence[str] = (), on: TargetLike = None, force: bool = False) -> Report:

@@ -48,23 +48,25 @@ def read_spec(source: Source, overrides: Iterable[str] = ()) -> JobSpec:
     return with_entries(load_spec(Path(source), overrides))
 
 
-def with_entries(spec: JobSpec) -> JobSpec:
+def with_entries(spec: JobSpec, convert: Convert = str) -> JobSpec:
     """*spec* with the places of the entries that `data`, `init` and `stream.source` name; these have their keys.
+
+    *convert* gives the place of what is read as a folder, where that is another one.
 
     Raises:
         InputError: there is no such entry.
     """
     changes: dict[str, Any] = {}
-    if spec.data and spec.data.path.startswith(_DATASETS):
-        changes["data"] = spec.data.model_copy(update={"path": _place(spec.data.path)})
-    if spec.init and spec.init.startswith(_MODELS):
-        changes["init"] = _place(spec.init)
-    if spec.stream and spec.stream.source and spec.stream.source.startswith(_DATASETS):
-        changes["stream"] = spec.stream.model_copy(update={"source": _place(spec.stream.source)})
+    if spec.data and (path := convert(_place(spec.data.path, _DATASETS))) != spec.data.path:
+        changes["data"] = spec.data.model_copy(update={"path": path})
+    if spec.init and (init := convert(_place(spec.init, _MODELS))) != spec.init:
+        changes["init"] = init
+    if spec.stream and spec.stream.source and (source := _place(spec.stream.source, _DATASETS)) != spec.stream.source:
+        changes["stream"] = spec.stream.model_copy(update={"source": source})
     return spec.model_copy(update=changes) if changes else spec
 
 
-def setting_with_places(text: str, convert: Convert = lambda place: place) -> str:
+def setting_with_places(text: str, convert: Convert = str) -> str:
     """A setting of a spec, or several with commas between them, with the places of the entries that it names.
 
     *convert* gives the place of what is read as a folder, where that is another one.
@@ -74,13 +76,16 @@ def setting_with_places(text: str, convert: Convert = lambda place: place) -> st
     """
 
     def with_place(found: re.Match[str]) -> str:
-        place = _place(found[4])
+        place = _place(found[4], (_DATASETS, _MODELS))
         return f'{found[1]}"{place if found[2] == "source" else convert(place)}"'
 
     return _ENTRY_SETTING.sub(with_place, text)
 
 
-def _place(text: str) -> str:
+def _place(text: str, kinds: str | tuple[str, ...]) -> str:
+    """The place of the entry that *text* names, if it is of one of these *kinds*; other texts as they are."""
+    if not text.startswith(kinds):
+        return text
     from spotmpi.entries.store import Store  # few specs name an entry
 
     store = Store()

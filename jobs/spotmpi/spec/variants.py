@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.source import from_values
+from spotmpi.spec.source import Convert, from_values, setting_with_places
 
 BASE = "base"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}")
@@ -97,6 +97,22 @@ def vary(spec: JobSpec, setting: str, text: str) -> JobSpec:
         raise InputError(
             [Problem(f"{wording.option(_FIELD)} {text}", None, str(problem)) for problem in error.problems]
         ) from None
+
+
+def with_places(field: str, texts: Iterable[str], convert: Convert) -> tuple[list[str], list[Problem]]:
+    """Variants or settings with the places of the entries that they name, and the problems, of *field*, of the others.
+
+    *convert* gives the place of what is read as a folder, where that is another one. A study records places, since a
+    name stands for another entry later.
+    """
+    found: list[str] = []
+    problems: list[Problem] = []
+    for text in texts:
+        try:
+            found.append(setting_with_places(text, convert))
+        except InputError as error:
+            problems += [Problem(field, text, str(problem)) for problem in error.problems]
+    return found, problems
 
 
 def _clash(variant: Variant, text: str, others: Sequence[Variant], wrong: Collection[str]) -> Problem | None:

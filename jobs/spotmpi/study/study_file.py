@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from spotmpi.forecast.published import published_tables
 from spotmpi.spec import source, variants
 from spotmpi.spec.job import Duration, JobSpec
 from spotmpi.spec.kubernetes import SpecModel
-from spotmpi.spec.source import load_spec, problem, read_toml, resolve_paths, setting_with_places, with_entries
+from spotmpi.spec.source import Convert, load_spec, problem, read_toml, resolve_paths, with_entries
 from spotmpi.spec.variants import BASE, Variant
 from spotmpi.study import parameters as known_parameters
 from spotmpi.study.parameters import NODES, Value, Values
@@ -73,22 +73,22 @@ def load(
     path: Path,
     overrides: Iterable[str] = (),
     options: StudyOptions = _NO_OPTIONS,
-    convert: Callable[[JobSpec], JobSpec] = with_entries,
-    convert_setting: Callable[[str], str] = setting_with_places,
+    convert: Convert = str,
 ) -> Study:
     """The study in *path*; *overrides* change its base spec, *options* its repeats, seed and retries.
 
-    *convert* gives the base spec the places of the entries that it names, and *convert_setting* the settings of its
-    parameters; what is recorded has these, since a name stands for another entry later.
+    The base spec and the settings of parameters get the places of the entries that they name; *convert* gives those of
+    what is read as a folder, where these are others.
 
     Raises:
         WrongStudy: with all problems of the file, its parameters, the spec and the options.
         InputError: the file cannot be read.
     """
     values = {**read_toml(path), **options.overrides}
-    base, faults = read_base(lambda: convert(_base(values.get("spec"), path.parent, overrides)))
-    values, wrong = _converted(values, convert_setting)
-    faults = faults.with_problems(wrong, JobSpec.model_fields if wrong else ())
+    base, faults = read_base(lambda: with_entries(_base(values.get("spec"), path.parent, overrides), convert))
+    if "parameters" in values:
+        values["parameters"], problems = _with_places(values["parameters"], "parameters", convert)
+        faults = faults.with_problems(problems, JobSpec.model_fields if problems else ())
     remedy = f"not allowed with a study: {path.name} defines its own parameters"
     unused = [
         Problem(wording.option(name), value, remedy)
@@ -98,24 +98,13 @@ def load(
     return _study(values, base, faults.with_problems(unused))
 
 
-def _converted(values: dict[str, Any], convert: Callable[[str], str]) -> tuple[dict[str, Any], list[Problem]]:
-    """The values of a study with converted settings, and the problems of those that cannot be."""
-    problems: list[Problem] = []
-
-    def converted(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: converted(each) for key, each in value.items()}
-        if isinstance(value, list):
-            return [converted(each) for each in value]
-        try:
-            return convert(value) if isinstance(value, str) else value
-        except InputError as error:
-            problems.extend(error.problems)
-            return value
-
-    parameters = values.get("parameters")
-    own = {name: converted(each) for name, each in parameters.items()} if isinstance(parameters, dict) else parameters
-    return ({**values, "parameters": own} if "parameters" in values else values), problems
+def _with_places(value: Any, field: str, convert: Convert) -> tuple[Any, list[Problem]]:
+    """The parameters with the places of the entries that their settings name, and the problems of settings left out."""
+    if isinstance(value, dict):
+        found = {key: _with_places(each, f"{field}.{key}", convert) for key, each in value.items()}
+        problems = [problem for _, some in found.values() for problem in some]
+        return {key: each for key, (each, _) in found.items()}, problems
+    return variants.with_places(field, value, convert) if _is_list_of(value, str) else (value, [])
 
 
 def from_values(values: Mapping[str, Any]) -> Study:

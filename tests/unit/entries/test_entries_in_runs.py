@@ -9,7 +9,7 @@ import pytest
 
 import spotmpi
 from spotmpi.api.datasets import DataSet
-from spotmpi.core import names
+from spotmpi.core import names, wording
 from spotmpi.core.errors import InputError
 from spotmpi.entries.store import reference_in
 from spotmpi.runs import fingerprint
@@ -144,8 +144,10 @@ def test_variants_name_entries_as_specs_do_and_a_sweep_keeps_their_keys(
     )
     options = spotmpi.StudyOptions(repeats=1, variants=[] if form == "study" else [f"numbers:{setting}"])
     if "models" in setting:
-        with pytest.raises(InputError, match=r"models:a.: is not in the store"):
+        field, value = ("parameters.set.numbers", "") if form == "study" else (wording.option("variant"), "numbers:")
+        with pytest.raises(InputError, match=r"models:a.: is not in the store") as caught:
             spotmpi.plan_bench(tmp_path / f"{form}.toml", options)
+        assert [(each.field, each.value) for each in caught.value.problems] == [(field, value + setting)]
         return
     study = spotmpi.plan_bench(tmp_path / f"{form}.toml", options)
     data = study.variant("numbers").spec.data

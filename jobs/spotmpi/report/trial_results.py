@@ -225,14 +225,15 @@ def read(paths: RunPaths, variant: str) -> TrialResult:
         raise input_error(
             "run", paths.id, f"{paths.summary.name} does not exist yet; report the run after it has ended"
         )
-    state, reports, spec = reader.state(paths), Reports(), load_spec(paths.spec)
+    state, spec = reader.state(paths), load_spec(paths.spec)
+    training, stream = _measurements(reader.lines(paths.metrics))
     return TrialResult(
         run=paths.id,
         variant=variant,
         state=state.state,
         spec=spec.canonical(),
         work=identity,
-        training=rates.read(_without_stream(reader.lines(paths.metrics), reports)),
+        training=training,
         # That which exceeded a limit ended the run, and is not a restart.
         interruptions=min(state.interruptions, spec.limits.interruptions),
         failures=min(state.failures, spec.limits.failures),
@@ -240,7 +241,7 @@ def read(paths: RunPaths, variant: str) -> TrialResult:
         started=state.submitted,
         machines=read_machines(paths, summary.get("hardware") or ()),
         container=state.container or identity.get("container"),
-        stream=reports.total(),
+        stream=stream,
         sizes=_sizes(paths) if len(spec.sizes) > 1 else (),
     )
 
@@ -251,13 +252,21 @@ def _sizes(paths: RunPaths) -> tuple[int, ...]:
     return tuple(sorted({len(each["world"]["members"]) for each in attempts if "world" in each}))
 
 
-def _without_stream(lines: Iterable[dict[str, Any]], reports: Reports) -> Iterator[dict[str, Any]]:
-    """The lines of metrics that are not of a stream, whose *reports* get the others."""
-    for line in lines:
-        if line.get("kind") != protocol.STREAM:
-            yield line
-        else:
-            reports.add(line, line.get("attempt"))
+def _measurements(lines: Iterable[dict[str, Any]]) -> tuple[Training, Figures | None]:
+    """What the lines of metrics say of the training, and the figures of its stream, if it has one."""
+    reports: Reports | None = None
+
+    def of_training() -> Iterator[dict[str, Any]]:
+        nonlocal reports
+        for line in lines:
+            if line.get("kind") == protocol.STREAM:
+                reports = reports or Reports()
+                reports.add(line, line.get("attempt"))
+            else:
+                yield line
+
+    training = rates.read(of_training())
+    return training, reports.total() if reports else None
 
 
 def differences(one: TrialResult, other: TrialResult, declared: Iterable[str] = ()) -> list[str]:

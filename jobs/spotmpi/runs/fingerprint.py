@@ -124,8 +124,9 @@ def differences(one: dict[str, Any], other: dict[str, Any], declared: Iterable[s
     files = [work.get("code", {}).get("files") for work in (one, other)]
     if not skipped.intersection(("program", "image")):
         result += _unequal("code", *files)
-    if "data" not in skipped and not data_fingerprint.same(one.get("data"), other.get("data")):
-        result.append(f"data: {_data_text(one.get('data'))}, {_data_text(other.get('data'))}")
+    data = one.get("data"), other.get("data")
+    if "data" not in skipped and data[0] != data[1] and not data_fingerprint.same(*data):
+        result.append(f"data: {_data_text(data[0])}, {_data_text(data[1])}")
     return result
 
 

@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,7 @@ def identify(spec: JobSpec, local: bool = True) -> dict[str, Any]:
     return {
         "program": spec.program or " ".join(map(shlex.quote, spec.command or [])),
         "args": list(spec.args),
-        "seed": seed_of(spec.args),
+        "seed": _seed(spec),
         "env": dict(spec.env),
         "launcher": spec.launcher,
         "resources": spec.resources.model_dump(),
@@ -100,14 +100,10 @@ def _stream(spec: JobSpec) -> dict[str, Any]:
     return spec.stream.model_dump(mode="json", exclude={"workers", "postprocess_workers", "prefetch", "debug"})
 
 
-def seed_of(args: Sequence[str]) -> int | None:
-    """The value of ``--seed`` in *args*, None for the program's default."""
-    for index, argument in enumerate(args):
-        option, equals, value = argument.partition("=")
-        if option == "--seed":
-            text = value if equals else " ".join(args[index + 1 : index + 2])
-            return int(text) if re.fullmatch(r"-?\d+", text) else None
-    return None
+def _seed(spec: JobSpec) -> int | None:
+    """The value of ``--seed``, None for the program's default."""
+    text = spec.option("--seed") or ""
+    return int(text) if re.fullmatch(r"-?\d+", text) else None
 
 
 def differences(one: dict[str, Any], other: dict[str, Any], declared: Iterable[str] = ()) -> list[str]:

@@ -415,6 +415,15 @@ class JobSpec(SpecModel):
         script = next((part for part in parts if re.fullmatch(r"[^\s]+\.(py|sh)", part)), parts[0])
         return self.program or Path(script).stem
 
+    def option(self, name: str) -> str | None:
+        """The value of an option in `args`, None without one; the last one counts, as for argparse."""
+        found = None
+        for at, argument in enumerate(self.args):
+            option, equals, value = argument.partition("=")
+            if option == name:
+                found = value if equals else next(iter(self.args[at + 1 : at + 2]), None)
+        return found
+
     def to_toml(self) -> str:
         """The spec as TOML, without keys at their defaults."""
         return tomli_w.dumps(self.model_dump(exclude_defaults=True, exclude_none=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -186,7 +186,7 @@ def _no_workers(what: str) -> str:
 
 def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     """What a stream lacks on this target, and what has no meaning for one."""
-    streams = spec.program is not None and _option(spec.args, "--batches") == "stream"
+    streams = spec.program is not None and spec.option("--batches") == "stream"
     if spec.stream is None:
         if streams:
             yield Problem("args", "--batches stream", "needs CPU workers: add the table [stream], or [stream.workers]")
@@ -222,16 +222,6 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
             yield Problem(
                 f"{each.table}.count", each.count, f"exceeds the {capabilities.processes} processes possible here"
             )
-
-
-def _option(args: Sequence[str], name: str) -> str | None:
-    """The value of the option *name*, the last one."""
-    value = None
-    for index, argument in enumerate(args):
-        option, equals, text = argument.partition("=")
-        if option == name:
-            value = text if equals else next(iter(args[index + 1 : index + 2]), None)
-    return value
 
 
 def _environment(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
@@ -416,12 +406,12 @@ def _sizes(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
     if spec.stream is not None:
         remedy = "a stream is for a fixed number of nodes: give one number, or remove [stream]"
         yield Problem("nodes", sizes, remedy)
-    per_rank = _option(spec.args, "--batch-per-worker") if spec.program else None
+    per_rank = spec.option("--batch-per-worker") if spec.program else None
     if per_rank is not None:
         given = f"--batch-per-worker {per_rank}"
         remedy = "the global batch would change with the number of nodes: give that instead, as `--global-batch`"
         yield Problem("args", given, remedy)
-    option = _option(spec.args, "--global-batch") if spec.program else None
+    option = spec.option("--global-batch") if spec.program else None
     batch = int(option) if option and option.isdecimal() else spec.metrics.samples_per_iteration
     fit = [size for size in sizes if not batch or batch % (size * spec.slots) == 0]
     if fit != sizes:

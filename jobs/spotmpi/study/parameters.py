@@ -178,15 +178,6 @@ def without_options(args: Sequence[str], options: Iterable[str]) -> list[str]:
     return remaining
 
 
-def option_value(args: Sequence[str], option: str) -> str | None:
-    """The value of *option* in *args*, or None."""
-    for at, argument in enumerate(args):
-        name, equals, rest = argument.partition("=")
-        if name == option:
-            return rest if equals else next(iter(args[at + 1 : at + 2]), None)
-    return None
-
-
 _CHAINERMN = "chainermn"
 _TITLES = {_CHAINERMN: "ChainerMN", PYTORCH: "PyTorch"}
 _NCCL = "pure_nccl"
@@ -292,7 +283,7 @@ def _data_conflicts(values: Values, base: JobSpec) -> list[Problem]:
 
 def _communicator_problems(values: Values, spec: JobSpec) -> list[Problem]:
     problems = []
-    communicator = option_value(spec.args, "--communicator") or (_NCCL if spec.resources.gpu else "naive")
+    communicator = spec.option("--communicator") or (_NCCL if spec.resources.gpu else "naive")
     for name in ("allreduce", "double_buffering"):
         if spec.image == _CHAINERMN and values.get(name) not in (None, False, DEFAULT_TYPE) and communicator != _NCCL:
             remedy = f"not supported by communicator {communicator}; ChainerMN supports it only with {_NCCL}, on GPUs"
@@ -301,7 +292,7 @@ def _communicator_problems(values: Values, spec: JobSpec) -> list[Problem]:
 
 
 def _batch_problems(spec: JobSpec, nodes: int) -> list[Problem]:
-    batch, ranks = option_value(spec.args, "--global-batch"), nodes * spec.slots
+    batch, ranks = spec.option("--global-batch"), nodes * spec.slots
     if batch is None or not re.fullmatch("[0-9]+", batch) or int(batch) % ranks == 0:
         return []
     return [Problem("parameters.nodes", nodes, f"global batch {batch} is not divisible by {ranks} ranks")]

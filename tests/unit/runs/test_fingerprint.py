@@ -87,10 +87,18 @@ def test_a_missing_data_folder_is_an_error_with_its_path(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("args", "seed"),
-    [(["--seed", "7"], 7), (["--seed=-1"], -1), (["--epochs", "3"], None), (["--seed"], None), (["--seed", "x"], None)],
+    [
+        (["--seed", "7"], 7),
+        (["--seed=-1"], -1),
+        (["--seed=1", "--seed", "2"], 2),
+        (["--epochs", "3"], None),
+        (["--seed"], None),
+        (["--seed", "x"], None),
+    ],
 )
 def test_the_seed_is_read_from_the_arguments(args: list[str], seed: int | None) -> None:
-    assert fingerprint.seed_of(args) == seed
+    """Of several the last one, which is the program's: the first one was recorded."""
+    assert fingerprint.identify(digits(args=args))["seed"] == seed
 
 
 def test_work_is_the_same_for_any_number_of_nodes_and_slots() -> None:

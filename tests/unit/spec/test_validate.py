@@ -471,7 +471,7 @@ def test_a_check_reads_no_key_of_a_spec_except_those_listed_for_it(check: Check)
             self._spec = spec
 
         def __getattr__(self, name: str) -> Any:
-            read.update({"world_size": {"nodes", "slots"}, "sizes": {"nodes"}}.get(name, {name}))
+            read.update({"world_size": {"nodes", "slots"}, "sizes": {"nodes"}, "option": {"args"}}.get(name, {name}))
             return getattr(self._spec, name)
 
     for values in (

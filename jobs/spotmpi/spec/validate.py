@@ -171,10 +171,7 @@ def _pool(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     for key, set_ in (("path", spec.checkpoint.path), ("memory", spec.checkpoint.memory)):
         if set_ is not None:
             yield Problem(f"checkpoint.{key}", set_, "a pool writes no checkpoints; remove it")
-    workers = spec.pool.count if spec.pool else 0
-    if capabilities.processes is not None and workers > capabilities.processes:
-        yield Problem("pool.count", workers, f"exceeds the {capabilities.processes} processes possible here")
-    gpus = spec.pool.gpu * workers if spec.pool else 0
+    gpus = spec.pool.gpu * spec.pool.count if spec.pool else 0
     if gpus > capabilities.gpus:
         yield Problem("pool.gpu", spec.pool and spec.pool.gpu, f"requested {gpus} GPUs, {capabilities.gpus} available")
 
@@ -217,11 +214,14 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
     elif start_count(spec.launcher, spec.nodes, spec.run_on) > 1:
         remedy = "a stream on this machine needs one launcher process: use slots, or launcher mpirun"
         yield Problem("nodes", spec.nodes, remedy)
-    for each in spec.stream.roles:
-        if capabilities.processes is not None and each.count > capabilities.processes:
-            yield Problem(
-                f"{each.table}.count", each.count, f"exceeds the {capabilities.processes} processes possible here"
-            )
+
+
+def _workers(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    """Whether as many workers can be started as a pool or stream has."""
+    most = capabilities.processes
+    for each in spec.workers:
+        if most is not None and each.count > most:
+            yield Problem(f"{each.table}.count", each.count, f"exceeds the {most} processes possible here")
 
 
 def _environment(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
@@ -434,6 +434,7 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_image, "image program"),
     (_pool, "launcher pool nodes slots program mpi checkpoint"),
     (_stream, "stream launcher nodes program args kubernetes command"),
+    (_workers, "pool stream"),
     (_launcher, "launcher slots run_on image"),
     (_environment, "env env_passthrough kubernetes"),
     (_preload, "preload launcher"),

@@ -460,6 +460,14 @@ def test_checkpoints_are_kept_where_they_outlive_a_pod_or_the_spec_is_refused(
     assert messages == ([] if remedy is None else [words])
 
 
+_KEYS = {
+    "world_size": {"nodes", "slots"},
+    "sizes": {"nodes"},
+    "option": {"args"},
+    "workers": {"pool", "stream"},
+}
+
+
 @pytest.mark.parametrize("check", [check for check, _ in CHECKS], ids=lambda check: check.__name__.strip("_"))
 def test_a_check_reads_no_key_of_a_spec_except_those_listed_for_it(check: Check) -> None:
     read: set[str] = set()
@@ -471,7 +479,7 @@ def test_a_check_reads_no_key_of_a_spec_except_those_listed_for_it(check: Check)
             self._spec = spec
 
         def __getattr__(self, name: str) -> Any:
-            read.update({"world_size": {"nodes", "slots"}, "sizes": {"nodes"}, "option": {"args"}}.get(name, {name}))
+            read.update(_KEYS.get(name, {name}))
             return getattr(self._spec, name)
 
     for values in (

@@ -163,7 +163,7 @@ def _window(adapter: Any, world: Any, batches: Iterator[Any], iterations: int, m
         if measured:
             watch.split()
         if number % _EVERY == 0:
-            numbers, times = {name: float(value) for name, value in scalars.items()}, watch.take()
+            numbers, times = {name: float(value) for name, value in scalars.items()}, watch.collect()
             means, ranks = world.average_scalars(numbers, times.seconds)
             if measured and world.rank == 0:
                 seconds = [round(second, 6) for second in times.seconds]

@@ -238,7 +238,7 @@ class Server:
             if process == 0:
                 os.close(go)
                 os.read(waits, 1)  # until the rank wrapper can forward signals, which may follow the first output
-                self._leave()
+                self._close_in_fork()
                 connection.close()
                 return request
             self._ranks[process] = connection
@@ -253,7 +253,7 @@ class Server:
                 os.close(go)
         return None
 
-    def _leave(self) -> None:
+    def _close_in_fork(self) -> None:
         """Drop what belongs to the server, in a fork of it."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -238,9 +238,9 @@ class Progress:
 
     def read(self, member: Member, line: Line, now: float) -> Report | None:
         """The (kind, values) that *line* of *member* reports, or None for plain output; it counts here."""
-        return self._take(self._parse(member, line, now), now)
+        return self._count_report(self._parse(member, line, now), now)
 
-    def _take(self, report: Report | None, now: float) -> Report | None:
+    def _count_report(self, report: Report | None, now: float) -> Report | None:
         """Count what a line reports, or that it reports nothing; returns it."""
         if report is None:
             if self.iteration is None:
@@ -254,7 +254,7 @@ class Progress:
         """What `LineSplitter.states` of rank 0 reports, by the pattern or in a form that is recognized."""
         if member != COORDINATOR or line.rank or not (self._pattern or self._recognizer):
             return None
-        return self._take(self._parse(member, line._replace(stream="e"), now, is_output=False), now)
+        return self._count_report(self._parse(member, line._replace(stream="e"), now, is_output=False), now)
 
     def _parse(self, member: Member, line: Line, now: float, is_output: bool = True) -> Report | None:
         self.earlier = []

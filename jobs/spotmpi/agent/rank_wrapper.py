@@ -120,16 +120,16 @@ def _run_forked(arguments: list[str], server: str, explains: bool) -> int | None
     if not is_forked:
         local_rank = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("LOCAL_RANK", "0"))
         if explains and reason and local_rank == "0":
-            _say("ranks start without preload: %s; correct `preload` in the spec, or set it to []" % reason)
+            _print_error("ranks start without preload: %s; correct `preload` in the spec, or set it to []" % reason)
         return None
     status = _rest(connection)[1:]
     if len(status) == 4:
         return int.from_bytes(status, "big")
-    _say("the fork server of this node has ended, and every rank that it had started with it")
+    _print_error("the fork server of this node has ended, and every rank that it had started with it")
     return _SIGKILL
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     sys.stderr.write("spotmpi: %s\n" % text)
     sys.stderr.flush()
 

@@ -72,12 +72,12 @@ class StartServer:
                 self._clock.sleep(_PAUSE)
                 continue
             try:
-                self._take(number, client)
+                self._read_request(number, client)
             except (OSError, ValueError, KeyError, TypeError):  # no request
                 self._clients.pop(number, None)
                 client.close()
 
-    def _take(self, number: int, client: socket.socket) -> None:
+    def _read_request(self, number: int, client: socket.socket) -> None:
         client.settimeout(_REQUEST_TIMEOUT)
         with client.makefile("rb") as lines:
             request = parse(lines.readline(_MAX_REQUEST))

@@ -89,12 +89,12 @@ class RunProgress:
                     if not line.endswith(b"\n"):
                         break  # the agent is still writing it
                     self._offset += len(line)
-                    self._take(read_object(line.decode("utf-8", "replace")))
+                    self._count_line(read_object(line.decode("utf-8", "replace")))
         except FileNotFoundError:
             pass
 
-    def _take(self, values: Dict[str, Any]) -> None:
-        """Take a line of metrics into account, in the order in which they were written."""
+    def _count_line(self, values: Dict[str, Any]) -> None:
+        """Count a line of metrics, in the order in which they were written."""
         kind, iteration = values.get("kind"), values.get("iteration")
         if kind == protocol.CONTEXT:
             self._total = values.get("total_iterations") or self._total

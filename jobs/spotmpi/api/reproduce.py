@@ -43,7 +43,7 @@ _RESULTS = "stream/results"  # of a prediction, in the run folder
 class Reproduction:
     """What was made again: how many files, and those that are not the same."""
 
-    made: tuple[str, ...]  # the data sets and the run
+    reproduced: tuple[str, ...]  # the data sets and the run
     files: int
     different: tuple[str, ...]
 
@@ -70,21 +70,21 @@ def reproduce(
     importlib.invalidate_caches()
     found, changed = _entry(place, store)
     opened = found[1] if found else Store(store)
-    with store_of_its_own(opened, on) as (own, builders):
-        maker = _Maker(own, builders, pool, echo)
+    with temporary_store(opened, on) as (empty, workers):
+        rebuild = _Rebuild(empty, workers, pool, echo)
         if found is not None and "function" in found[0].details:
-            maker.make(*found)
-            return Reproduction(tuple(maker.made), maker.files, (*changed, *maker.different))
+            rebuild.build(*found)
+            return Reproduction(tuple(rebuild.rebuilt), rebuild.files, (*changed, *rebuild.different))
         target = _target_of_run(found[0]) if found else _files_of(place, store)
-        spec = maker.spec = run_entries.in_store(
+        spec = rebuild.spec = run_entries.in_store(
             _with_code(target.spec, modules, targets.target_of(on).is_local), opened
         )
         _require_same_code(target, spec)
         for manifest, where in list(_data_of(target, opened, echo)):  # all are found before the first is built
-            maker.make(manifest, where)
-        spec = run_entries.with_places(spec, _places_again(spec, maker.known, on))
-        again, files, different = _run_again(target, spec, on, echo)
-    return Reproduction((*maker.made, again), maker.files + files, (*changed, *maker.different, *different))
+            rebuild.build(manifest, where)
+        spec = run_entries.with_places(spec, _rebuilt_places(spec, rebuild.datasets, on))
+        again, files, different = _rerun(target, spec, on, echo)
+    return Reproduction((*rebuild.rebuilt, again), rebuild.files + files, (*changed, *rebuild.different, *different))
 
 
 def _entry(place: str, store: str | None) -> tuple[tuple[Manifest, Store] | None, Sequence[str]]:
@@ -100,7 +100,7 @@ def _entry(place: str, store: str | None) -> tuple[tuple[Manifest, Store] | None
 
 
 @contextlib.contextmanager
-def store_of_its_own(store: Store, on: TargetLike) -> Iterator[tuple[Store, TargetLike]]:
+def temporary_store(store: Store, on: TargetLike) -> Iterator[tuple[Store, TargetLike]]:
     """An empty store for the data sets that are built again, and where their workers are, which have to reach it.
 
     Pods cannot reach folders of this machine: data sets that lie in one are built here, as they were.
@@ -196,21 +196,21 @@ def _content(path: Path) -> tuple[int, str]:
     return size, digest
 
 
-class _Maker:
+class _Rebuild:
     """Builds data sets again in a store of its own, parents first, and notes files that are not the same."""
 
     def __init__(self, store: Store, on: TargetLike, pool: Any, echo: Echo) -> None:
         self._store, self._on, self._pool, self._echo = store, on, pool, echo
         self.spec: JobSpec | None = None  # that tells how pods reach what they need
-        self.known: dict[str, DataSet] = {}
-        self.made: list[str] = []
+        self.datasets: dict[str, DataSet] = {}
+        self.rebuilt: list[str] = []
         self.different: list[str] = []
         self.files = 0
 
-    def make(self, manifest: Manifest, store: Store) -> DataSet:
+    def build(self, manifest: Manifest, store: Store) -> DataSet:
         """The data set of a manifest that lies in *store*, built again from its raw files."""
-        if manifest.key in self.known:
-            return self.known[manifest.key]
+        if manifest.key in self.datasets:
+            return self.datasets[manifest.key]
         if "function" not in manifest.details:
             self._echo(_reuse_note(manifest))
             return DataSet(manifest, store)
@@ -223,8 +223,8 @@ class _Maker:
         key, code = planned_key(dataset, **arguments)
         if key != manifest.key:
             raise SpotmpiError(f"{manifest} cannot be made again: {_reason(manifest, code)}")
-        found = self.known[key] = build_dataset(dataset, **arguments)
-        self.made.append(str(manifest))
+        found = self.datasets[key] = build_dataset(dataset, **arguments)
+        self.rebuilt.append(str(manifest))
         self._compare(manifest, found.manifest)
         return found
 
@@ -239,7 +239,7 @@ class _Maker:
             parent = store.get(value.parent)
             if parent is None:
                 raise SpotmpiError(f"the manifest of {value.parent} is missing: restore it from a copy of the store")
-            return self.make(parent, store)
+            return self.build(parent, store)
         now = inputs.resolve(value.argument, value.source, store).input
         if now.digest != value.digest:
             old, new = ({file.name: file for file in each.files} for each in (value, now))
@@ -302,12 +302,12 @@ def _reuse_note(manifest: Manifest) -> str:
     return f"{manifest} is taken as it was kept: `spotmpi reproduce {manifest}` makes it again"
 
 
-def _places_again(spec: JobSpec, known: Mapping[str, DataSet], on: TargetLike) -> dict[str, str]:
-    """Where the data sets of *spec* lie that were made again, by key; pods read copies of those in a folder."""
+def _rebuilt_places(spec: JobSpec, datasets: Mapping[str, DataSet], on: TargetLike) -> dict[str, str]:
+    """Where the data sets of *spec* lie that were built again, by key; pods read copies of those in a folder."""
     target, found = targets.target_of(on), dict[str, str]()
     for key, place in run_entries.places(spec).items():
         reference = reference_in(place)
-        again = known.get(reference.key) if reference else None
+        again = datasets.get(reference.key) if reference else None
         reaches = target.is_local or target.is_slurm or (key == "stream.source" and again and "://" in again.path)
         if again is not None and reaches:
             found[key] = again.path
@@ -365,7 +365,7 @@ def _changes(kept: Mapping[str, bytes], spec: JobSpec) -> list[str]:
     return sorted(name for name in names if content(now, name) != content(kept, name))
 
 
-def _run_again(target: _Target, spec: JobSpec, on: TargetLike, echo: Echo) -> tuple[str, int, Sequence[str]]:
+def _rerun(target: _Target, spec: JobSpec, on: TargetLike, echo: Echo) -> tuple[str, int, Sequence[str]]:
     """Start a run's spec again, without a version of what it makes; its id, and the files that are not the same."""
     state = runs.run(spec.model_copy(update={"keep": None}), on=on)
     if state.state != "succeeded":

@@ -155,7 +155,7 @@ class DataStore:
         return names
 
     async def _ask(self, verb: str, folder: str, stdin: bytes = b"") -> bytes:
-        return await self._access.ask(self._command(verb, folder), stdin)
+        return await self._access.output(self._command(verb, folder), stdin)
 
     def _command(self, verb: str, folder: str) -> Sequence[str]:
         return volume_pod.store_command(verb, f"{VOLUME}/{folder}".rstrip("/"))

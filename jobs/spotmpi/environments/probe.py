@@ -50,7 +50,7 @@ def probe(access: Access) -> tuple[Finding, ...]:
 
 async def _run(access: Access) -> dict[str, object]:
     async with access() as pod:
-        output = await asyncio.wait_for(pod.ask(pods.python(_PROGRAM, VOLUME, NAME)), TIMEOUT)
+        output = await asyncio.wait_for(pod.output(pods.python(_PROGRAM, VOLUME, NAME)), TIMEOUT)
         result: dict[str, object] = json_answer(output, dict)
         if not result.keys() >= {"whole", "seconds", "address", "why"} or not isinstance(result["seconds"], float):
             raise SpotmpiError("the answer of the pod is not that of the probe; check its image")

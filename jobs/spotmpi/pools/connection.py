@@ -176,7 +176,7 @@ class SchedulerConnection:
         if seconds > LOSS_TIMEOUT and not self._awaits_workers:
             self._awaits_workers = True
             workers = "the only worker is" if size == 1 else f"all {size} workers are"
-            self._tell(f"{workers} lost; calls wait up to {limit:g}s (limits.start) for replacements")
+            self._report(f"{workers} lost; calls wait up to {limit:g}s (limits.start) for replacements")
         return None
 
     def _check_absent(self, absent: Iterable[int | None]) -> None:
@@ -188,7 +188,7 @@ class SchedulerConnection:
         self._absent.update(dict.fromkeys(late, math.inf))
         if late:
             workers = f"worker {late[0]} is" if len(late) == 1 else f"workers {', '.join(map(str, late))} are"
-            self._tell(f"{workers} not connected; the calls that were sent there wait for that")
+            self._report(f"{workers} not connected; the calls that were sent there wait for that")
 
     def _check_occupied(self, occupied: bool, count: int) -> None:
         """Say so where calls have waited for a while for *count* workers that execute cancelled calls, which is all."""
@@ -201,7 +201,7 @@ class SchedulerConnection:
             self._occupied = math.inf
             only = "the only worker still executes a call that was cancelled; others wait until it has ended"
             every = f"all {count} workers still execute calls that were cancelled; others wait until one has ended"
-            self._tell(only if count == 1 else every)
+            self._report(only if count == 1 else every)
 
     async def _describe(self) -> dict[str, Any]:
         description: dict[str, Any] = await asyncio.wait_for(self.client.ask("pool"), LOSS_TIMEOUT / 2)
@@ -231,7 +231,7 @@ class SchedulerConnection:
             if silent and not reported:
                 reported = True
                 text = _text(error)
-                self._tell(f"the scheduler does not answer ({text}); calls wait until it does, or its run has ended")
+                self._report(f"the scheduler does not answer ({text}); calls wait until it does, or its run has ended")
             await asyncio.sleep(CHECK)
         return None
 
@@ -244,7 +244,7 @@ class SchedulerConnection:
         except Exception as error:  # as of a disk
             return None, error
 
-    def _tell(self, reason: str) -> None:
+    def _report(self, reason: str) -> None:
         with contextlib.suppress(Exception):  # stderr may be closed
             self._echo(f"waiting: {reason}")
 

@@ -82,7 +82,7 @@ class MapCalls:
         memory = sum(self._size(call) for call in self._in_flight)
         try:
             while self._may_send(len(self._in_flight) + len(batch), memory) and (call := next(self._calls, None)):
-                call.add_done_callback(self._note)
+                call.add_done_callback(self._call_ended)
                 batch.append(call)
                 memory += self._size(call)
         except KeyboardInterrupt:
@@ -111,7 +111,7 @@ class MapCalls:
     def _size(self, call: Call) -> float:
         return len(call.payload) + (call.received if call.done() else self._expected or 0.0)
 
-    def _note(self, call: Future[Any]) -> None:
+    def _call_ended(self, call: Future[Any]) -> None:
         """Learn from a call that has ended; called by the engine's thread."""
         assert isinstance(call, Call)
         before = call.received if self._expected is None else self._expected

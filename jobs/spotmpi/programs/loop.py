@@ -19,7 +19,7 @@ from spotmpi.programs.checkpoint import (
     model_fingerprint,
     parameters_checksum,
 )
-from spotmpi.programs.exits import STOPPED, Failed, Notices, leave, wait_for_rank_zero
+from spotmpi.programs.exits import STOPPED, Failed, Notices, exit_now, wait_for_rank_zero
 from spotmpi.programs.loader import DataSource, Input, rank_batches
 from spotmpi.programs.options import LOADER, TrainingOptions
 from spotmpi.programs.reporting import IterationClock, Reporter, Stopwatch
@@ -232,7 +232,7 @@ class _Training:
         return (self._evaluate() if evaluate else None), report or evaluate or written or noticed
 
     def _report(self, scalars: Mapping[str, Any]) -> None:
-        own, times = {name: float(value) for name, value in scalars.items()}, self._stopwatch.take()
+        own, times = {name: float(value) for name, value in scalars.items()}, self._stopwatch.collect()
         self._last_scalars, ranks = self._job.world.average_scalars(own, times.seconds)
         self._reporter.metric(self._iteration, self._epoch, times.seconds, self._last_scalars, times.waited, ranks)
 
@@ -266,7 +266,7 @@ class _Training:
     def _handle_notice(self, exiting: bool) -> None:
         if not self._stopwatch.empty:  # before the checkpoint, after which the agent may kill all ranks
             # Values that need other ranks are left out: those may be gone.
-            self._reporter.partial_metric(self._iteration, self._epoch, self._stopwatch.take().seconds)
+            self._reporter.partial_metric(self._iteration, self._epoch, self._stopwatch.collect().seconds)
         if self._checkpoints:
             if not exiting or self._saved != self._iteration:  # the agent waits for the report of the first notice
                 self._write("notice")
@@ -274,7 +274,7 @@ class _Training:
             self._reporter.warn("notice received, but no checkpoint is written without --checkpoint-path")
         if exiting:
             self._notices.close()
-            leave(STOPPED)
+            exit_now(STOPPED)
 
     def _write_if_due(self) -> bool:
         """Let a checkpoint be written while training goes on, if one is due; whether that took time."""

@@ -69,7 +69,7 @@ class Stopwatch:
         """Whether no iteration is waiting to be reported."""
         return not self._marks
 
-    def take(self) -> Times:
+    def collect(self) -> Times:
         """The times since this was last called."""
         seconds = [self._clock.seconds(start, end) for start, end in self._marks]
         times = Times(seconds, self._waited)

@@ -102,37 +102,37 @@ class RunCache:
         if self._lock:
             self._lock.close()
 
-    def take(self, entries: Iterable[PodEntry]) -> None:
+    def write(self, entries: Iterable[PodEntry]) -> None:
         """Write the entries that the copy lacks."""
         if self._record is None:
             return
         with self._record.batch():
             for entry in entries:
-                self._take_one(entry, self._record)
+                self._write_entry(entry, self._record)
 
-    def _take_one(self, entry: PodEntry, writer: record.Record) -> None:
+    def _write_entry(self, entry: PodEntry, writer: record.Record) -> None:
         if entry.summary is not None:
             writer.summary(entry.summary)
         elif entry.attempt is not None:
             writer.attempt(*entry.attempt)
         elif entry.lines is not None:
-            self._take_lines(entry, entry.lines, writer)
+            self._write_lines(entry, entry.lines, writer)
         elif entry.event is not None:
-            self._take_event(entry.event, writer)
+            self._write_event(entry.event, writer)
 
-    def _take_lines(self, entry: PodEntry, lines: Lines, writer: record.Record) -> None:
+    def _write_lines(self, entry: PodEntry, lines: Lines, writer: record.Record) -> None:
         where = (lines.attempt, lines.member)
         if lines.number == self._lines.get(where, 0) + 1:
             writer.lines(*where, zip(lines.times, lines.ranks, lines.streams, lines.texts, strict=True))
             self._lines[where] = lines.last
             return
         for each in entry.split():
-            self._take_one(each, writer)
+            self._write_entry(each, writer)
 
-    def _take_event(self, event: Event, writer: record.Record) -> None:
+    def _write_event(self, event: Event, writer: record.Record) -> None:
         self._moment = event.time
         if event.kind == record.LINE:
-            self._take_line(event, writer)
+            self._write_line(event, writer)
         elif event.kind == record.METRIC:
             if self._seen.is_new(event):
                 values = {key: value for key, value in event.values.items() if key != "kind"}
@@ -140,7 +140,7 @@ class RunCache:
         elif event.kind not in (record.WAITING, record.GAP) and self._seen.is_new(event):
             writer.event(event.kind, attempt=event.attempt or None, **event.values)
 
-    def _take_line(self, event: Event, writer: record.Record) -> None:
+    def _write_line(self, event: Event, writer: record.Record) -> None:
         """Write a line at its number, after how many lines are missing before it: they may be any number."""
         where = (event.attempt, event.member or COORDINATOR)
         missing = event.number - self._lines.get(where, 0) - 1

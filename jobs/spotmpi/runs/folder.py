@@ -50,7 +50,7 @@ def folder_events(
         for event in merged.read():
             count += 1
             pace.see(event)
-            yield from last.hold_back(event)
+            yield from last.add(event)
         if error := merged.failure():
             if failing >= _PATIENCE:
                 raise error
@@ -81,7 +81,7 @@ class _LastEvent:
     def __init__(self) -> None:
         self.event: Event | None = None
 
-    def hold_back(self, event: Event) -> Iterator[Event]:
+    def add(self, event: Event) -> Iterator[Event]:
         """What may be yielded now that *event* has come: an end that another attempt follows, and what is no end."""
         if event.terminal or event.kind == record.SUBMITTED:
             yield from self.release()
@@ -263,12 +263,12 @@ def _log_tail(path: Path, attempt: int, member: Member, grows: bool) -> _Tail:
         skipped += max(missing - 1, 0)
         event = _line(attempt, member, number + skipped, text, last)
         last = event.time
-        return replace(event, values={**event.values, **_note(missing)}) if missing else event
+        return replace(event, values={**event.values, **_missing_lines(missing)}) if missing else event
 
     return _Tail(path, read, grows, attempt)
 
 
-def _note(missing: int) -> dict[str, str]:
+def _missing_lines(missing: int) -> dict[str, str]:
     which = "this line is" if missing == 1 else f"{missing} lines are"
     return {"stream": "e", "text": f"({which} no longer available)"}
 

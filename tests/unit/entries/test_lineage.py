@@ -17,7 +17,7 @@ from spotmpi.api import open_lineage
 from spotmpi.api.datasets import DataSet
 from spotmpi.api.lineage import Node, entry_node, lines, trace
 from spotmpi.api.open_lineage import events
-from spotmpi.api.reproduce import reproduce, store_of_its_own
+from spotmpi.api.reproduce import reproduce, temporary_store
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.entries.manifest import Input, Manifest, RawFile
 from spotmpi.entries.store import Store
@@ -234,7 +234,11 @@ def test_a_file_is_made_again_from_the_raw_data(
 ) -> None:
     pool.calls.clear()
     result = reproduce(f"{sets[1].path}/b.parquet", modules.folder, pool=pool)
-    assert (result.files, result.different, result.made) == (6, (), (str(sets[0].manifest), str(sets[1].manifest)))
+    assert (result.files, result.different, result.reproduced) == (
+        6,
+        (),
+        (str(sets[0].manifest), str(sets[1].manifest)),
+    )
     assert pool.built == ["a", "b", "c"] * 2
     assert {each.key for each in Store().list()} == {each.key for each in sets}
 
@@ -270,7 +274,7 @@ def test_data_sets_are_made_again_where_their_workers_reach_the_store_and_nothin
     tmp_path: Path, on: str, url: str, is_in_store: bool, builders: str | None
 ) -> None:
     store = Store(url.format(str(tmp_path)[1:]))
-    with pytest.raises(SpotmpiError, match="a part fails"), store_of_its_own(store, on) as (own, workers):
+    with pytest.raises(SpotmpiError, match="a part fails"), temporary_store(store, on) as (own, workers):
         own.storage.write("datasets/a/b", b"")
         assert own.storage.url.startswith(f"{store.storage.url}/.reproduced-") == is_in_store
         assert workers == builders
@@ -365,7 +369,7 @@ def test_a_prediction_leads_to_its_run_and_data_and_is_made_again(
     assert events[-1]["outputs"][0]["name"] == str(file)
     result = reproduce(str(file), modules.folder, pool=pool)
     assert result.different == () and result.files == 7
-    assert result.made[:2] == (str(sets[0].manifest), str(sets[1].manifest)) and result.made[2] != state.id
+    assert result.reproduced[:2] == (str(sets[0].manifest), str(sets[1].manifest)) and result.reproduced[2] != state.id
     text = (modules.folder / "flow.py").read_text()
     for same in (f"{text}# a comment\n", text.replace("(batches):", "(  # of six\n    batches\n):\n\n")):
         (modules.folder / "flow.py").write_text(same)

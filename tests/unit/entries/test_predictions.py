@@ -223,7 +223,7 @@ def test_a_prediction_of_a_cluster_is_made_again_on_this_machine_unless_its_code
     of_cluster: Path, numbers: DataSet, modules: Modules, pool: InProcess
 ) -> None:
     result = spotmpi.reproduce(str(of_cluster), modules.folder, pool=pool)
-    assert (result.different, result.files, result.made[0]) == ((), 3, str(numbers.manifest))
+    assert (result.different, result.files, result.reproduced[0]) == ((), 3, str(numbers.manifest))
     modules.replace("flow", "import os", "# A comment makes no difference.\nimport os\n")
     assert spotmpi.reproduce(str(of_cluster), modules.folder, pool=pool).different == ()
     modules.replace("flow", 'batch["x"] * w', 'w * batch["x"]')
@@ -240,7 +240,7 @@ def test_a_prediction_is_made_again_though_the_data_set_is_damaged_that_it_has_r
     damaged.write_bytes(b"x" * damaged.stat().st_size)
     result = spotmpi.reproduce(found.path, modules.folder, pool=pool)
     assert result.different == (), "the run reads what was made again from the raw files"
-    again = names.default_runs_folder() / result.made[-1] / "stream/results/results-00000000.jsonl"
+    again = names.default_runs_folder() / result.reproduced[-1] / "stream/results/results-00000000.jsonl"
     tree = spotmpi.trace(str(again))
     assert find(tree, "data set") == [str(numbers.manifest)] and "missing" not in json.dumps(tree.values())
 
@@ -283,7 +283,7 @@ def test_a_data_set_of_predictions_is_made_again_of_these_as_they_were_kept(
     top = modules.load().top.options(pool=pool)(scores)
     said = list[str]()
     result = spotmpi.reproduce(top.path, modules.folder, pool=pool, echo=said.append)
-    assert (result.different, result.made) == ((), (str(top.manifest),))
+    assert (result.different, result.reproduced) == ((), (str(top.manifest),))
     assert f"{scores.manifest} is taken as it was kept: `spotmpi reproduce {scores.manifest}` makes it again" in said
 
 

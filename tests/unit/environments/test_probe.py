@@ -67,7 +67,7 @@ def test_storage_that_cannot_be_written_or_is_slow_is_reported(
 
 def test_a_mount_that_hangs_and_a_pod_that_never_comes_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hanging:
-        async def ask(self, command: Sequence[str]) -> bytes:
+        async def output(self, command: Sequence[str]) -> bytes:
             return await asyncio.sleep(60, b"")
 
     monkeypatch.setattr(probe, "TIMEOUT", 0.05)

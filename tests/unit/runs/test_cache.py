@@ -65,7 +65,7 @@ def paths(tmp_path: Path) -> RunPaths:
 
 def take(paths: RunPaths, entries: list[PodEntry]) -> None:
     with RunCache(paths) as cache:
-        cache.take(entries)
+        cache.write(entries)
 
 
 def recorded_events(paths: RunPaths) -> list[Event]:
@@ -148,7 +148,7 @@ def test_metrics_of_an_attempt_whose_clock_is_behind_are_kept(paths: RunPaths) -
     later = [PodEntry(1, event=replace(each.event, attempt=2)) for each in behind if each.event]
     with RunCache(paths) as cache:
         for _ in range(2):
-            cache.take([*STORY[:-3], *later])
+            cache.write([*STORY[:-3], *later])
     assert [values["iteration"] for values in reader.lines(paths.metrics)] == [10, 20, 30, 40]
 
 
@@ -162,11 +162,11 @@ def test_metrics_after_the_clock_of_their_node_was_set_back_are_kept_once(paths:
 
 def test_memory_does_not_grow_with_the_lines_and_metrics_of_a_long_run(paths: RunPaths) -> None:
     with RunCache(paths) as cache:
-        cache.take([metric(1000.0, 0), line(1)])
+        cache.write([metric(1000.0, 0), line(1)])
         tracemalloc.start()
         for first in range(1, 5000, 1000):
-            cache.take(metric(1000.0 + number, number) for number in range(first, first + 1000))
-            cache.take(line(number + 1) for number in range(first, first + 1000))
+            cache.write(metric(1000.0 + number, number) for number in range(first, first + 1000))
+            cache.write(line(number + 1) for number in range(first, first + 1000))
         grown, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert len(list(reader.lines(paths.metrics))) == 5001
@@ -228,8 +228,8 @@ def test_a_past_wait_of_an_agent_is_not_reported_after_the_next_attempt() -> Non
 def test_only_one_follower_writes_at_a_time(paths: RunPaths) -> None:
     with RunCache(paths) as first, RunCache(paths) as second:
         for entry in STORY:
-            first.take([entry])
-            second.take([entry])
+            first.write([entry])
+            second.write([entry])
     assert len((paths.logs / "1" / "node-0.log").read_text().splitlines()) == 5
 
 

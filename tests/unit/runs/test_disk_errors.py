@@ -30,7 +30,7 @@ def paths(tmp_path: Path) -> RunPaths:
     run_cache.create(paths, 'command = ["x"]\n', cached_plan("digits", paths.id, "this", "here"), 1.0)
     assert LINE
     with RunCache(paths) as cache:
-        cache.take([LINE])
+        cache.write([LINE])
     return paths
 
 
@@ -101,7 +101,7 @@ def test_a_follower_that_cannot_read_its_logs_does_not_write_them_again(
     TransientErrors(monkeypatch.setattr).add("list", str(paths.logs / folder), error)
     assert LINE
     with pytest.raises(OSError), RunCache(paths) as cache:
-        cache.take([LINE])
+        cache.write([LINE])
     with RunCache(paths) as cache:
-        cache.take([LINE])
+        cache.write([LINE])
     assert (paths.logs / "1" / "node-0.log").read_text().count("hello") == 1

@@ -271,7 +271,7 @@ class KubernetesBackend:
         moment = call(stopping.delete_run(self._api(), run, reason, now))
         if state.state not in record.TERMINAL:
             with RunCache(names.RunPaths(self.runs_folder / run)) as cache:
-                cache.take([PodEntry(0, event=Event(moment, record.STOPPED, values={"reason": reason}))])
+                cache.write([PodEntry(0, event=Event(moment, record.STOPPED, values={"reason": reason}))])
 
     def require_fault(self, run: str, member: Member, fault: str) -> None:
         """Refuse a member without a pod: a pod takes each fault."""
@@ -357,7 +357,7 @@ class KubernetesBackend:
         batches = iterate(self._entries(jobset, follow, need_output, listing))
         with translate_errors(f"follow run {paths.id}"), contextlib.closing(batches), RunCache(paths) as cache:
             for entries in batches:
-                cache.take(entries)
+                cache.write(entries)
                 for entry in entries:
                     yield from seen.new_in(entry)
 

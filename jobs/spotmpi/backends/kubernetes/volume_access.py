@@ -46,7 +46,7 @@ class VolumeAccess:
         """Both: run *command* with *stdin*, and write what it prints to *stdout*."""
         await self._execute(command, stdin, stdout)
 
-    async def ask(self, command: Sequence[str], stdin: bytes = b"") -> bytes:
+    async def output(self, command: Sequence[str], stdin: bytes = b"") -> bytes:
         """What *command* prints, after it has read *stdin*; OversizedAnswer where that is too much for the memory."""
         output = Answer(self.pod)
         await self._execute(command, io.BytesIO(stdin), output)

@@ -182,7 +182,7 @@ class SlurmBackend:
         paths, _ = self._find(run)
         watch = Watch(self, paths, self.silence_limit if follow else 0.0)
         watch.alive()  # which may add to the record, before it is read
-        return Stream(folder_events(paths, follow, watch.alive, own=watch.take))
+        return Stream(folder_events(paths, follow, watch.alive, own=watch.collect))
 
     def state(self, run: str) -> RunState:
         """The state that the record and the queue give."""

@@ -47,7 +47,7 @@ class Watch:
             self._wait_for_answer(error)
         return self._alive
 
-    def take(self) -> list[Event]:
+    def collect(self) -> list[Event]:
         """The events of this follower since the last call."""
         events, self._events = self._events, []
         return events

@@ -85,7 +85,7 @@ def paths(tmp_path: Path) -> RunPaths:
 )
 def test_a_copy_of_batches_is_that_of_single_lines(paths: RunPaths, batches: list[PodEntry]) -> None:
     with RunCache(paths) as cache:
-        cache.take(batches)
+        cache.write(batches)
     expected = [f"1970-01-01T00:16:4{n}.000000Z {n % 2 or '-'} o line {n} of node 0\n" for n in range(1, 10)]
     assert (paths.logs / "1" / "node-0.log").read_text() == "".join(expected)
     seen_events = SeenEvents()
@@ -95,7 +95,7 @@ def test_a_copy_of_batches_is_that_of_single_lines(paths: RunPaths, batches: lis
 
 def test_a_gap_before_a_batch_keeps_its_place(paths: RunPaths) -> None:
     with RunCache(paths) as cache:
-        cache.take([batch(1, 2), batch(5, 6)])
+        cache.write([batch(1, 2), batch(5, 6)])
     texts = [line.split(" ", 3)[3] for line in (paths.logs / "1" / "node-0.log").read_text().splitlines()]
     lines = [f"line {number} of node 0" for number in (1, 2, 5, 6)]
     assert texts == [*lines[:2], "2", *lines[2:]]

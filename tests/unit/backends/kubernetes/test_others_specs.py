@@ -184,7 +184,7 @@ def test_a_link_in_a_downloaded_record_leads_no_output_of_its_pods_to_the_plan_o
     ]
 
     with RunCache(local) as cache:
-        cache.take(each for line in entries if (each := parse(line)))
+        cache.write(each for line in entries if (each := parse(line)))
 
     assert recorded_plan.cluster_of(local) == ("this", "here") and not local.own.exists()
     with pytest.raises(InputError, match="env_passthrough = 'HOME'"):
@@ -198,7 +198,7 @@ def test_a_download_with_folders_in_the_place_of_files_of_the_record_can_be_foll
     names = ["metrics.jsonl", "attempts/x/node-0.json", "logs/x/node-0.log", "logs/1/node-x.log", "logs/²/node-0.log"]
     forged_pull(volume, local, {"events.jsonl": b""}, monkeypatch, [folder(f"{each}/deep") for each in names])
     with RunCache(local) as cache:
-        cache.take([entry for entry in [parse('{"n":1,"l":[1,"node/0",1,5.0,0,"o","hi"]}')] if entry])
+        cache.write([entry for entry in [parse('{"n":1,"l":[1,"node/0",1,5.0,0,"o","hi"]}')] if entry])
     assert reader.state(local).state == reader.ELSEWHERE and reader.attempts(local) == []
     assert "hi" in (local.logs / "1" / "node-0.log").read_text()
 

@@ -326,7 +326,7 @@ class ExitDiagnosis:
         self._latest = 0.0  # Unix seconds, of the pods' entries
         self._restart: Event | None = None  # the newest failure after which an agent expected another attempt
 
-    def note(self, entries: Iterable[PodEntry]) -> None:
+    def observe(self, entries: Iterable[PodEntry]) -> None:
         """Take account of what pods have reported."""
         for entry in entries:
             self._latest = max(self._latest, entry.time or 0.0)

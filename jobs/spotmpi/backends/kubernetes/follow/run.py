@@ -137,7 +137,7 @@ class ClusterFollower:
             while (entries := await self._queue.get()) is not None:
                 if isinstance(entries, Exception):
                     raise entries
-                yield self._hold_back_end(entries)
+                yield self._delay_end(entries)
                 if self._recorded_end:
                     self._ended.set()
             yield [*self._kept_nodes(), self._last_entry()]
@@ -170,7 +170,7 @@ class ClusterFollower:
         logs = [self._output(pod, follow=False) for pod in pods if self._has_output(pod)]
         for stream in (concatenate(logs), self._output_of_deleted_pods()):
             async for entries in stream:
-                yield self._hold_back_end(entries)
+                yield self._delay_end(entries)
         if self._recorded_end or self._jobset_end:
             await self._end_workers()
             yield [*self._kept_nodes(), self._last_entry()]
@@ -178,12 +178,12 @@ class ClusterFollower:
         await self._read_events()
         yield [PodEntry(0, event=event) for event in await self._check()]
 
-    def _hold_back_end(self, entries: list[PodEntry]) -> list[PodEntry]:
+    def _delay_end(self, entries: list[PodEntry]) -> list[PodEntry]:
         """*entries* without the end of the run, which is kept to come last; notes joined agents and exits too."""
         ends = [entry for entry in entries if entry.event and entry.event.kind in record.TERMINAL]
         self._recorded_end = ends[-1] if ends else self._recorded_end
         self._has_joined = self._has_joined or any(e.event and e.event.kind == record.JOINED for e in entries)
-        self._exits.note(entries)
+        self._exits.observe(entries)
         return [entry for entry in entries if entry not in ends] if ends else entries
 
     def _last_entry(self) -> PodEntry:

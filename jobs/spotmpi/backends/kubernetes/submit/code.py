@@ -81,6 +81,6 @@ async def upload(api: ClusterApi, plan: ClusterPlan, spec: JobSpec, volume: Volu
     name, size = f"{packed.digest}.tgz", len(packed.archive)
     async with volume_access(api, volume, echo) as access:
         index = json.dumps({name: [size, packed.sha256]}).encode()
-        if json_answer(await access.ask(store_command("missing", pod_context.CODE_STORE), index), list):
+        if json_answer(await access.output(store_command("missing", pod_context.CODE_STORE), index), list):
             put = store_command("put", pod_context.CODE_STORE, name, str(size), packed.sha256)
             await access.run(put, io.BytesIO(packed.archive))

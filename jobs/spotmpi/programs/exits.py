@@ -39,21 +39,21 @@ def exit_together(main: Callable[[], None]) -> Callable[[], None]:
             _fatal(str(problem))
         except Failed as problem:
             print(f"error: {problem}", file=sys.stderr)
-            exit_now(protocol.FAILED)
+            leave(protocol.FAILED)
         except SystemExit as error:
             if error.code:
-                exit_now(error.code if isinstance(error.code, int) else protocol.FAILED)
+                leave(error.code if isinstance(error.code, int) else protocol.FAILED)
             raise
         except KeyboardInterrupt:
-            exit_now(130)
+            leave(130)
         except BaseException as error:
             sys.excepthook(type(error), error, error.__traceback__)  # that of a stream leaves with a code of its own
-            exit_now(protocol.FAILED)
+            leave(protocol.FAILED)
 
     return run
 
 
-def exit_now(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
     """Exit at once, without waiting for a collective; launchers then end the job."""
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -74,7 +74,7 @@ def _fatal(reason: str) -> NoReturn:
         time.sleep(1)
     print(protocol.encode(protocol.FATAL, reason=reason), flush=True)
     print(f"error: {reason}", file=sys.stderr)
-    exit_now(protocol.NOT_RETRYABLE)
+    leave(protocol.NOT_RETRYABLE)
 
 
 # Seconds after SIGTERM: rank 0 needs the others to finish its iteration before it can write a checkpoint.
@@ -159,6 +159,6 @@ def wait_for_rank_zero() -> None:
 
 
 def _exit_later(number: int, frame: FrameType | None) -> None:
-    timer = threading.Timer(_OTHER_RANKS_GRACE, exit_now, [STOPPED])
+    timer = threading.Timer(_OTHER_RANKS_GRACE, leave, [STOPPED])
     timer.daemon = True
     timer.start()

@@ -19,7 +19,7 @@ from spotmpi.programs.checkpoint import (
     model_fingerprint,
     parameters_checksum,
 )
-from spotmpi.programs.exits import STOPPED, Failed, Notices, exit_now, wait_for_rank_zero
+from spotmpi.programs.exits import STOPPED, Failed, Notices, leave, wait_for_rank_zero
 from spotmpi.programs.loader import DataSource, Input, rank_batches
 from spotmpi.programs.options import LOADER, TrainingOptions
 from spotmpi.programs.reporting import IterationClock, Reporter, Stopwatch
@@ -274,7 +274,7 @@ class _Training:
             self._reporter.warn("notice received, but no checkpoint is written without --checkpoint-path")
         if exiting:
             self._notices.close()
-            exit_now(STOPPED)
+            leave(STOPPED)
 
     def _write_if_due(self) -> bool:
         """Let a checkpoint be written while training goes on, if one is due; whether that took time."""

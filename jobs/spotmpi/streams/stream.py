@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from spotmpi.agent import protocol
 from spotmpi.agent.plan import WORKER
-from spotmpi.programs.exits import exit_now
+from spotmpi.programs.exits import leave
 from spotmpi.streams import chunk, meter
 from spotmpi.streams.chunk import Chunk, ChunkRequest, Skip
 from spotmpi.streams.debug import Checks
@@ -296,8 +296,8 @@ def _end_run(kind: type[BaseException], error: BaseException, trace: TracebackTy
     sys.__excepthook__(kind, error, trace)
     if isinstance(error, StreamError):
         print(protocol.encode(protocol.FATAL, reason=str(error).partition("\n")[0]), flush=True)
-        exit_now(protocol.NOT_RETRYABLE)
+        leave(protocol.NOT_RETRYABLE)
     if isinstance(error, StreamLost):
-        exit_now(protocol.INTERRUPTED)
+        leave(protocol.INTERRUPTED)
     if isinstance(error, SourceError):
-        exit_now(protocol.FAILED)
+        leave(protocol.FAILED)

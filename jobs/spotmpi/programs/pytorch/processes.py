@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from spotmpi.agent.network import interface_towards
-from spotmpi.programs.exits import Fatal, exit_now
+from spotmpi.programs.exits import Fatal, leave
 from spotmpi.programs.options import Parser, requested_gpus
 from spotmpi.programs.world import World, alone, check_world, distinct_hosts
 
@@ -121,4 +121,4 @@ def finish() -> NoReturn:
         dist.destroy_process_group()
     if "mpi4py.MPI" in sys.modules:
         sys.modules["mpi4py.MPI"].Finalize()
-    exit_now(0)
+    leave(0)

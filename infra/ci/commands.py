@@ -30,14 +30,14 @@ def main(name: str, arguments: Sequence[str], project: Path = REPOSITORY) -> int
     command, parser = _COMMANDS[name]()
     parser.add_argument("stack", help="the stack, for example lab")
     options = parser.parse_args(arguments)
-    shown = redact if name == "preview" else str
+    censor = redact if name == "preview" else str
     try:
         file = stack_file.read(options.stack, project / "stacks")
-        pulumi = replace(pulumi_cli.for_stack(file, project, secrets=name != "preview"), shown=shown)
-        print(shown(f"account {file.account}, as {aws.check_account(file)}"), file=sys.stderr)
+        pulumi = replace(pulumi_cli.for_stack(file, project, secrets=name != "preview"), censor=censor)
+        print(censor(f"account {file.account}, as {aws.check_account(file)}"), file=sys.stderr)
         return command(file, pulumi, options)
     except CiError as error:
-        print(shown(f"error: {error}"), file=sys.stderr)
+        print(censor(f"error: {error}"), file=sys.stderr)
         return 1
 
 

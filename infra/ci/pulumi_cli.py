@@ -31,13 +31,13 @@ _LOG_GROUP = re.compile(r"(/aws/eks/[\w-]+/cluster)[^\n]*ResourceAlreadyExistsEx
 
 @dataclass(frozen=True)
 class Pulumi:
-    """One stack of the project in a folder, the variables that Pulumi runs with, and how a line is printed."""
+    """One stack of the project in a folder, the variables that Pulumi runs with, and what it prints of a line."""
 
     project: Path
     stack: str
     region: str
     variables: Mapping[str, str]
-    shown: Callable[[str], str] = str
+    censor: Callable[[str], str] = str
 
     def run(self, *arguments: str) -> int:
         """Exit status of one command, whose output is printed; CiError with a remedy for a known failure."""
@@ -49,7 +49,7 @@ class Pulumi:
         assert process.stdout is not None
         status, output = self._follow(process, process.stdout, sys.stdout)
         if status and (explanation := self._explanation(arguments[0], output)):
-            print(self.shown(f"error: {explanation}"), file=sys.stderr)
+            print(self.censor(f"error: {explanation}"), file=sys.stderr)
         return status
 
     def run_spotmpi(self, *command: str) -> int:
@@ -74,7 +74,7 @@ class Pulumi:
         """Exit status of a process and its *lines*, which are printed; CiError with a remedy for a known failure."""
         output: list[str] = []
         for line in lines:
-            print(self.shown(line), end="", flush=True, file=target)
+            print(self.censor(line), end="", flush=True, file=target)
             output.append(line)
         status = process.wait()
         if status:

@@ -77,8 +77,9 @@ def _entries(run: str, work: Mapping[str, Any], store: Store) -> list[Reference]
     """The data sets of a store that the run has read."""
     found = []
     for text in work.get("entries") or ():
-        kind, _, rest = text.partition(":")
-        reference = Reference(kind, *rest.rpartition("@")[::2])
+        kind, _, entry = text.partition(":")
+        name, _, key = entry.rpartition("@")
+        reference = Reference(kind, name, key)
         if store.get(reference) is None:
             remedy = "name the store that has it (--store, SPOTMPI_STORE)"
             raise SpotmpiError(f"run {run} has read {reference}, which {store.storage.url} does not have: {remedy}")

@@ -36,10 +36,8 @@ OnEvent = Callable[[Event], None]
 def require_role(run: str, role: str, known: Collection[str]) -> None:
     """Raise InputError if a run has no workers in a role."""
     if role not in known:
-        remedy = (
-            f"run {run} has no workers for it alone: omit {wording.option('stage')}, which changes those that it has"
-        )
-        raise input_error(wording.option("stage"), role, remedy)
+        option = wording.option("stage")
+        raise input_error(option, role, f"run {run} has no workers for it alone: omit {option} to change all of them")
 
 
 class PoolAddress(NamedTuple):

@@ -210,7 +210,7 @@ class SchedulerConnection:
 
     async def _reconnect(self, error: BaseException, resume: Callable[[], Awaitable[None]]) -> str | None:
         """Reconnect, for as long as the pool may answer again; the reason where it may not."""
-        reported, answered = False, self._last_answer  # a question alone, as of `connect`, is not an end of the wait
+        reported, last_answer = False, self._last_answer  # that of `connect` alone does not end the wait
         while not self.closed:
             await self.shut()
             try:
@@ -221,10 +221,10 @@ class SchedulerConnection:
                 return None
             except ANY as failure:
                 error = failure if isinstance(failure, OSError) else error
-            reason, unknown = await self._ask_probe()
-            silent = time.monotonic() - answered > LOSS_TIMEOUT
-            if reason is None and silent and (self._probe is None or unknown is not None):
-                addition = f", and the state of its run cannot be read: {unknown}" if unknown is not None else ""
+            reason, probe_error = await self._ask_probe()
+            silent = time.monotonic() - last_answer > LOSS_TIMEOUT
+            if reason is None and silent and (self._probe is None or probe_error is not None):
+                addition = "" if probe_error is None else f", and the state of its run cannot be read: {probe_error}"
                 reason = f"node 0: the scheduler does not answer: {_text(error)}{addition}"
             if reason is not None:
                 return reason

@@ -175,8 +175,8 @@ class KubernetesBackend:
         spec, environment = resolved.spec, self._environment
         rates, prices = target.placement_rates(spec, environment), target.hourly_rates(spec, environment)
         blocks = capacity_blocks.read(spec, environment)
-        on, beginning, expectation = deadline.begin(spec, resolved.target, rates, datetime.now(UTC), blocks)
-        return _Placement(on, beginning, rates, prices, [*target.capacity_note(spec, on, rates), *expectation])
+        first, beginning, notes = deadline.begin(spec, resolved.target, rates, datetime.now(UTC), blocks)
+        return _Placement(first, beginning, rates, prices, [*target.capacity_note(spec, first, rates), *notes])
 
     def submit(self, spec: JobSpec, plan: Plan, echo: Echo) -> None:
         """Create the JobSet suspended, then the parts it owns, then unsuspend it."""

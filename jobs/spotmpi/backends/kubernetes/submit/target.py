@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.submit import pod_templates
 from spotmpi.core import wording
-from spotmpi.core.environment import Environment
+from spotmpi.core.environment import Environment, NodeGroup
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.images import build as images
 from spotmpi.images import registry
@@ -76,41 +76,46 @@ def hourly_rates(spec: JobSpec, environment: Environment | None) -> list[float] 
 
 
 def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str, float]:
-    """US dollars per hour of a run by the node group of its gang, where that may be one of several.
+    """US dollars per hour of a run by the node group of its gang, where it may be on several or have several sizes.
 
-    That is all its nodes, pods that stand by and workers. Also where it may have several numbers of nodes. Empty where
-    AWS does not tell the prices; for a run with a deadline a SpotmpiError says why.
+    That is all its nodes, pods that stand by and workers. Empty where AWS does not tell the prices; for a run with a
+    deadline a SpotmpiError says why.
     """
     choices = roles.choose(spec, environment.node_groups) if environment else []
-    decides, elastic = spec.capacity.deadline is not None, len(spec.sizes) > 1
     if environment is None or isinstance(choices, list):
         return {}
-    if not (choices[0].fallbacks or decides or elastic or choices[0].blocks):
+    gang, *workers = choices
+    has_deadline = spec.capacity.deadline is not None
+    if not (gang.fallbacks or gang.blocks or has_deadline or len(spec.sizes) > 1):
         return {}
-    (gang, *workers), specs = choices, roles.role_specs(spec)
+    specs = roles.role_specs(spec)
     if spec.price is not None:
         total = sum((role.price or spec.price) * (role.nodes + role.standby) for role in specs)
         return {group.name: total for group in gang.every_group}
-    from spotmpi.aws.prices import group_prices, highest_node_price
+    from spotmpi.aws.prices import highest_node_price
 
     try:
-        given = spec.capacity.prices
-        prices = {
-            group.name: price
-            for group in gang.every_group
-            if (price := given.get(group.name) or given.get(group.shared_name))
-        }
-        if unpriced := [group for group in gang.every_group if group.name not in prices]:
-            prices |= group_prices(environment, unpriced)
-        rest = sum(
+        prices = _group_prices(spec, environment, gang.every_group)
+        of_workers = sum(
             highest_node_price(environment, choice.groups).node_hour * role.nodes
             for choice, role in zip(workers, specs[1:], strict=True)
         )
     except SpotmpiError:
-        if decides:
+        if has_deadline:
             raise
         return {}
-    return {name: price * (spec.nodes + spec.standby) + rest for name, price in prices.items()}
+    return {name: price * (spec.nodes + spec.standby) + of_workers for name, price in prices.items()}
+
+
+def _group_prices(spec: JobSpec, environment: Environment, groups: Sequence[NodeGroup]) -> dict[str, float]:
+    """US dollars per hour of a node by group: those in ``capacity.prices``, else AWS's."""
+    from spotmpi.aws.prices import group_prices
+
+    own = spec.capacity.prices
+    prices = {group.name: own.get(group.name) or own.get(group.shared_name) for group in groups}
+    known = {name: price for name, price in prices.items() if price}
+    unpriced = [group for group in groups if group.name not in known]
+    return known | group_prices(environment, unpriced) if unpriced else known
 
 
 def group_names(spec: JobSpec, environment: Environment) -> list[str]:

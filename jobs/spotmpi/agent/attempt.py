@@ -8,19 +8,17 @@ import os
 import selectors
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
 
 from . import launcher_output, launchers, processes, protocol
 from .clock import CLOCK, Clock
 from .files import is_locked
-from .launch import SCHEDULER
+from .launch import SCHEDULER, Launch
 from .launcher_output import Line, LineSplitter, PieceSplitter
 from .outcomes import (
     FAILURE,
     INTERRUPTION,
     NOT_RETRYABLE,
     SUCCEEDED,
-    Deadlines,
     Outcome,
     StopRequest,
     StopSignal,
@@ -30,9 +28,6 @@ from .plan import NODE, Command, Member, RunPlan
 from .progress import Progress, Recognizer, Report
 from .record import PATTERN, RECOGNIZED, Record
 from .replicas import Replicas
-
-if TYPE_CHECKING:  # interfaces: to make them delays a start
-    from .transport import ReplicatedRole
 
 _KILLED = tuple(each for number in (signal.SIGKILL, signal.SIGTERM) for each in (-number, 128 + number))
 POLL_INTERVAL = 0.1  # seconds between checks of limits and requests
@@ -46,21 +41,6 @@ _UNUSED_STREAM = (
     "the program took no batch of its stream: iterate in it over spotmpi.stream(), or remove the table [stream]"
 )
 _MAX_READS = 100  # of a pipe whose process has ended: others may go on to write to it
-
-
-class Launch(NamedTuple):
-    """What an attempt starts on this machine, and until when.
-
-    The *commands* end together with the first that fails; without any, the attempt lasts until it is to end. *replicas*
-    are restarted each by itself meanwhile.
-    """
-
-    commands: List[Command]
-    environment: Dict[str, str]
-    pid_file: str  # of rank 0
-    replicas: Optional[ReplicatedRole] = None
-    rate: Optional[float] = None  # US dollars per hour of all nodes
-    deadlines: Deadlines = Deadlines()
 
 
 class Attempt:
@@ -328,12 +308,7 @@ class Attempt:
             self._exception_named = True
             node, rank, exception = raised
             patience = self.plan["limits"]["no_progress"]
-            text = (
-                "rank %d has printed %s, and there was no progress for %g s. If it was not caught, MPI_Finalize waits "
-                "for the other ranks: with `python -m mpi4py` instead of `python` all end at once%s"
-            )
-            end = "; the attempt ends after limits.no_progress (%gs)" % patience if patience else ""
-            text %= (rank, exception, EXCEPTION_PATIENCE, end)
+            text = launcher_output.exception_hint(rank, exception, EXCEPTION_PATIENCE, patience)
             self.record.line(self.number, node, Line(None, "e", text))
 
     def _exception_of_rank(self) -> tuple[Member, int, str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from . import files, hardware, outcomes, protocol, record
@@ -118,7 +118,7 @@ class AttemptHistory:
             return
         from . import placement  # delays no start of a local run
 
-        state = placement.parse(_read(os.path.join(self.record.folder, record.PLACEMENT)))
+        state = placement.parse(files.read_text(os.path.join(self.record.folder, record.PLACEMENT)))
         decisions = [*decisions, *(state["decisions"] if state else ())]
 
         recorded = {each.get("t") for each in _events(self.record.folder) if each.get("event") == record.PLACED}
@@ -369,7 +369,7 @@ def pods_at_work(folder: str, first: int = 0) -> list[Member] | None:
     """
     attempts = os.path.join(folder, "attempts")
     for number in reversed([number for number in record.numbers(attempts) if number >= first]):
-        pods = read_object(_read(os.path.join(attempts, str(number), _WORLD))).get("pods")
+        pods = read_object(files.read_text(os.path.join(attempts, str(number), _WORLD))).get("pods")
         if isinstance(pods, list):
             with contextlib.suppress(ValueError):
                 return [read_member(str(pod)) for pod in pods]
@@ -390,7 +390,7 @@ def was_moved(folder: str) -> bool:
 
 def _read_file(path: str, number: int) -> AttemptRecord | None:
     """The record of attempt *number*; None where there is none, or its writer was cut off."""
-    values = read_attempt(_read(path))
+    values = read_attempt(files.read_text(path))
     return {**values, "attempt": number} if values else None
 
 
@@ -406,7 +406,7 @@ def _lost(folder: str, number: int, iterations: bool) -> AttemptRecord:
         "lost_nodes": [0],
         "last_iteration": _last_iteration(folder, number) if iterations else None,
     }
-    world = read_world(read_object(_read(os.path.join(folder, "attempts", str(number), _WORLD))))
+    world = read_world(read_object(files.read_text(os.path.join(folder, "attempts", str(number), _WORLD))))
     if world is not None:
         lost["world"] = world
     return lost
@@ -414,12 +414,9 @@ def _lost(folder: str, number: int, iterations: bool) -> AttemptRecord:
 
 def _last_iteration(folder: str, number: int) -> int | None:
     last = None
-    with contextlib.suppress(FileNotFoundError):
-        with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                values = read_object(line)
-                if values.get("attempt") == number and values.get("kind") == protocol.METRIC:
-                    last = values.get("iteration", last)
+    for values in _objects(folder, record.METRICS):
+        if values.get("attempt") == number and values.get("kind") == protocol.METRIC:
+            last = values.get("iteration", last)
     return last
 
 
@@ -431,19 +428,10 @@ def end_of(plan: RunPlan) -> dict[str, float]:
 def _read_summary(folder: str) -> dict[str, Any]:
     """How a submission ended; empty where none has."""
     try:
-        values = protocol.read_json(_read(os.path.join(folder, record.SUMMARY)))
+        values = protocol.read_json(files.read_text(os.path.join(folder, record.SUMMARY)))
     except ValueError:
         return {}
     return values if isinstance(values, dict) else {}
-
-
-def _read(path: str) -> str:
-    """The text of a file, empty where there is none."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
 
 
 def _last_event(folder: str) -> str | None:
@@ -452,7 +440,11 @@ def _last_event(folder: str) -> str | None:
 
 def _events(folder: str) -> list[dict[str, Any]]:
     """The events recorded so far."""
+    return list(_objects(folder, record.EVENTS))
+
+
+def _objects(folder: str, name: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a file of the run folder, one a line; none without the file."""
     with contextlib.suppress(FileNotFoundError):
-        with open(os.path.join(folder, record.EVENTS), encoding="utf-8", errors="replace") as lines:
-            return [read_object(line) for line in lines]
-    return []
+        with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as lines:
+            yield from map(read_object, lines)

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
 from . import launchers, processes
-from .attempt import POLL_INTERVAL, Launch
+from .attempt import POLL_INTERVAL
 from .clock import Clock
 from .context import AgentContext, Mounts
 from .files import write_atomically
-from .launch import ADDRESS, Location, gang_commands, launcher_count, local_location, size_file, worker_command
+from .launch import ADDRESS, Launch, Location, gang_commands, launcher_count, local_location, size_file, worker_command
 from .launcher_output import Line
 from .outcomes import Outcome, StopSignal
 from .plan import COORDINATOR, WORKERS, Command, Member, read_member, read_plan, workers

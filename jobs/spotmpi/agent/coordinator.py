@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from . import protocol, record, stop_requests
-from .attempt import Attempt, Launch
+from .attempt import Attempt
 from .attempt_history import AttemptHistory, end_of
 from .context import AgentContext
 from .fencing import Fenced
+from .launch import Launch
 from .launcher_output import Line
 from .outcomes import (
     FAILURE,

@@ -44,6 +44,15 @@ def is_folder(path: Path) -> bool:
     return stat.S_ISDIR(_mode(path) or 0)
 
 
+def read_text(path: Path) -> str:
+    """The text of a file, with marks in place of what is not UTF-8; empty where there is no file."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
 def write_atomically(path: Path, text: str, errors: str = "strict", keep_mode: bool = False) -> None:
     """Replace the file *path* by *text*: readers see the old content or the new, and the old one stays on failure.
 

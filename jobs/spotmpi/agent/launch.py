@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
 
 from . import launchers, protocol
+from .outcomes import Deadlines
 from .plan import NODE, WORKER, Command, Elastic, Member, Role, RunPlan, gang, workers
 from .schema import WorldRecord
+
+if TYPE_CHECKING:  # interfaces: to make them delays a start
+    from .transport import ReplicatedRole
 
 LAUNCHER, SCHEDULER = "launcher", "scheduler"  # names of commands
 # In the control folder of a pool on one machine: where its scheduler listens, with its process id, and how many workers
@@ -41,6 +45,21 @@ class World(NamedTuple):
         if self.pods is not None:
             values["pods"] = [pod.text for pod in self.pods]
         return values
+
+
+class Launch(NamedTuple):
+    """What an attempt starts on this machine, and until when.
+
+    The *commands* end together with the first that fails; without any, the attempt lasts until it is to end. *replicas*
+    are restarted each by itself meanwhile.
+    """
+
+    commands: List[Command]
+    environment: Dict[str, str]
+    pid_file: str  # of rank 0
+    replicas: Optional[ReplicatedRole] = None
+    rate: Optional[float] = None  # US dollars per hour of all nodes
+    deadlines: Deadlines = Deadlines()
 
 
 class Location(NamedTuple):

@@ -183,6 +183,15 @@ def exception_of_rank(lines: Iterable[Line]) -> tuple[int, str] | None:
     return next(((rank, protocol.truncate(match.group(1))) for rank, match in matches if match), None)
 
 
+def exception_hint(rank: int, exception: str, seconds: float, patience: float | None) -> str:
+    """Why nothing may have happened for *seconds* after an *exception*; after *patience*, if any, the attempt ends."""
+    end = "; the attempt ends after limits.no_progress (%gs)" % patience if patience else ""
+    return (
+        "rank %d has printed %s, and there was no progress for %g s. If it was not caught, MPI_Finalize waits for the "
+        "other ranks: with `python -m mpi4py` instead of `python` all end at once%s"
+    ) % (rank, exception, seconds, end)
+
+
 def is_harmless(text: str) -> bool:
     """Whether a line is a harmless warning of mpirun."""
     return re.match(_HARMLESS, text) is not None

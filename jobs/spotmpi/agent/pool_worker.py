@@ -11,10 +11,10 @@ import sys
 from collections.abc import Collection
 
 from . import hardware, protocol, record
-from .attempt import Attempt, Launch
+from .attempt import Attempt
 from .context import AgentContext
 from .files import exists
-from .launch import worker_command
+from .launch import Launch, worker_command
 from .launcher_output import Line
 from .node import check_hardware, connected, location, unpack_code, write_environment
 from .outcomes import NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error

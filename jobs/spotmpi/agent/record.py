@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from .clock import CLOCK, Clock
-from .files import write_atomically
+from .files import read_text, write_atomically
 from .launcher_output import Line
 from .plan import Member, read_member
 from .schema import AttemptRecord, Summary, read_object
@@ -58,6 +58,7 @@ _STALE = (errno.ESTALE, errno.EIO)  # of a network file system, for a moment
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 EVENTS = "events.jsonl"
+METRICS = "metrics.jsonl"
 _LOGS = "logs/"
 SUMMARY = "summary.json"
 PLACEMENT = "placement.json"  # where the gang is placed, by the controller of a run with a deadline
@@ -95,7 +96,7 @@ class Record:
         """Append what the program reported in a line that arrived *ago* seconds before, with its arrival time."""
         # A program may name its scalars as it likes: our keys win.
         line = {**values, **self._arrival(ago), "attempt": attempt, "member": member.text, "kind": kind}
-        self._append("metrics.jsonl", json.dumps(line) + "\n")
+        self._append(METRICS, json.dumps(line) + "\n")
 
     def _arrival(self, ago: float) -> dict[str, float]:
         """When a metric arrived: Unix time for people, and what a `Clock` has besides to compute rates with."""
@@ -271,11 +272,7 @@ def recorded_first_attempt(folder: str, submission: str) -> int | None:
 
 
 def _submissions(folder: str) -> dict[str, Any]:
-    try:
-        with open(os.path.join(folder, _SUBMISSIONS), encoding="utf-8", errors="replace") as file:
-            return read_object(file.read())
-    except FileNotFoundError:
-        return {}
+    return read_object(read_text(os.path.join(folder, _SUBMISSIONS)))
 
 
 def note_address(folder: str, address: str) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any, Dict, List, Tuple
 
 from . import pod_record, protocol, record
+from .files import read_text
 from .plan import COORDINATOR, Member, read_member
 
 _SERVER_CLOCK = 86400.0  # seconds by which that of a file server, which stamps files, may be behind those of agents
@@ -28,7 +29,7 @@ def entries(folder: str, member: Member, since: float, until: float, submitted: 
     first = record.recorded_first_attempt(folder, repr(submitted)) or 0
     timed = list(_lines(folder, member, first, since - _ROUNDING, until + _ROUNDING))
     if member == COORDINATOR:
-        metrics = _objects(folder, "metrics.jsonl", pod_record.METRIC)
+        metrics = _objects(folder, record.METRICS, pod_record.METRIC)
         others = [
             *(each for each in metrics if _attempt(each, first) >= first),
             *_own_events(_objects(folder, record.EVENTS, pod_record.EVENT), submitted),
@@ -85,20 +86,11 @@ def _objects(folder: str, name: str, kind: str) -> Iterator[Timed]:
 def _records(folder: str, first: int, submitted: float) -> Iterator[Timed]:
     attempts = os.path.join(folder, "attempts")
     for number in (each for each in record.numbers(attempts) if each >= first):
-        for ended, values in _read_file(os.path.join(attempts, str(number), "node-0.json")):
+        for ended, values in _timed(read_text(os.path.join(attempts, str(number), "node-0.json")), "ended"):
             yield ended, {pod_record.ATTEMPT: [number, 0, values]}
-    for ended, values in _read_file(os.path.join(folder, record.SUMMARY)):
+    for ended, values in _timed(read_text(os.path.join(folder, record.SUMMARY)), "ended"):
         if values.get("started", submitted) == submitted:
             yield ended, {pod_record.SUMMARY: values}
-
-
-def _read_file(path: str) -> Iterator[Timed]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read()
-    except FileNotFoundError:
-        return
-    yield from _timed(text, "ended")
 
 
 def _timed(text: str, key: str) -> Iterator[Timed]:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from . import hardware, launchers, network, node, peers, processes, protocol, ssh
 from .assignment import ExpectedPods
-from .attempt import Launch
 from .attempt_history import pods_at_work, was_moved
 from .connection import Identity
 from .context import AgentContext
 from .elastic_coordinator import ElasticCoordinator
-from .launch import gang_commands
+from .launch import Launch, gang_commands
 from .node import check_hardware, location, serve_forks, start_sshd, unpack_code, write_environment
 from .outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, StopSignal
 from .plan import COORDINATOR, nodes_in, workers

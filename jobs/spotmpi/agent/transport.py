@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Dict, List, Optional, Protocol, Set, Tuple, Union
 
-from .attempt import Launch
 from .context import AgentContext
+from .launch import Launch
 from .outcomes import Outcome, StopSignal
 from .plan import Command, Member
 from .record import Record

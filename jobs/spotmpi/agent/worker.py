@@ -12,10 +12,10 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from . import connection, hardware, network, pod_context, processes, protocol
-from .attempt import Attempt, Launch
+from .attempt import Attempt
 from .clock import CLOCK, Clock
 from .context import AgentContext
-from .launch import gang_commands
+from .launch import Launch, gang_commands
 from .node import (
     POLL_INTERVAL,
     Unfit,

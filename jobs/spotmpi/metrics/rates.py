@@ -257,17 +257,17 @@ class _Reading:
         reported += sum(attempt.beyond for attempt in attempts)
         rates, unrated = _rates(attempts)
         return Training(
-            rates,
-            reported,
-            len(self.attempts),
-            self.context,
-            self.result,
-            self.series,
-            self.evaluations,
-            self.not_finite,
-            self.rank_times.input_wait(),
-            self.rank_times.rank_seconds(),
-            unrated,
+            rates=rates,
+            reported=reported,
+            attempts=len(self.attempts),
+            context=self.context,
+            result=self.result,
+            series=self.series,
+            evaluations=self.evaluations,
+            not_finite=self.not_finite,
+            input_wait=self.rank_times.input_wait(),
+            rank_seconds=self.rank_times.rank_seconds(),
+            unrated=unrated,
         )
 
 
@@ -336,9 +336,17 @@ def _rates(attempts: list[_Attempt]) -> tuple[Rates | None, str]:
         return None, f"{len(counted)} in less time than a clock can tell"
     median = statistics.median(counted)
     low, _, high = statistics.quantiles(counted, n=4, method="inclusive")
-    iqr = (high - low) / median if median > 0 else None
-    each = tuple(counted)
-    return Rates(len(counted), total, len(counted) / total, median, iqr, by_arrival, excluded, each), ""
+    rates = Rates(
+        iterations=len(counted),
+        seconds=total,
+        per_second=len(counted) / total,
+        median=median,
+        iqr=(high - low) / median if median > 0 else None,
+        by_arrival=by_arrival,
+        excluded=excluded,
+        iteration_seconds=tuple(counted),
+    )
+    return rates, ""
 
 
 def _interrupted(attempt: _Attempt, later: list[int]) -> int:

@@ -59,12 +59,12 @@ def sizes(smallest: int, largest: int, ratio: int) -> Iterator[int]:
 
 def measure(
     world: World,
-    make: Callable[[int], Buffer],
+    create_buffer: Callable[[int], Buffer],
     message_sizes: list[int],
     details: Mapping[str, Any],
     reporter: Reporter,
 ) -> None:
-    """Measure and report the bandwidth of each size in bytes; *make* creates a buffer of so many items.
+    """Measure and report the bandwidth of each size in bytes; *create_buffer* makes one of so many items.
 
     Raises Failed where a sum is wrong.
     """
@@ -73,7 +73,7 @@ def measure(
     )
     best, done = 0.0, 0
     for size in message_sizes:
-        times, wrong = _one_size(world, make(size // _ITEM), size // _ITEM)
+        times, wrong = _one_size(world, create_buffer(size // _ITEM), size // _ITEM)
         done += MEASURED
         if wrong:
             raise Failed(f"allreduce of {size} bytes over {world.size} ranks gave wrong sums on ranks {wrong}")

@@ -182,29 +182,14 @@ def state(paths: RunPaths, writer_alive: bool | None = None) -> RunState:
     """The state of the run, from its events and metrics; by default its lock tells whether a writer is alive."""
     values: dict[str, Any] = {"id": paths.id, "folder": str(paths.folder), "name": paths.id, "state": "submitted"}
     for event in lines(paths.events):
-        _apply(values, event)
+        _apply_event(values, event)
     reports: Reports | None = None  # of its stream
     for metric in _ends(paths.metrics):
         if metric.get("kind") == protocol.STREAM:
             reports = reports or Reports()
             reports.add(metric, metric.get("attempt"))
-            continue
-        if not protocol.valid(metric.get("kind", ""), metric):
-            continue
-        if metric.get("kind") == protocol.CONTEXT and "total_iterations" in metric:
-            values["total_iterations"] = metric["total_iterations"]
-        if metric.get("iteration") is not None:
-            values["iteration"] = metric["iteration"]
-            # Of a checkpoint path and seconds say nothing of the model.
-            is_checkpoint = metric.get("kind") in (protocol.CHECKPOINT, protocol.RESUMED)
-            scalars = {
-                key: value
-                for key, value in metric.items()
-                if isinstance(value, float | int | str) and key != "ranks" and (key == "t" or not is_checkpoint)
-            }
-            earlier = values.get("scalars", {}).items()
-            # A value that is no longer a number, such as the loss of a model that diverged, has no last value.
-            values["scalars"] = {key: value for key, value in earlier if metric.get(key, value) is not None} | scalars
+        elif protocol.valid(metric.get("kind", ""), metric):
+            _apply_metric(values, metric)
     if reports and (figures := reports.recent()):
         values["stream"] = figures.to_json(recorded_plan.worker_price(paths))
     current = RunState(**values)
@@ -249,7 +234,7 @@ def _attempts(paths: RunPaths) -> tuple[int, int]:
     return earlier, newest
 
 
-def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
+def _apply_event(values: dict[str, Any], event: dict[str, Any]) -> None:
     """Change *values*, the fields of a `RunState`, by an event."""
     kind = event.get("event")
     # An agent that has lost its record counts from zero again: keep the larger number.
@@ -286,6 +271,25 @@ def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
         values.update(**counts, reason=reason or values.get("reason"))
     elif kind in record.TERMINAL:
         values.update(**counts, state=kind, reason=reason, ended=event["t"], standby=[])
+
+
+def _apply_metric(values: dict[str, Any], metric: dict[str, Any]) -> None:
+    """Change *values* by a line of metrics: the numbers of iterations, and the last value of each scalar."""
+    if metric.get("kind") == protocol.CONTEXT and "total_iterations" in metric:
+        values["total_iterations"] = metric["total_iterations"]
+    if metric.get("iteration") is None:
+        return
+    values["iteration"] = metric["iteration"]
+    # Of a checkpoint path and seconds say nothing of the model.
+    is_checkpoint = metric.get("kind") in (protocol.CHECKPOINT, protocol.RESUMED)
+    scalars = {
+        key: value
+        for key, value in metric.items()
+        if isinstance(value, float | int | str) and key != "ranks" and (key == "t" or not is_checkpoint)
+    }
+    earlier = values.get("scalars", {}).items()
+    # A value that is no longer a number, such as the loss of a model that diverged, has no last value.
+    values["scalars"] = {key: value for key, value in earlier if metric.get(key, value) is not None} | scalars
 
 
 def _apply_standby(values: dict[str, Any], event: dict[str, Any]) -> None:

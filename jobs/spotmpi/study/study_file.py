@@ -128,18 +128,18 @@ def _study(values: Mapping[str, Any], base: JobSpec, faults: Faults) -> Study:
     measured, faults = _read_configurations(file.parameters, file.configurations, base, faults)
     faults = faults.with_problems(_limit_problems(file, base, faults.wrong))
     study = Study(
-        base,
-        tuple({variant.name: variant for variant, _ in measured}.values()),
-        tuple((variant.name, nodes) for variant, nodes in measured),
-        file.repeats,
-        file.seed,
-        file.retries,
-        {"study": file.model_dump(mode="json", exclude_defaults=True)},
-        file.without_allreduce,
-        file.baseline,
-        file.micro_benchmarks,
-        _budget(file),
-        file.compare,
+        spec=base,
+        variants=tuple({variant.name: variant for variant, _ in measured}.values()),
+        configurations=tuple((variant.name, nodes) for variant, nodes in measured),
+        repeats=file.repeats,
+        seed=file.seed,
+        retries=file.retries,
+        source={"study": file.model_dump(mode="json", exclude_defaults=True)},
+        without_allreduce=file.without_allreduce,
+        baseline=file.baseline,
+        micro_benchmarks=file.micro_benchmarks,
+        budget=_budget(file),
+        compare=file.compare,
     )
     faults.refuse(study)
     return study

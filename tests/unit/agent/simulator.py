@@ -42,10 +42,10 @@ import pytest
 
 from spotmpi.agent import coordinator, fencing, network, processes, protocol, record
 from spotmpi.agent.assignment import Assignment
-from spotmpi.agent.attempt import Launch
 from spotmpi.agent.attempt_history import pods_at_work
 from spotmpi.agent.clock import Clock
 from spotmpi.agent.context import AgentContext, Mounts
+from spotmpi.agent.launch import Launch
 from spotmpi.agent.outcomes import Outcome, StopSignal
 from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, Member
 from spotmpi.agent.pod_record import PodRecord

@@ -17,8 +17,9 @@ import pytest
 
 import spotmpi
 from spotmpi.agent import processes, protocol
-from spotmpi.agent.attempt import STALL, Attempt, Launch
+from spotmpi.agent.attempt import STALL, Attempt
 from spotmpi.agent.clock import CLOCK, Clock
+from spotmpi.agent.launch import Launch
 from spotmpi.agent.outcomes import (
     FAILURE,
     INTERRUPTION,

@@ -16,11 +16,11 @@ import pytest
 
 from spotmpi.agent import children, coordinator, launchers, processes, protocol, stop_requests
 from spotmpi.agent.__main__ import run_children
-from spotmpi.agent.attempt import Launch
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.children import Children, NoMembers, read_context, reserve_port
 from spotmpi.agent.context import AgentContext, in_run_folder
 from spotmpi.agent.coordinator import AttemptLoop
+from spotmpi.agent.launch import Launch
 from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.outcomes import (
     FAILURE,

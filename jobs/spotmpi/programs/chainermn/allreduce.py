@@ -69,11 +69,11 @@ def main() -> None:
     details = {**describe_options(options, "chainermn", versions()), "program": "chainermn/allreduce"}
     kind = NcclBuffer if options.communicator == PURE_NCCL else HostBuffer
 
-    def make(items: int) -> Buffer:
+    def create_buffer(items: int) -> Buffer:
         return kind(comm, items)
 
     message_sizes = list(sizes(options.min_bytes, options.max_bytes, options.factor))
-    measure(world, make, message_sizes, details, Reporter(world.rank))
+    measure(world, create_buffer, message_sizes, details, Reporter(world.rank))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

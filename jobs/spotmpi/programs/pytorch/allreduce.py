@@ -42,12 +42,12 @@ def main() -> None:
     world = join(options)
     place = device(world, options)
 
-    def make(items: int) -> Buffer:
+    def create_buffer(items: int) -> Buffer:
         return TensorBuffer(place, items)
 
     details = {**describe_options(options, "pytorch", versions()), "program": "pytorch/allreduce"}
     message_sizes = list(sizes(options.min_bytes, options.max_bytes, options.factor))
-    measure(world, make, message_sizes, details, Reporter(world.rank))
+    measure(world, create_buffer, message_sizes, details, Reporter(world.rank))
     finish()
 
 

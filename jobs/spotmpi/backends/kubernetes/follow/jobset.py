@@ -56,17 +56,17 @@ def run_info(jobset: Object) -> RunInfo:
     deadline, submitted = spec.capacity.deadline, submission_time(jobset)
     workers = {each.role: each.count for each in spec.workers}
     return RunInfo(
-        jobset["metadata"]["name"],
-        spec.nodes,
-        resized(workers, jobset),
-        {each.role: each.table for each in spec.workers},
-        start_count(spec.launcher, spec.nodes, spec.run_on) > 1,
-        submitted,
-        spec.limits.start,
-        spec.limits.failures,
-        spec.capacity.patience,
-        deadline.timestamp() - submitted if isinstance(deadline, datetime) else deadline,
-        spec.sizes[0] if len(spec.sizes) > 1 else None,
+        run=jobset["metadata"]["name"],
+        nodes=spec.nodes,
+        workers=resized(workers, jobset),
+        workers_tables={each.role: each.table for each in spec.workers},
+        output_on_every_node=start_count(spec.launcher, spec.nodes, spec.run_on) > 1,
+        submitted=submitted,
+        start_limit=spec.limits.start,
+        max_failures=spec.limits.failures,
+        patience=spec.capacity.patience,
+        deadline=deadline.timestamp() - submitted if isinstance(deadline, datetime) else deadline,
+        least=spec.sizes[0] if len(spec.sizes) > 1 else None,
     )
 
 

@@ -102,6 +102,20 @@ def _last_launch(subject: Subject, title: str, node_group: Mapping[str, Any]) ->
     return healthy
 
 
+def zones(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
+    """The zones of node groups that are in the stack's file but not in the environment: no run can use them yet."""
+    built = {(group.shared_name, group.zone) for group in live.environment.node_groups}
+    if (stack := subject.stack) is None:
+        return
+    missing = {
+        group.name: ", ".join(zone for zone in group.zones or stack.zones if (group.name, zone) not in built)
+        for group in stack.groups
+    }
+    if texts := [f"{name} in {zones}" for name, zones in missing.items() if name and zones]:
+        message = f"in {stack.path.name} but not built: {'; '.join(texts)}"
+        yield Finding("zones of groups", "warning", message, "build them", f"spotmpi up {stack.stack}")
+
+
 def autoscaler_tags(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
     """Whether the Auto Scaling groups have the tags that the autoscaler needs to scale them up from 0."""
     scaling_groups = scaling.scaling_groups(subject.aws, live.environment)
@@ -214,6 +228,7 @@ CHECKS = (
     live_check("Kubernetes version", kubernetes_version),
     live_check("add-ons", addons),
     live_check("node groups", node_groups),
+    live_check("zones of groups", zones),
     live_check("autoscaler tags", autoscaler_tags),
     live_check("storage", storage),
     live_check("images", images),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.unit.environments.doctor.scenarios import (
     TEMPLATE,
     HealthyEnvironment,
     tool_output,
+    write_stack,
 )
 
 NODE_GROUP_CHECK = "node group spotmpi-mine-g4dn-1234567"
@@ -219,3 +221,38 @@ def test_an_image_missing_from_the_registry_is_reported_with_the_command(
     healthy.account.refuse("DescribeImages", code)
     finding = healthy.findings()["image chainermn"]
     assert finding.level == "warning" and finding.command == "spotmpi image push chainermn --on mine"
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing"),
+    [
+        ({"zones": "us-east-1a, us-east-1b, us-east-1c"}, "g4dn in us-east-1b, us-east-1c"),
+        ({"zones": "us-east-1a, us-east-1b", "of group": ", zones: [us-east-1a]"}, None),
+        ({"zones": "us-east-1a, us-east-1b", "of group": ", zones: [us-east-1b]"}, "g4dn in us-east-1b"),
+        ({"more": "    - {name: g6, type: g6.xlarge, max: 2}\n"}, "g6 in us-east-1a"),
+        (
+            {"zones": "us-east-1a, us-east-1b", "more": "    - {name: g6, type: g6.xlarge, zones: [us-east-1b]}\n"},
+            "g4dn in us-east-1b; g6 in us-east-1b",
+        ),
+    ],
+)
+def test_zones_of_the_file_that_are_not_built_are_named_with_the_remedy(
+    healthy: HealthyEnvironment, settings: dict[str, str], missing: str | None
+) -> None:
+    text = Path("stacks/Pulumi.mine.yaml").read_text()
+    text = text.replace("zones: [us-east-1a]", f"zones: [{settings.get('zones', 'us-east-1a')}]")
+    write_stack(text.replace("max: 2}", f"max: 2{settings.get('of group', '')}}}") + settings.get("more", ""))
+    finding = healthy.findings().get("zones of groups")
+    assert (missing is None) == (finding is None)
+    if finding:
+        assert finding.message == f"in Pulumi.mine.yaml but not built: {missing}"
+        assert (finding.level, finding.command) == ("warning", "spotmpi up mine")
+
+
+def test_the_zones_of_a_group_that_are_built_are_not_named(healthy: HealthyEnvironment) -> None:
+    """The group of a second zone has a name of its own, and that of the file besides."""
+    (first,) = healthy.environment.node_groups
+    second = first.model_copy(update={"group": "g4dn", "name": "g4dn-b", "zone": "us-east-1b"})
+    healthy.environment = healthy.environment.model_copy(update={"node_groups": (first, second)})
+    write_stack(Path("stacks/Pulumi.mine.yaml").read_text().replace("[us-east-1a]", "[us-east-1a, us-east-1b]"))
+    assert "zones of groups" not in healthy.findings()

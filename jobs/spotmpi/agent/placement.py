@@ -30,6 +30,7 @@ class Decision(TypedDict, total=False):
     forecast: Forecast  # with the first decision about a run with a deadline
     until: float  # Unix seconds until which the run waits without nodes
     starts: float  # Unix seconds at which the Capacity Block of the group starts
+    again: bool  # all groups of the order had given no gang, and this one is asked again
     idle: float  # node-seconds for which nodes that are released had waited for others
     idle_dollars: Optional[float]  # what these cost
 
@@ -183,7 +184,7 @@ def next_state(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequen
 
     A gang with one of the allowed *sizes* stays, up to the end of its Capacity Block. For a part of one in a block
     there is no pause, since it has been paid. The groups that were tried may be tried again once enough nodes were
-    there, or some were released; of an order with a block each one `retry_at` that time, while the run waits.
+    there, or some were released; while the run waits without, each one at its time, see `_asked_again_at`.
     `failback` tells when a gang that has its nodes goes back to an earlier group.
     """
     following, here = with_observation(state, gang, capacity, sizes, now), state["at"]
@@ -201,20 +202,34 @@ def next_state(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequen
         pause = Pause("%s %s" % (here, gang.shortage(capacity, sizes, now)), backoff(state, capacity))
         first = placement_of(capacity, next(name for name in state["order"] if name not in shut))
         return give_back(following, first, now, pause, idle_values(state, gang.idle_since, capacity, sizes, now))
-    if in_block and target is None and here in following["tried"]:
-        again = _group_to_ask_again(following, shut, capacity, now)
-        if again is not None:
-            reason = "%s %s; %s is asked again" % (here, gang.shortage(capacity, sizes, now), again)
-            following = {**following, "tried": [each for each in following["tried"] if each != again]}
-            idle = idle_values(state, gang.idle_since, capacity, sizes, now)
-            return with_decision(following, placement_of(capacity, again), now, reason, idle)
+    others = [each for each in state["order"] if each not in (here, *shut)]
+    again = next((each for each in others if now >= _asked_again_at(following, each, capacity)), None)
+    is_asking = here in following["tried"] and (here in in_block or not gang.placed)  # of a part the limit counts
+    if target is None and is_asking and again is not None:
+        gave = gang.shortage(capacity, sizes, now) + _nor(gang, capacity, now)
+        reason = "%s %s; %s is asked again" % (here, gave, again)
+        following = {**following, "tried": [each for each in following["tried"] if each != again]}
+        more: Decision = {**idle_values(state, gang.idle_since, capacity, sizes, now), "again": True}
+        return with_decision(following, placement_of(capacity, again), now, reason, more)
     return None if following == state else following
 
 
-def _group_to_ask_again(state: State, closed: Sequence[str], capacity: PlacedCapacity, now: float) -> str | None:
-    """The first other group of the order that gave no gang for as long as that counts, or None."""
-    others = [each for each in state["order"] if each != state["at"] and each not in closed]
-    return next((each for each in others if now >= retry_at(state, each, capacity["retry"])), None)
+def _nor(gang: Gang, capacity: PlacedCapacity, now: float) -> str:
+    """For how long a gang has waited after its patience was over; empty up to a minute, or where no node is to come."""
+    minutes = round((now - (gang.waiting_since or now) - capacity["patience"]) / 60)
+    return "" if gang.refusal or minutes < 1 else ", nor in the %d min since" % minutes
+
+
+def _asked_again_at(state: State, name: str, capacity: PlacedCapacity) -> float:
+    """Unix time from which on a run that waits asks the group *name* again: the patience after that gave no gang.
+
+    Twice as long after each time since the run had all its nodes last, up to ``capacity.retry``: so nodes that start
+    more slowly than in that time come too.
+    """
+    refused = [each["t"] for each in state["seen"] if each["group"] == name and each["nodes"] == 0]
+    refused = [each for each in refused if each > _whole_until(state)]
+    pause = min(capacity["patience"] * 2.0 ** (len(refused) - 1), capacity["retry"])
+    return refused[-1] + max(capacity["patience"], pause) if refused else 0.0
 
 
 def _left(state: State, is_led: bool, idle: Decision, capacity: PlacedCapacity, now: float) -> State | None:
@@ -260,9 +275,19 @@ def backoff(state: State, capacity: PlacedCapacity) -> float:
 
 def pauses(state: State) -> List[Tuple[float, float]]:
     """When partial gangs were released since the run had all its nodes last, and until when; Unix seconds."""
-    whole = max((each["t"] for each in state["seen"] if each["nodes"]), default=0.0)
     times = [(each["t"] or 0.0, each["until"]) for each in state["decisions"] if "until" in each]
-    return [each for each in times if each[0] > whole]
+    return [each for each in times if each[0] > _whole_until(state)]
+
+
+def asked_again_since(state: State) -> float | None:
+    """Unix time at which a group was first asked again since the run had all its nodes last, or is to be; or None."""
+    times = [each["t"] or 0.0 for each in state["decisions"] if "until" in each or each.get("again")]
+    return next((each for each in times if each > _whole_until(state)), None)
+
+
+def _whole_until(state: State) -> float:
+    """Unix time at which the run was last seen to have all its nodes; 0 before."""
+    return max((each["t"] for each in state["seen"] if each["nodes"]), default=0.0)
 
 
 def idle_values(

@@ -241,7 +241,7 @@ class Capacity(SpecModel):
     retry: Duration = Field(
         3600.0,
         description="how long a run stays on on-demand nodes before it asks a spot group again that had none; doubled "
-        "after each failed attempt",
+        "after each failed attempt. A run that waits for nodes asks each group again after this time at the latest",
     )
     prices: dict[str, Money] = Field(
         {}, description="US dollars per node and hour by node group (default: AWS's current prices)"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,6 +31,7 @@ SIZE = 4
 PATIENCE, PARTIAL, RETRY = 60.0, 90.0, 3600.0
 ORDER = ("g5", "g6", "stable")
 RATES = {"g5": 1.0, "g6": 2.0, "stable": 9.0}
+BACKOFF = "2 node(s) didn't match Pod's node affinity/selector, 1 in backoff after failed scale-up"
 
 
 def target(group: str) -> ClusterTarget:
@@ -70,10 +73,11 @@ def look(cluster: PlacedCluster) -> bool:
     return Controller(api, STANDBY_PLAN if cluster.standby else PLAN).look()
 
 
-def run_for(cluster: PlacedCluster, seconds: float) -> None:
+def run_for(cluster: PlacedCluster, seconds: float, step: float = 5.0) -> None:
+    """Let time pass, with a look each *step* seconds."""
     until = cluster.now + seconds
     while cluster.now < until:
-        cluster.pass_time()
+        cluster.pass_time(step)
         look(cluster)
 
 
@@ -160,15 +164,60 @@ def test_nodes_that_are_given_back_have_cost_their_share_of_what_all_pods_cost()
     assert released["idle_dollars"] == round(released["idle"] * RATES["g5"] / (SIZE + 1) / 3600, 4)
 
 
-def test_the_last_group_of_the_order_is_waited_for() -> None:
+def test_a_run_without_nodes_asks_each_group_again_later_and_later_up_to_an_hour_after_it_gave_none() -> None:
     cluster = cluster_with()
-    run_for(cluster, 20 * PATIENCE)
+    run_for(cluster, 5 * 3600, 30)
     state = state_of(cluster)
-    assert groups_of(state) == list(ORDER) and state["at"] == "stable" and not cluster.suspended
-    assert placement.next_group(state) is None
+    times = [each["t"] for each in state["seen"] if each["group"] == "g5"]
+    minutes = [(later - before) / 60 for before, later in pairwise(times)]
+    assert minutes[2:7] == pytest.approx([2 + each for each in (4, 8, 16, 32, 60)], abs=2.5), (
+        "and a move and a patience"
+    )
+    assert max(minutes) < 65 and not any("until" in each for each in state["decisions"]), "there is nothing to release"
+    last = [each for each in state["decisions"] if each["group"] == "g5"][-1]
+    assert re.match(
+        r"stable gave 0 of 4 nodes within 60s, nor in the 5\d min since; g5 is asked again$", last["reason"]
+    )
 
 
-BACKOFF = "2 node(s) didn't match Pod's node affinity/selector, 1 in backoff after failed scale-up"
+@pytest.mark.parametrize("group", ORDER)
+@pytest.mark.parametrize("minutes", [5, 90])
+def test_a_run_that_waits_gets_the_nodes_of_any_group_within_as_long_again_or_an_hour(
+    group: str, minutes: float
+) -> None:
+    cluster = cluster_with()
+    run_for(cluster, 60 * minutes, 20)
+    cluster.free[group] = SIZE
+    run_for(cluster, min(60 * minutes, RETRY) + len(ORDER) * (PATIENCE + 60), 20)
+    assert cluster.places() == [group] * SIZE
+    state = state_of(cluster)
+    run_for(cluster, RETRY, 60)
+    assert cluster.places() == [group] * SIZE and state_of(cluster) == state
+    last = state["decisions"][-1]
+    assert last["group"] == group and last["rate"] == RATES[group]
+    before = state["decisions"][-2]["group"]
+    assert last["reason"].startswith(f"{before} gave 0 of 4 nodes within 60s")
+    assert last["reason"].endswith(f"; {group} is asked again")
+
+
+def test_groups_that_the_autoscaler_leaves_alone_at_once_are_not_asked_in_a_circle() -> None:
+    cluster = cluster_with()
+    cluster.refusals = dict.fromkeys(ORDER, BACKOFF)
+    run_for(cluster, 3600, 10)
+    assert len(cluster.patches) <= 2 * 3 * 7, "two for each move, and each group after 1, 2, 4 ... minutes"
+
+
+def test_nodes_that_take_longer_than_the_patience_are_waited_for_in_the_end() -> None:
+    """Each group has nodes, which take a minute and a half to start, counted anew wherever the run asks."""
+    cluster = cluster_with()
+    since, group = cluster.now, ""
+    while cluster.now < START + 3600:
+        if state_of(cluster)["at"] != group:
+            since, group = cluster.now, state_of(cluster)["at"]
+        cluster.free = {group: SIZE if cluster.now - since >= 1.5 * PATIENCE else 0}
+        cluster.pass_time()
+        look(cluster)
+    assert cluster.places() == [group] * SIZE
 
 
 def test_a_part_of_a_gang_in_the_last_group_is_given_back_and_asked_for_again_later_and_later() -> None:

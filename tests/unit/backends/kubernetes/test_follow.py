@@ -291,6 +291,24 @@ def test_a_run_that_gave_nodes_back_waits_without_nodes_for_no_longer_than_the_s
     assert last.reason == f"{before}{text}{after}"
 
 
+@pytest.mark.parametrize(("age", "ends"), [(500, False), (700, True)])
+def test_a_run_that_asks_its_groups_again_and_again_waits_for_no_longer_than_the_start_limit(
+    cluster: FakeCluster, age: float, ends: bool
+) -> None:
+    """The limit of 10 minutes counts from when it asked one again first: the pods of each new try are younger."""
+    now = time.time()
+    again: placement.Decision = {**decided("g5", now - age), "again": True}
+    newest: placement.Decision = {**decided("g6", now - 60), "again": True}
+    waits = placed_jobset(
+        decided("g5", None), decided("g6", now - age - 600), again, newest, tried=["g5"], age=age + 1200
+    )
+    cluster.put(unscheduled_pod(0, "no GPU", 50))
+    *_, last = look(cluster, waits)
+    assert last.terminal == ends
+    before, after = ("limits.start (600s) is over: ", "") if ends else ("", " (gives up in 100 s)")
+    assert str(last.reason).startswith(before) and str(last.reason).endswith(after)
+
+
 def test_a_run_that_waits_for_the_start_of_its_capacity_block_says_so_and_is_not_given_up(cluster: FakeCluster) -> None:
     """Its submission was 15 minutes ago, and the start limit is 10."""
     why = "waits for the Capacity Block cr-00000001, which starts at 2026-11-21 11:30 UTC"

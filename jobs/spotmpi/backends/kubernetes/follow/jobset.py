@@ -202,17 +202,17 @@ class StartWait(NamedTuple):
 
 
 def start_wait(
-    jobset: Object, submitted: float, pods: Iterable[Object], first_look: float, released: float | None = None
+    jobset: Object, submitted: float, pods: Iterable[Object], first_look: float, asked_again: float | None = None
 ) -> StartWait | None:
     """How a run waits for ``limits.start``; None while it is suspended, by a queue or until its submission is complete.
 
     *first_look* is when this follower began: where node 0 was restarted and has no pod yet, nobody knows since when.
-    *released* is when a part of the nodes was released first, since when the run waits, with nodes and without.
+    *asked_again* is when no node group had given all nodes first, since when the run waits, with nodes and without.
     """
     leaders = [pod for pod in pods if member_of(pod) == COORDINATOR]
     running = [pod for pod in leaders if pod_phase(pod) == "Running"]
-    if released is not None and not running:
-        return StartWait(released, False)
+    if asked_again is not None and not running:
+        return StartWait(asked_again, False)
     has_queue = manifests.LABEL_QUEUE in jobset["metadata"].get("labels", {})
     # A queue may have admitted the run, and the JobSet does not show yet since when.
     if jobset["spec"].get("suspend") or (has_queue and has_condition(jobset, "Suspended", "True")):

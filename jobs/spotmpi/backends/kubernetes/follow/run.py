@@ -14,7 +14,7 @@ import httpx2
 from lightkube import ApiError
 
 from spotmpi.agent import record
-from spotmpi.agent.placement import next_group, pauses
+from spotmpi.agent.placement import asked_again_since, next_group
 from spotmpi.agent.plan import COORDINATOR, WORKERS, Member
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
@@ -352,9 +352,9 @@ class ClusterFollower:
         await self._diagnostics.update(self._seen, self._run.submitted)
         reason, goes_on = find_wait(self._seen, self._run, self._jobset, self._client.now())
         state = placement_state(self._jobset)
-        released = next((moment for moment, _ in pauses(state)), None) if state is not None else None
+        since = asked_again_since(state) if state is not None else None
         pods = self._seen.pods.values()
-        wait = start_wait(self._jobset, self._run.submitted, pods, self._first_look, released)
+        wait = start_wait(self._jobset, self._run.submitted, pods, self._first_look, since)
         if reason and wait and not goes_on:
             left = wait.since + self._start_limit - self._client.now()
             if left > 0:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spotmpi.capacity.choice import Planner
-from spotmpi.capacity.job import Job
+from spotmpi.capacity.job import Job, days
 from spotmpi.capacity.market import Market, sampled
 from spotmpi.capacity.simulation import simulate, window_ticks
 
@@ -36,11 +36,11 @@ def expect(job: Job, history: Market) -> Expectation:
     """
     ticks = window_ticks(job, history)
     if history.ticks >= 2 * ticks:
-        market, source = history, f"windows of the {history.ticks * history.step / 86400:.0f} days observed"
+        market, source = history, f"windows of the {days(history.ticks * history.step)} observed"
     else:
         chains = history.chains(job.sizes)
         market = sampled(chains, history, job.sizes, 20 * ticks, seed=0)
-        source = f"windows drawn from the chances of change in {history.ticks * history.step / 3600:.0f} h observed"
+        source = f"windows drawn from the chances of change in {days(history.ticks * history.step)} observed"
     starts = np.unique(np.linspace(0, market.ticks - ticks, _WINDOWS).astype(np.int64))
     outcome = simulate(job, market, starts, Planner(job, lambda _: history))
     return Expectation(

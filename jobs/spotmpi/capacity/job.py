@@ -69,3 +69,8 @@ def hours(seconds: float) -> str:
     if not whole:
         return f"{rest} min"
     return f"{whole} h {rest} min" if rest else f"{whole} h"
+
+
+def days(seconds: float) -> str:
+    """A time in whole days, ``15 days``, or up to two of them as `hours` has it."""
+    return hours(seconds) if seconds < 2 * 86400 else f"{seconds / 86400:.0f} days"

@@ -208,5 +208,6 @@ def _problems(
         )
     most = max((int(trace.nodes.max(initial=0)) for trace in used), default=0)
     if used and most < job.sizes[0]:
-        problems.append(Problem("nodes", job.sizes[0], f"the traces count up to {most} nodes: name fewer"))
+        remedy = f"up to {most} nodes: name fewer" if most else "no node at any time: name other zones"
+        problems.append(Problem("nodes", job.sizes[0], f"the traces have {remedy}"))
     return problems

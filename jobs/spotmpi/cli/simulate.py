@@ -61,7 +61,7 @@ def command(
 
 def _print(simulation: Simulation) -> None:
     """Print what to expect, and a table of the policies."""
-    from spotmpi.capacity.job import hours
+    from spotmpi.capacity.job import days, hours
     from spotmpi.cli.tables import show_table
     from spotmpi.report.figures import MISSING
 
@@ -88,4 +88,4 @@ def _print(simulation: Simulation) -> None:
         for each in simulation.results
     ]
     show_table(_HEADER, rows, right=range(1, len(_HEADER)))
-    print(f"means of {simulation.windows} windows in {simulation.days:.0f} days")
+    print(f"means of {simulation.windows} windows in {days(86400 * simulation.days)}")

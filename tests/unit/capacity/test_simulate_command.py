@@ -108,7 +108,7 @@ def test_all_that_is_missing_or_impossible_is_said_at_once(spec: str) -> None:
         "--windows",
     ):
         assert problem in errors
-    assert "nodes = 99: the traces count up to 16 nodes" in errors
+    assert "nodes = 99: the traces have up to 16 nodes: name fewer" in errors
 
 
 def test_what_a_simulation_does_not_know_is_refused_or_said(spec: str) -> None:
@@ -264,6 +264,12 @@ def test_published_traces_are_read_with_and_without_prices() -> None:
         read_trace("x", "[]")
 
 
+def test_traces_that_never_have_a_node_are_refused_without_the_advice_to_take_fewer() -> None:
+    never = read_trace("", json.dumps({**TRACE, "nodes": [[0, 300]]}))
+    with pytest.raises(InputError, match="nodes = 1: the traces have no node at any time: name other zones"):
+        market([never], Job(1.0, 1.0), None, None)
+
+
 def test_traces_without_prices_need_them_as_options(spec: str, tmp_path: Path) -> None:
     values = {"metadata": {"gap_seconds": 600}, "data": ([16] * 20 + [0] * 10) * 20}
     (tmp_path / "us-east4-a_x.json").write_text(json.dumps(values))
@@ -272,6 +278,25 @@ def test_traces_without_prices_need_them_as_options(spec: str, tmp_path: Path) -
     priced = simulate(spec, *only, "--price", "1", "--on-demand-price", "3", traces=tmp_path)
     assert priced.returncode == 0
     assert "on-demand $388.00" in priced.stdout
+    short = simulate(
+        spec,
+        *only,
+        *(f"--set=capacity.{each}" for each in ("work=1h", "deadline=2h")),
+        "--price",
+        "1",
+        "--on-demand-price",
+        "3",
+        traces=_cut(tmp_path, values, 200),
+    )
+    assert "windows of the 33 h 20 min observed" in short.stdout
+    assert short.stdout.endswith("means of 40 windows in 33 h 20 min\n")
+
+
+def _cut(folder: Path, values: Any, ticks: int) -> Path:
+    """A folder with the first *ticks* of a trace."""
+    (folder / "short").mkdir()
+    (folder / "short" / "us-east4-a_x.json").write_text(json.dumps({**values, "data": values["data"][:ticks]}))
+    return folder / "short"
 
 
 def test_a_zone_has_its_region_in_its_name() -> None:

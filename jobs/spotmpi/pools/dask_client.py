@@ -6,9 +6,7 @@ find its calls meanwhile.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import logging
 import os
 import pickle
 from collections.abc import Callable, Iterable, Sequence
@@ -27,25 +25,12 @@ from spotmpi.pools.errors import PoolError
 from spotmpi.programs.pool.call import CallAborted, CallFailure, execute, execute_async
 from spotmpi.programs.pool.files import File, pack
 from spotmpi.programs.pool.output import TOPIC
-from spotmpi.programs.pool.settings import resource, security, use_steady_time
+from spotmpi.programs.pool.settings import quiet_loggers, resource, security, use_steady_time
 
 CONNECT_TIMEOUT = 5.0  # seconds for one connection
-# They log a cut connection with tracebacks.
-_QUIET = ("distributed.batched", "distributed.client", "distributed.comm.tcp", "distributed.core")
 
 Output = Callable[[int, str, Sequence[str]], None]  # of a worker: its number, the stream and the lines
 SentCall = tuple[Call, "Future[Any]"]
-
-
-def quiet_loggers() -> None:
-    """Have Dask log errors alone, and not that a connection which takes too long to end was left to itself."""
-    for name in _QUIET:
-        logging.getLogger(name).setLevel(logging.ERROR)
-        logging.getLogger(name).addFilter(_is_no_cancellation)
-
-
-def _is_no_cancellation(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 def _replace_executor() -> None:

@@ -36,7 +36,7 @@ def exit_together(main: Callable[[], None]) -> Callable[[], None]:
         try:
             main()
         except Fatal as problem:
-            _fatal(str(problem))
+            end_job(str(problem))
         except Failed as problem:
             print(f"error: {problem}", file=sys.stderr)
             leave(protocol.FAILED)
@@ -68,7 +68,8 @@ def launcher_rank() -> int:
     return int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("RANK") or 0)
 
 
-def _fatal(reason: str) -> NoReturn:
+def end_job(reason: str) -> NoReturn:
+    """End the whole job for good: another attempt would meet the same *reason*, which the agent is told."""
     # Most fatal errors occur on every rank at once: rank 0 reports them, which ends the others.
     if launcher_rank():
         time.sleep(1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import cloudpickle
 
 from spotmpi.agent import protocol
 from spotmpi.streams import sources, tensors
-from spotmpi.streams.errors import SourceError, StreamError, loading_error
+from spotmpi.streams.errors import SourceError, StreamError, loading_error, with_trace
 from spotmpi.streams.order import PARQUET, Order, Settings, Slice, describe
 from spotmpi.streams.results import encode
 
@@ -235,15 +234,12 @@ def _skip(settings: Settings, name: str, number: int, where: str, error: BaseExc
     """The batch for which the function *name* raised *error*, where such batches are skipped.
 
     Raises:
-        StreamError: they are not; with the batch, its rows and the traceback without our own frames.
+        StreamError: they are not; with the batch, its rows and the user's traceback.
     """
     cause = f"{type(error).__name__}: {error}"
     if settings.on_error == SKIP:
         return Skip(number, where, cause)
-    trace = error.__traceback__
-    own = trace and (trace.tb_next or trace)
-    text = "".join(traceback.format_exception(type(error), error, own)).rstrip()
-    raise StreamError(f"{name} failed for batch {number} ({where}): {cause}\n{text}") from None
+    raise with_trace(f"{name} failed for batch {number} ({where}): {cause}", error) from None
 
 
 def size_of(value: Any) -> int:

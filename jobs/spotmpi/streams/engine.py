@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from spotmpi.agent.plan import WORKER, Member
-from spotmpi.programs.pool.settings import security, use_steady_time, worker_member
+from spotmpi.programs.pool.settings import quiet_loggers, security, use_steady_time, worker_member
 from spotmpi.streams import chunk
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost, loading_error
 
@@ -89,6 +89,7 @@ class Engine:
             remedy = 'install spotmpi for it, or name an image that has it, such as image = "pytorch"'
             raise StreamError(f"{sys.executable} has no module {error.name}, which streams need: {remedy}") from None
         use_steady_time()
+        quiet_loggers()
         self._process = os.getpid()
         try:
             self._client = Client(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import sys
+import traceback
+from pathlib import Path
+
+_OWN = (f"{Path(__file__).parent}/", "<frozen runpy>")  # where the frames before those of the user are
 
 
 class StreamError(Exception):
@@ -23,3 +27,17 @@ class SourceError(Exception):
 
 class StreamLost(Exception):
     """The scheduler or all workers of a stream are lost; a new attempt of the run continues from its checkpoint."""
+
+
+def at_user(error: BaseException) -> BaseException:
+    """*error* with the traceback from the user's first frame on, if there is one."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
+        trace = trace.tb_next
+    return error.with_traceback(trace or error.__traceback__)
+
+
+def with_trace(text: str, error: BaseException) -> StreamError:
+    """A StreamError that says *text*, with the traceback of *error* in the user's functions on the lines below."""
+    trace = "".join(traceback.format_exception(at_user(error))).rstrip()
+    return StreamError(f"{text}\n{trace}")

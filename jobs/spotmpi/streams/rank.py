@@ -21,7 +21,7 @@ from typing import Any
 from spotmpi.agent import protocol
 from spotmpi.checkpoint.store import Unloadable
 from spotmpi.streams.delivery import Delivery
-from spotmpi.streams.errors import SourceError, StreamError, StreamLost
+from spotmpi.streams.errors import SourceError, StreamError, StreamLost, with_trace
 from spotmpi.streams.order import DROP, FORMATS, KEEP, PARQUET, PREDICT, TRAIN, read_settings
 from spotmpi.streams.sinks import FunctionSink, ResultFiles, Sink
 from spotmpi.streams.sources import function
@@ -85,9 +85,8 @@ def loading_model(name: str, batches: Stream) -> Iterator[None]:
             raise StreamError(str(error)) from error
         remedy = "correct the function, or name a model that it can load"
         cause = f"{type(error).__name__}: {error}"
-        raise StreamError(
-            f"{name} failed before it took a batch, where it loads the model in {model}: {cause}; {remedy}"
-        ) from error
+        text = f"{name} failed before it took a batch, where it loads the model in {model}: {cause}; {remedy}"
+        raise with_trace(text, error) from None
 
 
 def open_sink(batches: Stream, folder: Path) -> Sink:

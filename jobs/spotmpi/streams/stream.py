@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, Protocol
 
 from spotmpi.agent import protocol
 from spotmpi.agent.plan import WORKER
-from spotmpi.programs.exits import leave
+from spotmpi.programs.exits import end_job, leave
 from spotmpi.streams import chunk, meter
 from spotmpi.streams.chunk import Chunk, ChunkRequest, Skip
 from spotmpi.streams.debug import Checks
 from spotmpi.streams.engine import Engine, Task, TaskLocation
-from spotmpi.streams.errors import SourceError, StreamError, StreamLost
+from spotmpi.streams.errors import SourceError, StreamError, StreamLost, at_user
 from spotmpi.streams.figures import percent
 from spotmpi.streams.meter import Counts, Meter, Report
 from spotmpi.streams.order import FunctionSource, Order, Part, describe, digest, read_settings
@@ -293,11 +293,12 @@ def _world() -> tuple[int, int]:
 
 def _end_run(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print an error that nobody has handled; one of the stream also ends the run, without waiting for other ranks."""
-    sys.__excepthook__(kind, error, trace)
     if isinstance(error, StreamError):
-        print(protocol.encode(protocol.FATAL, reason=str(error).partition("\n")[0]), flush=True)
-        leave(protocol.NOT_RETRYABLE)
-    if isinstance(error, StreamLost):
-        leave(protocol.INTERRUPTED)
-    if isinstance(error, SourceError):
-        leave(protocol.FAILED)
+        reason, _, of_user = str(error).partition("\n")
+        if of_user:
+            print(of_user, file=sys.stderr)
+        end_job(reason)
+    if isinstance(error, StreamLost | SourceError):
+        print(f"{kind.__name__}: {error}", file=sys.stderr)  # agents find the reason of a rank's end in such a line
+        leave(protocol.INTERRUPTED if isinstance(error, StreamLost) else protocol.FAILED)
+    sys.__excepthook__(kind, at_user(error), error.__traceback__)

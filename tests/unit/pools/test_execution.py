@@ -16,7 +16,7 @@ from distributed.core import Status, rpc
 from spotmpi.agent.plan import WORKER, Member
 from spotmpi.programs.pool.call import CallAborted
 from spotmpi.programs.pool.execution import CancelledCalls, ExecutionFile, shortened
-from spotmpi.programs.pool.scheduler import MAX_DEATHS, PoolScheduler
+from spotmpi.programs.pool.scheduler import MAX_DEATHS, PoolScheduler, has_meaning
 from spotmpi.programs.pool.worker import is_relevant
 
 FIRST = Member(WORKER, 0)
@@ -163,3 +163,20 @@ def test_a_lost_connection_and_a_failed_call_are_no_errors_of_a_worker_but_a_ful
     # Dask sends a heartbeat by itself, too.
     assert hidden == {"Failed to communicate with scheduler during heartbeat.", "Compute Failed"}
     assert shown == {"Worker plugin disk failed to setup"}
+
+
+def test_what_a_client_has_given_up_and_asks_for_is_no_message_of_the_scheduler(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It stood below the traceback of a rank that had failed."""
+
+    async def gather() -> None:
+        async with PoolScheduler(protocol="inproc", dashboard=False) as scheduler:
+            await scheduler.gather(["batch-1"])
+            logging.getLogger("distributed.scheduler").error("a defect")
+
+    asyncio.run(gather())
+    messages = [each for each in caplog.records if each.name == "distributed.scheduler" and each.levelname == "ERROR"]
+    hidden = [each.getMessage() for each in messages if not has_meaning(each)]
+    assert hidden == ["Couldn't gather keys: {'batch-1': 'forgotten'}"]
+    assert [each.getMessage() for each in messages if has_meaning(each)] == ["a defect"]

@@ -40,7 +40,7 @@ from spotmpi.pools import calls
 from spotmpi.pools import pool as pool_module
 from spotmpi.pools.calls import Call
 from spotmpi.pools.connection import SchedulerConnection, _refusal
-from spotmpi.pools.dask_client import quiet_loggers, remote_error
+from spotmpi.pools.dask_client import remote_error
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.pools.pool import Pool, PoolSummary
@@ -49,7 +49,7 @@ from spotmpi.pools.results import ResultFetcher
 from spotmpi.programs.pool import call
 from spotmpi.programs.pool.files import File
 from spotmpi.programs.pool.scheduler import DriverWatch
-from spotmpi.programs.pool.settings import settings, version_difference, versions, worker_member
+from spotmpi.programs.pool.settings import quiet_loggers, settings, version_difference, versions, worker_member
 
 
 def test_a_run_has_a_certificate_of_its_own_authority_that_is_valid_by_any_clock() -> None:

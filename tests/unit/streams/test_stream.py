@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import re
@@ -215,6 +216,16 @@ def test_a_forked_process_is_refused_and_does_not_wait_for_threads_that_it_has_n
     connection.close()
     rank_stream._print(os.getpid() + 1, connection, "digest", {"batches": 1})
     assert capsys.readouterr().out == "", "the report is the rank's"
+
+
+def test_dask_prints_nothing_below_the_error_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection that a failed rank cut was its last traceback, and so the reason of the run's end."""
+    logger = logging.getLogger("distributed.batched")
+    monkeypatch.setattr(logger, "level", logging.NOTSET)
+    monkeypatch.setattr("distributed.Client", lambda *arguments, **options: None)
+    monkeypatch.setattr(engine, "security", lambda tls: None)
+    engine.Engine("tls://127.0.0.1:1", "")
+    assert logger.level >= logging.ERROR
 
 
 TENSORS = """

@@ -404,6 +404,11 @@ async def serve(options: argparse.Namespace) -> int:
     return 0
 
 
+def has_meaning(message: logging.LogRecord) -> bool:
+    """Whether to show a message of Dask: not that a client which ends asks for what it has given up."""
+    return "Couldn't gather keys" not in message.getMessage()
+
+
 def main(arguments: list[str]) -> int:
     """Serve as the options say."""
     parser = argparse.ArgumentParser(prog="spotmpi.programs.pool.scheduler")
@@ -417,6 +422,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--address-file", default=None)
     options = parser.parse_args(arguments)
     logging.getLogger("distributed").setLevel(logging.ERROR)
+    logging.getLogger("distributed.scheduler").addFilter(has_meaning)
     use_steady_time()
     collect_garbage()
     with dask.config.set(settings(options.interruptions)):

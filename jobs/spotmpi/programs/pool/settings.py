@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import logging
 import sys
 import time
 from collections.abc import Iterable
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 WORKER_TTL = "15s"  # without a heartbeat, a worker counts as lost
 CONNECT_TIMEOUT = "15s"  # start-up fails with 10 s on a busy machine
+# They log a cut connection with tracebacks.
+_QUIET = ("distributed.batched", "distributed.client", "distributed.comm.tcp", "distributed.core")
 _PACKAGES = ("distributed", "cloudpickle", "msgpack")
 
 
@@ -44,6 +47,17 @@ def settings(interruptions: int = 100) -> dict[str, Any]:
         "distributed.admin.large-graph-warning-threshold": "1TiB",  # calls warn by themselves, and say what to do
         "distributed.diagnostics.nvml": False,
     }
+
+
+def quiet_loggers() -> None:
+    """Have Dask log errors alone, and not that a connection which takes too long to end was left to itself."""
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).addFilter(_is_no_cancellation)
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and type(record.exc_info[1]).__name__ == "CancelledError")
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from spotmpi.streams.order import PARQUET, Order, Settings, Slice, describe
 from spotmpi.streams.results import encode
 
 SKIP = "skip"
+_KEYS = 20  # of a batch or row, in a message
 _SUBSTITUTES = 16  # batches that are tried in place of one that cannot be prepared
 
 
@@ -136,6 +137,7 @@ def prepare(settings: Settings, requests: Sequence[ChunkRequest]) -> Chunk:
     for each in requests:
         for number, seed, slices in each.choices:
             _current[:] = [CurrentBatch(number, describe(slices), time.monotonic())]
+            rows = None
             try:
                 rows = sources.read(settings, slices)
                 batches.append((each.number, rows if function is None else function(rows, seed)))
@@ -144,7 +146,7 @@ def prepare(settings: Settings, requests: Sequence[ChunkRequest]) -> Chunk:
                 raise
             except (Exception, SystemExit) as error:  # sys.exit would end the worker
                 name = settings.prepare or settings.source
-                skips.append(_skip(settings, name, number, describe(slices), error))
+                skips.append(_skip(settings, name, number, describe(slices), error, rows))
         else:
             if len(each.choices) > 1:
                 raise StreamError(
@@ -188,7 +190,7 @@ def postprocess(settings: Settings, packed: bytes) -> Chunk:
         try:
             result = function(each.value, each.seed)
         except (Exception, SystemExit) as error:
-            skips.append(_skip(settings, settings.postprocess, each.number, each.rows, error))
+            skips.append(_skip(settings, settings.postprocess, each.number, each.rows, error, each.value))
         else:
             content = encode(settings.write or PARQUET, settings.postprocess, each.number, result)
             batches.append((each.number, content))
@@ -230,16 +232,30 @@ def _require_picklable(value: Chunk, name: str) -> None:
                 ) from None
 
 
-def _skip(settings: Settings, name: str, number: int, where: str, error: BaseException) -> Skip:
-    """The batch for which the function *name* raised *error*, where such batches are skipped.
+def _skip(settings: Settings, name: str, number: int, where: str, error: BaseException, value: Any) -> Skip:
+    """The batch for which the function *name* raised *error*, given *value*, where such batches are skipped.
 
     Raises:
         StreamError: they are not; with the batch, its rows and the user's traceback.
     """
-    cause = f"{type(error).__name__}: {error}"
+    cause = f"{type(error).__name__}: {error}{_keys(error, value)}"
     if settings.on_error == SKIP:
         return Skip(number, where, cause)
     raise with_trace(f"{name} failed for batch {number} ({where}): {cause}", error) from None
+
+
+def _keys(error: BaseException, value: Any) -> str:
+    """What a batch or a row of it has in place of the key that *error* is about; empty for any other error."""
+    key = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if not isinstance(key, str):
+        return ""
+    named = enumerate(value) if isinstance(value, list) else [(None, value)]
+    for row, each in named:
+        if isinstance(each, dict) and key not in each:
+            others = f" and {len(each) - _KEYS} others" if len(each) > _KEYS else ""
+            whose = "the batch" if row is None else f"row {row} of the batch"
+            return f"; {whose} has {', '.join(map(str, list(each)[:_KEYS]))}{others}"
+    return ""
 
 
 def size_of(value: Any) -> int:

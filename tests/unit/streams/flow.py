@@ -16,6 +16,17 @@ def numbers(number: int) -> list[int]:
     return [number]
 
 
+def given(number: int, rows: Any) -> Any:
+    """A batch of these rows."""
+    return rows
+
+
+def price(rows: Any, seed: int) -> Any:
+    """The prices of rows, and then one of a dictionary that has none."""
+    prices = [row["price"] for row in (rows if isinstance(rows, list) else [rows])]
+    return prices, {}["price"]
+
+
 def double(rows: list[int], seed: int) -> list[int]:
     return [2 * row for row in rows]
 

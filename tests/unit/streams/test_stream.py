@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import pickle
@@ -107,6 +108,26 @@ def test_what_prepare_raises_names_batch_rows_and_place(make_stream: Any, name: 
     )
     assert any("flow.py" in line and name in line for line in traceback)
     assert not any("chunk.py" in line for line in traceback)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [
+        ({"x": [1], "label": [2]}, "KeyError: 'price'; the batch has x, label"),
+        ([{"price": 1}, {"jpg": b"", "__key__": "a"}], "KeyError: 'price'; row 1 of the batch has jpg, __key__"),
+        ({"price": [1]}, "KeyError: 'price'"),  # of a dictionary of the user
+        ({f"c{number}": [] for number in range(99)}, "KeyError: 'price'; the batch has c0, c1, .* c19 and 79 others"),
+        ([{"price": 1}, 2], "TypeError: .*"),
+    ],
+)
+def test_a_key_that_rows_do_not_have_is_named_with_those_that_they_have(
+    make_stream: Any, rows: Any, error: str
+) -> None:
+    """It was `KeyError: 'price'` alone."""
+    source = {"source": PREFIX + "given", "arguments": json.dumps({"rows": rows}, default=str), "length": 1}
+    with pytest.raises(StreamError) as raised:
+        list(make_stream(**source, prepare=PREFIX + "price"))
+    assert re.fullmatch(rf".* failed for batch 0 \(.*\): {error}", str(raised.value).partition("\n")[0])
 
 
 def test_a_batch_that_cannot_be_sent_ends_the_run(make_stream: Any) -> None:

@@ -90,6 +90,12 @@ class Stream(SpecModel):
             counts["postprocess_workers"] = self.postprocess_workers.count
         return Settings(**{**values, **defaults, **counts})
 
+    @property
+    def functions(self) -> dict[str, str]:
+        """The functions that it names, by key."""
+        named = {key: getattr(self, key) for key in ("source", "prepare", "postprocess", "write")}
+        return {key: name for key, name in named.items() if name and FUNCTION.fullmatch(name)}
+
     def program_problems(self) -> Iterator[Problem]:
         """Keys that do not fit to one of the training programs, which streams its own data set in its own order."""
         for key, field in type(self).model_fields.items():

@@ -30,6 +30,7 @@ class TargetCapabilities(NamedTuple):
     init_is_folder: bool = True
     source_found: bool = True  # whether the source of the stream has files, where it is a path of this machine
     source_has_rows: bool = True  # whether these have rows, as far as it can be told without reading them
+    functions: tuple[Problem, ...] = ()  # those of the stream that their modules on this machine do not have
     code_is_folder: bool = True
     unreadable_files: tuple[str, ...] = ()  # of the spec's files
     tools: frozenset[str] = frozenset()  # launchers that can be started
@@ -198,6 +199,7 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
         yield Problem("stream.source", spec.stream.source, remedy)
     if spec.program is None:
         yield from spec.stream.problems()
+        yield from capabilities.functions
         for key, value in (("postprocess", spec.stream.postprocess), ("write", spec.stream.write)):
             if value is not None and not validate_cluster.predicts(spec):
                 remedy = "only a prediction has results: start it as spotmpi.pipeline(..., predict=...), or remove it"

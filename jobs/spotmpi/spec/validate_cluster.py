@@ -138,8 +138,14 @@ def stream(spec: JobSpec, stream: Stream, persistent: Sequence[str]) -> Iterable
 
 def predicts(spec: JobSpec) -> bool:
     """Whether the command of a spec is the prediction of a pipeline."""
-    command, start = tuple(spec.command or ()), (*CONSUMER, PREDICT)
-    return any(command[at : at + len(start)] == start for at in range(1, len(command)))  # options of Python come first
+    return consumer(spec)[:1] == (PREDICT,)
+
+
+def consumer(spec: JobSpec) -> tuple[str, ...]:
+    """The mode and the function of the pipeline that the command of a spec is; empty if it is none."""
+    command, size = tuple(spec.command or ()), len(CONSUMER)
+    begins = (at + size for at in range(1, len(command)) if command[at : at + size] == CONSUMER)  # after options
+    return next((command[at : at + 2] for at in begins), ())
 
 
 def _kernels(image: str, choice: Choice) -> Iterable[Problem]:

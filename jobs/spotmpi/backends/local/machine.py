@@ -35,7 +35,7 @@ def inspect(spec: JobSpec) -> TargetCapabilities:
     if sys.platform != "linux":
         return inspect_client(spec)._replace(system_supported=False)
     tools = _tools(spec)
-    return inspect_client(spec)._replace(
+    return inspect_client(spec, is_target=True)._replace(
         data_is_folder=spec.data is None or _is_folder(spec.data.path) or _is_copy(spec.data.path),
         init_is_folder=spec.init is None or _is_folder(spec.init) or _is_copy(spec.init),
         **(_source(spec.stream.source) if spec.stream and not spec.dataset else {}),
@@ -60,12 +60,16 @@ def _deadline_problems(spec: JobSpec) -> tuple[Problem, ...]:
     return tuple(without_choice(spec, datetime.now(UTC)))
 
 
-def inspect_client(spec: JobSpec) -> TargetCapabilities:
-    """What this machine contributes to a run anywhere: programs, code, files and variables; starts no process."""
+def inspect_client(spec: JobSpec, is_target: bool = False) -> TargetCapabilities:
+    """What this machine contributes to a run anywhere: programs, code, files and variables; starts no process.
+
+    *is_target* says that the run is executed here.
+    """
     from spotmpi.spec.validate import TargetCapabilities  # not needed to follow a run
 
     return TargetCapabilities(
         programs={each: programs_of(each) for each in environment.known_images()} if spec.image or spec.program else {},
+        functions=_function_problems(spec, is_target),
         code_is_folder=spec.code is None or _is_folder(spec.code),
         unreadable_files=tuple(path for path in spec.files if not _is_folder(path) and not _is_file(path)),
         variables=frozenset(os.environ),
@@ -96,6 +100,25 @@ def _source(source: str | None) -> dict[str, Any]:
         return {"source_has_rows": not lacks_rows(chain([first], files))}
     except (OSError, ValueError, NotImplementedError):
         return {}
+
+
+def _function_problems(spec: JobSpec, is_target: bool) -> tuple[Problem, ...]:
+    """The functions of a stream and of what consumes it that their modules do not have, as far as that is certain."""
+    if spec.stream is None or spec.program:
+        return ()
+    from spotmpi.core.errors import Problem  # few runs have a stream
+    from spotmpi.spec.validate_cluster import consumer
+    from spotmpi.streams.function_check import problem
+
+    folder = spec.code or (str(Path.cwd()) if is_target and not spec.files else None)
+    has_own_packages = (
+        spec.image is None and (spec.command or [""])[0] == sys.executable and "PYTHONPATH" not in spec.env
+    )
+    named = [(f"stream.{key}", name) for key, name in spec.stream.functions.items()]
+    named += [("command", name) for name in consumer(spec)[1:]]
+    files = list(map(Path, spec.files))
+    found = ((key, name, problem(name, files, folder, is_target and has_own_packages)) for key, name in named)
+    return tuple(Problem(key, name, remedy) for key, name, remedy in found if remedy)
 
 
 def _files(source: str) -> Iterator[Path]:

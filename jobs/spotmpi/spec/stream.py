@@ -111,6 +111,8 @@ class Stream(SpecModel):
         called = FUNCTION.fullmatch(self.source) is not None
         if self.split is not None and (called or is_topic(self.source)):
             yield Problem("stream.split", self.split, "is for a folder of files as the source; remove it")
+        if is_topic(self.source) and (wrong := topics.problem(self.source)):
+            yield Problem("stream.source", topics.shown(self.source), wrong)
         if called and self.length is None:
             yield Problem("stream.length", None, "a function as the source needs its number of batches in an epoch")
         if called and self.batch is not None:

@@ -18,7 +18,6 @@ from spotmpi.streams.order import Part, Slice
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
-_TIMEOUT = topics.TIMEOUT
 _POLL = 1.0
 _MESSAGES = 1000  # of one request
 _SETTINGS = {
@@ -41,10 +40,10 @@ def partitions(source: str, record: Sequence[Part] = ()) -> list[Part]:
     try:
         for number in topics.partitions(source, "source", consumer):
             partition = confluent_kafka.TopicPartition(topic.name, number)
-            begin, end = consumer.get_watermark_offsets(partition, timeout=_TIMEOUT)
+            begin, end = consumer.get_watermark_offsets(partition, timeout=topics.TIMEOUT)
             ranges[number] = (begin, end)
     except confluent_kafka.KafkaException as error:
-        raise SourceError(f"the topic {topic} cannot be listed: {topics.text(error)}") from error
+        raise SourceError(f"the topic {topic} cannot be listed: {topics.reason(error, source, consumer)}") from error
     if not record:
         return [part_of(topic.name, number, begin, end) for number, (begin, end) in ranges.items()]
     for part in record:
@@ -95,7 +94,7 @@ def _read(source: str, rows: Slice) -> list[dict[str, Any]]:
     start, stop = begin + rows.start, begin + rows.stop
     messages: list[dict[str, Any]] = []
     consumer.assign([confluent_kafka.TopicPartition(topic.name, number, start)])
-    deadline = time.monotonic() + _TIMEOUT
+    deadline = time.monotonic() + topics.TIMEOUT
     try:
         while True:
             for message in consumer.consume(min(_MESSAGES, stop - start), _POLL):
@@ -103,18 +102,20 @@ def _read(source: str, rows: Slice) -> list[dict[str, Any]]:
                 if error and error.code() == confluent_kafka.KafkaError._AUTO_OFFSET_RESET:
                     raise StreamError(f"{rows} are no longer kept by the topic: start a new run")
                 if error and error.code() != confluent_kafka.KafkaError._PARTITION_EOF:
-                    raise SourceError(f"{rows} cannot be read: {error.str()}")
+                    raise SourceError(f"{rows} cannot be read: {topics.reason(error, source, consumer)}")
                 offset = message.offset()
                 assert offset is not None  # messages and ends of partitions have one
                 if not error and offset < stop:
                     messages.append(_row(message))
-                    deadline = time.monotonic() + _TIMEOUT
+                    deadline = time.monotonic() + topics.TIMEOUT
                 if error or offset >= stop - 1:
                     return messages
             if time.monotonic() > deadline:
-                raise SourceError(f"{rows} cannot be read: {topic.brokers} sent nothing for {_TIMEOUT:.0f} s")
+                cause = f"{topic.brokers} sent nothing for {topics.TIMEOUT:.0f} s"
+                silence = confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT, cause)
+                raise SourceError(f"{rows} cannot be read: {topics.reason(silence, source, consumer)}")
     except confluent_kafka.KafkaException as error:
-        raise SourceError(f"{rows} cannot be read: {topics.text(error)}") from error
+        raise SourceError(f"{rows} cannot be read: {topics.reason(error, source, consumer)}") from error
     finally:
         consumer.unassign()
 

@@ -54,7 +54,7 @@ class TopicSink:
     def __init__(self, address: str, identity: SinkIdentity, broadcast: Broadcast, record: Path) -> None:
         self._address, self._identity, self._record = address, identity, record
         self._topic = topics.parse(address, _USE)
-        reader = self._reader("")
+        self._client = reader = self._reader("")  # the client whose call may fail
         self._partitions = topics.partitions(address, _USE, reader)
         with self._translated("be written"):
             text = broadcast.receive(_READY) if identity.rank else ""
@@ -65,6 +65,7 @@ class TopicSink:
                 broadcast.publish(_READY, text)
             self._group = self._reader(f"-{identity.rank}")
             self._progress = _progress(_committed(self._group, self._topic.name))
+        self._client = self._producer
         self._done = frozenset(numbers_of(json.loads(text)))
 
     def missing(self, numbers: Sequence[int]) -> list[int]:
@@ -113,7 +114,7 @@ class TopicSink:
     def _fenced(self, rank: int) -> Any:
         """The only producer of a rank: those of a former one are complete or aborted now, and it has no others."""
         name = f"spotmpi-{self._identity.run}-{rank}"
-        producer = topics.client("Producer", self._address, _USE, {"transactional.id": name})
+        self._client = producer = topics.client("Producer", self._address, _USE, {"transactional.id": name})
         producer.init_transactions(topics.TIMEOUT)
         return producer
 
@@ -159,7 +160,7 @@ class TopicSink:
             yield
         except KafkaException as error:
             cause: KafkaError = error.args[0]
-            text = f"the topic {self._topic} cannot {action}: {topics.text(error)}"
+            text = f"the topic {self._topic} cannot {action}: {topics.reason(error, self._address, self._client)}"
             fenced = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
             if cause.code() in fenced:
                 raise StreamLost(f"{text}; a newer attempt of the run does") from error

@@ -6,7 +6,10 @@ the environment, so that no password has to be in a spec.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -14,6 +17,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from spotmpi.streams.errors import SourceError, StreamError
 
 SCHEME = "kafka://"
+_MAX_PORT = 65535
 TIMEOUT = 30.0  # seconds for an answer of a broker
 # Of every client that reads.
 READER = {
@@ -22,6 +26,28 @@ READER = {
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
 }
+# What helps, by the names of errors of the client.
+_LOGIN = "check security.protocol, sasl.mechanism, sasl.username and sasl.password"
+_REACH = "check host, port and security.protocol, and that a firewall lets this machine connect"
+_RIGHTS = "let the user of the client"
+_REMEDIES = {
+    "_RESOLVE": "check the name; one that is not in the address is in advertised.listeners of the brokers",
+    "_AUTHENTICATION": _LOGIN,
+    "SASL_AUTHENTICATION_FAILED": _LOGIN,
+    "_SSL": "check security.protocol, the port and ssl.ca.location",
+    "_BAD_MSG": "something else than Kafka, or Kafka with TLS, answers there: check the port and security.protocol",
+    "_TRANSPORT": _REACH,
+    "_TIMED_OUT": _REACH,
+    "_INVALID_ARG": "correct the property, which is one of librdkafka",
+    "COORDINATOR_NOT_AVAILABLE": "transactions need as many brokers as transaction.state.log.replication.factor says",
+    "INVALID_TRANSACTION_TIMEOUT": "set transaction.timeout.ms to at most transaction.max.timeout.ms of the brokers",
+    "MSG_SIZE_TOO_LARGE": "write less with a row, or raise message.max.bytes and the topic's max.message.bytes",
+    "TOPIC_AUTHORIZATION_FAILED": f"{_RIGHTS} describe the topic, and read or write it",
+    "GROUP_AUTHORIZATION_FAILED": f"{_RIGHTS} read the groups spotmpi-*, and spotmpi-stream of a source",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": f"{_RIGHTS} describe and write the transactional IDs spotmpi-*",
+}
+_GENERAL = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "REQUEST_TIMED_OUT")  # errors that have a cause
+_said: dict[str, dict[str, str]] = {}  # what clients of an address have said since, by the name of the error
 
 
 class Topic(NamedTuple):
@@ -41,14 +67,19 @@ def is_topic(address: str) -> bool:
 
 
 def shown(address: str) -> str:
-    """An address without the properties, which may be secret."""
-    return address.partition("?")[0]
+    """An address without the properties, which may be secret, and without a login."""
+    return re.sub(r"(?<=//)[^/]*@", "", address.partition("?")[0])
 
 
 def problem(address: str) -> str | None:
     """What is wrong with an address; None where it names a topic."""
     parts = urlsplit(address)
     name = unquote(parts.path.strip("/"))
+    if "@" in parts.netloc:
+        return "has a login in front of the brokers: write ?sasl.username=NAME&sasl.password=$VARIABLE after the topic"
+    ports = re.findall(r":(\d+)(?:,|$)", parts.netloc)
+    if any(int(port) > _MAX_PORT for port in ports):
+        return f"has a port above {_MAX_PORT}: correct it"
     if parts.netloc and name and "/" not in name:
         return None
     return "names no topic: write kafka://BROKER:9092/TOPIC"
@@ -81,11 +112,20 @@ def client(kind: str, address: str, use: str, settings: Mapping[str, Any]) -> An
     except ModuleNotFoundError:
         remedy = "install spotmpi[kafka], or add confluent-kafka to the image"
         raise StreamError(f"the {use} {shown(address)} needs confluent-kafka: {remedy}") from None
-    own = parse(address, use)
+    own, said = parse(address, use), _said.setdefault(address, {})
+    quiet = {"log_level": 2, "logger": _logger(), "error_cb": lambda error: said.update({error.name(): error.str()})}
     try:
-        return getattr(confluent_kafka, kind)({"bootstrap.servers": own.brokers, **settings, **own.properties})
+        return getattr(confluent_kafka, kind)({"bootstrap.servers": own.brokers, **quiet, **settings, **own.properties})
     except (confluent_kafka.KafkaException, ValueError) as error:
-        raise StreamError(f"the {use} {shown(address)}: {text(error)}") from error
+        raise StreamError(f"the {use} {shown(address)}: {reason(error)}") from error
+
+
+def _logger() -> logging.Logger:
+    """In place of stderr, to which the client writes each of its twenty tries a second."""
+    logger = logging.getLogger("spotmpi.kafka")
+    logger.propagate = False
+    logger.handlers = [logging.NullHandler()]
+    return logger
 
 
 def partitions(address: str, use: str, consumer: Any) -> list[int]:
@@ -96,19 +136,41 @@ def partitions(address: str, use: str, consumer: Any) -> list[int]:
         SourceError: no broker answers.
     """
     import confluent_kafka
+    from confluent_kafka import KafkaError
 
     own = parse(address, use)
     try:
         metadata = consumer.list_topics(own.name, timeout=TIMEOUT).topics[own.name]
     except confluent_kafka.KafkaException as error:
-        raise SourceError(f"the topic {own} cannot be listed: {text(error)}") from error
-    if metadata.error is not None or not metadata.partitions:
-        cause = metadata.error or "no partition"
-        raise StreamError(f"the brokers {own.brokers} have no topic {own.name}: {cause}; create it")
+        raise SourceError(f"the topic {own} cannot be listed: {reason(error, address, consumer)}") from error
+    error = metadata.error
+    if error is not None and error.code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+        kind = SourceError if error.retriable() else StreamError
+        raise kind(f"the topic {own} cannot be listed: {reason(error)}")
+    if error is not None or not metadata.partitions:
+        raise StreamError(f"the brokers {own.brokers} have no topic {own.name}: {error or 'no partition'}; create it")
     return sorted(metadata.partitions)
 
 
-def text(error: Exception) -> str:
-    """What an error of the client says."""
-    first = error.args[0] if error.args else error
-    return str(first.str()) if hasattr(first, "str") else str(error)
+def reason(error: Any, address: str = "", client: Any = None) -> str:
+    """Why the brokers of an address did not do something, and what helps.
+
+    *error* is one of the client or an exception with one. Where it only says that no broker answers, the *client* knows
+    what each try met.
+    """
+    first = error.args[0] if isinstance(error, Exception) and error.args else error
+    if not hasattr(first, "str"):
+        return str(error)
+    name, cause = first.name(), first.str() or str(first)
+    if name in _GENERAL and client is not None:
+        with contextlib.suppress(Exception):  # an error again, or a double
+            client.poll(0)  # which tells what it has met
+        said = _said.get(address, {})
+        name = next((each for each in _REMEDIES if each in said), name)
+        cause = said.get(name, cause)
+        said.clear()
+    remedy = _REMEDIES.get(name, "")
+    if name == "_TRANSPORT" and "refused" in cause:
+        remedy = "no broker listens there: check host and port, and whether it runs"
+    cause = re.sub(r" \(after \d+ms in state \w+\)", "", cause).rstrip(".")
+    return f"{cause}; {remedy}" if remedy else cause

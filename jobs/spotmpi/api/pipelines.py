@@ -71,7 +71,7 @@ class Pipeline:
 def pipeline(
     source: str | Path | DataSet | Function,
     prepare: Function | str | None = None,
-    train: Function | None = None,
+    train: Function | str | None = None,
     *,
     predict: Function | str | None = None,
     postprocess: Function | str | None = None,
@@ -112,14 +112,15 @@ def pipeline(
     return Pipeline({**values, **options}, mode, name, tuple(map(str, shipped)))
 
 
-def _consumer(train: Function | None, predict: Function | str | None) -> Function | str:
+def _consumer(train: Function | str | None, predict: Function | str | None) -> Function | str:
     """The function that takes the batches: that of the two which is given."""
     consumer = train or predict
     if consumer is None or (train and predict):
         raise input_error("train", None, "give exactly one of train and predict")
     if train and _yields(train):
-        remedy = f"yields results, so training would compute nothing: give it as predict={train.__name__}"
-        raise input_error("train", _name("train", train), remedy)
+        name = _name("train", train)
+        remedy = f"yields results, so training would compute nothing: give it as predict={name.partition(':')[2]}"
+        raise input_error("train", name, remedy)
     if isinstance(consumer, str) and not FUNCTION.fullmatch(consumer):
         field = TRAIN if train else PREDICT
         raise input_error(field, consumer, f"write module:function, such as flow:{field}")

@@ -143,12 +143,12 @@ def partitions(address: str, use: str, consumer: Any) -> list[int]:
         metadata = consumer.list_topics(own.name, timeout=TIMEOUT).topics[own.name]
     except confluent_kafka.KafkaException as error:
         raise SourceError(f"the topic {own} cannot be listed: {reason(error, address, consumer)}") from error
-    error = metadata.error
-    if error is not None and error.code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
-        kind = SourceError if error.retriable() else StreamError
-        raise kind(f"the topic {own} cannot be listed: {reason(error)}")
-    if error is not None or not metadata.partitions:
-        raise StreamError(f"the brokers {own.brokers} have no topic {own.name}: {error or 'no partition'}; create it")
+    answer = metadata.error
+    if answer is not None and answer.code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+        kind = SourceError if answer.retriable() else StreamError
+        raise kind(f"the topic {own} cannot be listed: {reason(answer)}")
+    if answer is not None or not metadata.partitions:
+        raise StreamError(f"the brokers {own.brokers} have no topic {own.name}: {answer or 'no partition'}; create it")
     return sorted(metadata.partitions)
 
 

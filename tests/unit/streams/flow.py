@@ -24,7 +24,7 @@ def given(number: int, rows: Any) -> Any:
 def price(rows: Any, seed: int) -> Any:
     """The prices of rows, and then one of a dictionary that has none."""
     prices = [row["price"] for row in (rows if isinstance(rows, list) else [rows])]
-    return prices, {}["price"]
+    return prices, dict[str, int]()["price"]
 
 
 def double(rows: list[int], seed: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,16 +104,14 @@ def test_the_module_is_looked_for_where_the_run_has_it(tmp_path: Path) -> None:
     (tmp_path / "code" / "flow" / "__init__.py").write_text("def train(batches): ...")
     (tmp_path / "code" / "flow" / "steps.py").write_text("def prepare(rows, seed): ...")
     code, package = str(tmp_path / "code"), tmp_path / "code" / "flow"
-    for files, folder in (([], code), ([package], None), ([package], str(tmp_path))):
-        assert problem("flow:train", files, folder, False) is None
-        assert problem("flow.steps:prepare", files, folder, False) is None
-        assert (
-            problem("flow:prepare", files, folder, False)
-            == "the module flow has no prepare, but train; correct the name"
-        )
-        assert "module flow.steps has no train, but prepare" in (
-            problem("flow.steps:train", files, folder, False) or ""
-        )
+    cases: list[tuple[list[Path], str | None]] = [([], code), ([package], None), ([package], str(tmp_path))]
+    for files, place in cases:
+        assert problem("flow:train", files, place, False) is None
+        assert problem("flow.steps:prepare", files, place, False) is None
+        of_package = problem("flow:prepare", files, place, False)
+        of_module = problem("flow.steps:train", files, place, False)
+        assert of_package == "the module flow has no prepare, but train; correct the name"
+        assert of_module == "the module flow.steps has no train, but prepare; correct the name"
     assert (
         problem("flow:absent", [tmp_path / "other.py"], str(tmp_path / "other"), False) is None
     )  # an image may have it
@@ -160,12 +159,13 @@ def test_a_pipeline_does_not_start_with_functions_that_do_not_exist(
     monkeypatch.setenv("SPOTMPI_RUNS", str(tmp_path / "runs"))
     (tmp_path / "flow.py").write_text("def predict(batches): ...")
     (tmp_path / "a.csv").write_text("x\n1\n")
-    for options, field in (
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"predict": "flow:predict", "write": "flow:absent"}, "stream.write"),
         ({"predict": "flow:predict", "prepare": "flow:absent"}, "stream.prepare"),
         ({"predict": "flow:absent"}, "command"),
         ({"train": "flow:absent"}, "command"),
-    ):
+    ]
+    for options, field in cases:
         with pytest.raises(
             spotmpi.InputError, match=rf"{field} = 'flow:absent': the module flow has no absent, but predict"
         ):

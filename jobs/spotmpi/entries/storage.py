@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,11 @@ from spotmpi.streams.storage import local_path
 
 _BLOCK = 1 << 20
 READ_ONLY = 0o444
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space there"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "check who may read and write there"),
+    errno.EROFS: "mount it for writing",
+}
 _UNFINISHED = ".writing-"  # what the names of folders begin with that are not complete
 LAST = "manifest.json"  # the file that is written last
 
@@ -32,7 +38,8 @@ def errors(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # libraries of storages raise errors of their own
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise SpotmpiError(f"{what}: {reason}; free space or check the storage, then try again") from error
+        remedy = _REMEDIES.get(getattr(error, "errno", None) or 0, "check the storage")
+        raise SpotmpiError(f"{what}: {reason}; {remedy}, then try again") from error
 
 
 def require_room(folder: Path, size: int) -> None:
@@ -69,6 +76,17 @@ class Storage:
         """A name as a path of this machine, or as a URL."""
         return f"{self.url}/{name}"
 
+    def _require_folder(self) -> None:
+        """Raise SpotmpiError where the store is not a folder and cannot become one: it would look empty."""
+        for place in (self.folder, *self.folder.parents) if self.folder else ():
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                is_link = stat.S_ISLNK(place.lstat().st_mode)
+                if is_folder(place):
+                    return
+                what = "a link to what is not there" if is_link and not exists(place) else "not a folder"
+                remedy = "name a folder by SPOTMPI_STORE, or correct this one"
+                raise SpotmpiError(f"the store {self.url} cannot be used: {place} is {what}; {remedy}")
+
     def _path(self, name: str) -> str:
         return f"{self._remote[1]}/{name}"
 
@@ -79,7 +97,10 @@ class Storage:
                 if self.folder:
                     return (self.folder / name).read_bytes()
                 return bytes(self._remote[0].cat_file(self._path(name)))
-            except (FileNotFoundError, NotADirectoryError):
+            except FileNotFoundError:
+                return None
+            except NotADirectoryError:
+                self._require_folder()
                 return None
 
     def names(self, name: str = "", start: str = "") -> list[str]:
@@ -95,6 +116,7 @@ class Storage:
                     entries = self._remote[0].ls(self._path(name).rstrip("/"), detail=False)
                     found = [entry.rstrip("/").rpartition("/")[2] for entry in entries]
             except (FileNotFoundError, NotADirectoryError):
+                self._require_folder()
                 return []
         hidden = "." if not start.startswith(".") else "\0"
         return sorted(each for each in found if each.startswith(start) and not each.startswith(hidden))
@@ -146,6 +168,7 @@ class Storage:
         """Write a whole file; with *exclusive* False where there is one already, which stays as it is."""
         with errors(f"{self.place(name)} cannot be written"):
             if self.folder:
+                self._require_folder()
                 return _write_local(self.folder / name, content, exclusive)
             try:
                 self._remote[0].pipe_file(self._path(name), content, mode="create" if exclusive else "overwrite")

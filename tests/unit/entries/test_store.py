@@ -260,7 +260,7 @@ def test_a_full_disk_leaves_no_entry_and_no_rest(tmp_path: Path, monkeypatch: py
     made, sources = entry(tmp_path)
     store.add(*entry(tmp_path, KEYS[1]))
     monkeypatch.setattr(storage_module, "_synced", full)
-    with pytest.raises(SpotmpiError, match="cannot be written: No space left on device; free space"):
+    with pytest.raises(SpotmpiError, match="cannot be written: No space left on device; free space there, then"):
         store.add(made, sources)
     assert [each.key for each in store.list()] == [KEYS[1]]
     assert sorted(path.name for path in (tmp_path / "store/datasets/ratings").iterdir()) == [".versions", KEYS[1]]
@@ -322,12 +322,57 @@ def test_the_default_store_is_beside_the_runs(tmp_path: Path, monkeypatch: pytes
     assert Store().storage.url == "memory://sets"
 
 
-def test_an_unknown_protocol_and_an_unreadable_store_are_errors_of_one_line(tmp_path: Path) -> None:
+def test_an_unknown_protocol_is_an_error_of_one_line() -> None:
     with pytest.raises(SpotmpiError, match="the store nothing://here cannot be opened: Protocol not known"):
         Store("nothing://here").list()
-    (tmp_path / "store").write_text("a file")
-    assert Store(str(tmp_path / "store")).list() == []
-    with pytest.raises(SpotmpiError, match="cannot be written"):
+
+
+@pytest.mark.parametrize("use", ["list", "find", "add", "versions"])
+@pytest.mark.parametrize(
+    ("url", "place", "what"),
+    [
+        ("file", "file", "not a folder"),
+        ("file/below/store", "file", "not a folder"),
+        ("link", "link", "a link to what is not there"),
+        ("link/store", "link", "a link to what is not there"),
+        ("to-file/store", "to-file", "not a folder"),
+    ],
+)
+def test_a_store_that_is_no_folder_is_an_error_and_not_empty(
+    tmp_path: Path, url: str, place: str, what: str, use: str
+) -> None:
+    """It listed as empty, and what `models keep` said was that .gitignore could not be written: File exists."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "unmounted")
+    (tmp_path / "to-file").symlink_to(tmp_path / "file")
+    store, calls = Store(str(tmp_path / url)), {"find": lambda: store.find("ratings"), "list": lambda: store.list()}
+    calls |= {"add": lambda: store.add(*entry(tmp_path)), "versions": lambda: store.versions(DATASET, "x").numbers()}
+    with pytest.raises(SpotmpiError) as caught:
+        calls[use]()
+    remedy = "name a folder by SPOTMPI_STORE, or correct this one"
+    assert str(caught.value) == f"the store {tmp_path / url} cannot be used: {tmp_path / place} is {what}; {remedy}"
+
+
+def test_a_file_among_the_entries_of_a_store_is_none(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    assert store.list() == []
+    store.add(*entry(tmp_path))
+    (tmp_path / "store" / "datasets" / "README.md").write_text("what is here")
+    assert [each.title for each in store.list()] == ["ratings:1"]
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.EROFS, "mount it for writing"), (errno.EACCES, "check who may read"), (errno.EIO, "check the storage")],
+)
+def test_what_helps_depends_on_why_a_store_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(storage_module, "_synced", refuse)
+    with pytest.raises(SpotmpiError, match=rf"cannot be written: {os.strerror(number)}; {remedy}.*, then try again$"):
         Store(str(tmp_path / "store")).add(*entry(tmp_path))
 
 

@@ -8,6 +8,7 @@ import copyreg
 import dataclasses
 import enum
 import functools
+import hashlib
 import io
 import pickle
 import types
@@ -110,7 +111,34 @@ def _in_order(value: Any) -> Any:
         return kind.__name__, _in_order([value.start, value.stop, value.step])  # whose text Dask takes
     if kind is types.SimpleNamespace:
         return kind.__name__, _in_order(vars(value))
+    if kind.__module__ == "__main__" and (digest := _digest(value)):  # which Dask takes with its code, by cloudpickle
+        return kind.__qualname__, digest
     return kind(map(_in_order, value)) if kind in (list, tuple) else value
+
+
+class _OrderedPickler(pickle.Pickler):
+    """Pickles an object with the members of its sets in a certain order, and code by its name."""
+
+    def persistent_id(self, each: Any) -> Any:
+        if type(each) in (set, frozenset):
+            return type(each).__name__, members_of(each)
+        if isinstance(each, type | types.FunctionType | types.ModuleType):
+            return _name_of(each)
+        return None
+
+
+def _digest(value: Any) -> str | None:
+    """What identifies an object apart from its code; None where it cannot be pickled."""
+    file = io.BytesIO()
+    try:
+        _OrderedPickler(file, 5).dump(value)
+    except Exception:  # objects that cannot be pickled raise anything
+        return None
+    return hashlib.sha256(file.getvalue()).hexdigest()
+
+
+def _name_of(code: Any) -> str:
+    return f"{module_of(code)}.{getattr(code, '__qualname__', code.__name__)}"
 
 
 def members_of(value: set[Any] | frozenset[Any]) -> list[Any]:
@@ -118,11 +146,11 @@ def members_of(value: set[Any] | frozenset[Any]) -> list[Any]:
 
     def place(member: Any) -> str:
         if isinstance(member, type | types.FunctionType | types.ModuleType):
-            return f"{module_of(member)}.{getattr(member, '__qualname__', member.__name__)}"
+            return _name_of(member)
         try:
             return token(member, "")
         except InputError:
-            return repr(member)
+            return _digest(member) or repr(member)
 
     return sorted(value, key=place)
 

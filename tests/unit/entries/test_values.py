@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,3 +92,49 @@ def test_each_part_of_a_slice_counts() -> None:
     other[2500] = 0
     assert token(slice(one), "rows") != token(slice(other), "rows")
     assert len({token(each, "rows") for each in (slice(1), slice(1, None, 2), slice(1, 2), slice("1"))}) == 4
+
+
+SCRIPT = """
+import enum
+from spotmpi.entries.code import identify
+from spotmpi.entries.values import token
+
+class Colour(enum.Enum):
+    RED, BLUE, GREEN = 1, 2, 3
+
+class Point:
+    def __init__(self, x):
+        self.x, self.tags = x, {"a", "b", x}
+    def __eq__(self, other):
+        return self.x == other.x
+    def __hash__(self):
+        return hash(self.x)
+
+def rows(raw, choice):
+    return raw
+
+points = [Point(x) for x in "abcd"]
+sets = set(Colour), {*points}, [frozenset(points)], {"k": {*points, Colour.RED}}, {(Colour.RED, 1), *points}
+for choice in (Colour.RED, points[0], *sets):
+    print(identify(rows, {"choice": choice}).digest, token(choice, "choice"))
+different = {*points[:2]}, {*points[1:3]}, set(Colour), {Colour.RED}
+print(len({identify(rows, {"choice": choice}).digest for choice in different}))
+"""
+
+
+def test_objects_of_classes_of_a_script_have_the_same_key_in_each_process(tmp_path: Path) -> None:
+    """Dask pickles them with their classes, in bytes that differ, and sets were in the order of these."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    outputs = {
+        subprocess.run(
+            [sys.executable, str(script)],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(outputs) == 1, outputs
+    assert outputs.pop().splitlines()[-1] == "4"

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -345,8 +345,9 @@ def test_a_store_that_is_no_folder_is_an_error_and_not_empty(
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tmp_path / "unmounted")
     (tmp_path / "to-file").symlink_to(tmp_path / "file")
-    store, calls = Store(str(tmp_path / url)), {"find": lambda: store.find("ratings"), "list": lambda: store.list()}
-    calls |= {"add": lambda: store.add(*entry(tmp_path)), "versions": lambda: store.versions(DATASET, "x").numbers()}
+    opened = Store(str(tmp_path / url))
+    calls: dict[str, Callable[[], object]] = {"find": lambda: opened.find("ratings"), "list": opened.list}
+    calls |= {"add": lambda: opened.add(*entry(tmp_path)), "versions": opened.versions(DATASET, "x").numbers}
     with pytest.raises(SpotmpiError) as caught:
         calls[use]()
     remedy = "name a folder by SPOTMPI_STORE, or correct this one"

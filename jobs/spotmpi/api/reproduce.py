@@ -76,9 +76,10 @@ def reproduce(
             rebuild.build(*found)
             return Reproduction(tuple(rebuild.rebuilt), rebuild.files, (*changed, *rebuild.different))
         target = _target_of_run(found[0]) if found else _files_of(place, store)
-        spec = rebuild.spec = run_entries.in_store(
-            _with_code(target.spec, modules, targets.target_of(on).is_local), opened
-        )
+        spec = _with_code(target.spec, modules)
+        if targets.target_of(on).is_local:
+            spec = _with_interpreter(spec, target.work.get("interpreter"), echo)
+        spec = rebuild.spec = run_entries.in_store(spec, opened)
         _require_same_code(target, spec)
         for manifest, where in list(_data_of(target, opened, echo)):  # all are found before the first is built
             rebuild.build(manifest, where)
@@ -164,7 +165,8 @@ def _recorded_spec(manifest: Manifest) -> JobSpec:
 def _recorded_work(manifest: Manifest) -> dict[str, Any]:
     code = {"files": manifest.code.values, "commit": manifest.code.commit} if manifest.code else {}
     entries = [f"{each.kind}:{each.name}@{each.key}" for each in manifest.parents]
-    return {"code": code, "entries": entries}
+    python = manifest.details.get("interpreter")
+    return {"code": code, "entries": entries, **({"interpreter": python} if python else {})}
 
 
 def _files_of(text: str, store: str | None) -> _Target:
@@ -314,19 +316,33 @@ def _rebuilt_places(spec: JobSpec, datasets: Mapping[str, DataSet], on: TargetLi
     return found
 
 
-def _with_code(spec: JobSpec, folder: Path, is_here: bool) -> JobSpec:
-    """*spec* with the code in *folder* in place of what is not on this machine where it was.
-
-    A run that *is_here* gets the interpreter of this process in place of one that is gone.
-    """
+def _with_code(spec: JobSpec, folder: Path) -> JobSpec:
+    """*spec* with the code in *folder* in place of what is not on this machine where it was."""
     here = [
         path if exists(path) or not exists(folder / path.name) else folder / path.name for path in map(Path, spec.files)
     ]
     code = str(folder) if spec.code and not exists(Path(spec.code)) else spec.code
+    return spec.model_copy(update={"files": [*map(str, here)], "code": code})
+
+
+def _with_interpreter(spec: JobSpec, recorded: str | None, echo: Echo) -> JobSpec:
+    """*spec* with the Python that its run had on this machine; *recorded* is where that was if it was found on PATH.
+
+    In place of one that is gone it is that of PATH, or of this process where the command names it by its path.
+    """
     command = list(spec.command or [])
-    if is_here and command and fingerprint.is_interpreter(command[0]) and "/" in command[0] and not exists(command[0]):
-        command[0] = sys.executable
-    return spec.model_copy(update={"files": [*map(str, here)], "code": code, "command": command or None})
+    if not command or not fingerprint.is_interpreter(command[0]):
+        return spec
+    now = fingerprint.interpreter(spec) if "/" not in command[0] else command[0]
+    former = recorded or now
+    if former is None or (former == now and exists(former)):
+        return spec
+    if not exists(former):
+        other = now if now and now != former else sys.executable
+        echo(f"{former}, with which the run was made, is not here any more: {other} is used in its place")
+    else:
+        other = former
+    return spec.model_copy(update={"command": [other, *command[1:]]})
 
 
 def _require_same_code(target: _Target, spec: JobSpec) -> None:

@@ -58,6 +58,7 @@ def run_manifest(
             "state": state.state,
             "spec": _spec(paths),
             "metrics": _metrics(summary, state),
+            **({"interpreter": work["interpreter"]} if "interpreter" in work else {}),
         },
         spotmpi=__version__,
     )

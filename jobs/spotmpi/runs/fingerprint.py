@@ -51,7 +51,8 @@ def identify(spec: JobSpec, local: bool = True) -> dict[str, Any]:
     ``program``, ``args``, ``seed``, ``env``, ``launcher``, ``resources``, ``image``, ``container`` (what pods pull),
     ``code``, ``data``, ``machine``, ``versions``, ``spotmpi`` (its version), and ``stream`` where there is one. Large
     data is identified by its listing, so that a start never waits for it to be read. For a run that is not *local*, the
-    data is known by its path only, and the machine not. ``entries`` has the data sets and the model of a store that the
+    data is known by its path only, and the machine not. ``interpreter`` is where the Python is that a command finds on
+    PATH; it is not compared. ``entries`` has the data sets and the model of a store that the
     run reads, and ``init`` the folder of that model.
 
     Raises:
@@ -71,6 +72,7 @@ def identify(spec: JobSpec, local: bool = True) -> dict[str, Any]:
         "machine": describe_machine() if local else None,
         "versions": _versions(spec, local),
         "spotmpi": __version__,
+        **({"interpreter": python} if local and (python := interpreter(spec)) else {}),
         **({"stream": _stream(spec)} if spec.stream else {}),
         **({"init": spec.init} if spec.init else {}),
         **({"entries": entries} if (entries := _entries(spec)) else {}),
@@ -181,6 +183,14 @@ def code_of(spec: JobSpec, local: bool) -> dict[str, Any]:
 def is_interpreter(path: str | Path) -> bool:
     """Whether a command names Python by *path*, which is another one in each environment that has the same packages."""
     return re.fullmatch(r"python[\d.]*", Path(path).name) is not None
+
+
+def interpreter(spec: JobSpec) -> str | None:
+    """Where the Python of a command on this machine is that names it without its path; None for other commands."""
+    name = spec.command[0] if spec.command else ""
+    if spec.image is not None or "/" in name or not is_interpreter(name):
+        return None
+    return shutil.which(name, path=spec.env.get("PATH") or os.environ.get("PATH", os.defpath))
 
 
 def _program_files(spec: JobSpec) -> Iterable[Path]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -395,3 +397,29 @@ def test_a_script_that_a_command_names_counts_though_it_is_not_shipped(tmp_path:
     script.write_text('touch "$(dirname $SPOTMPI_CHECKPOINT_PATH)/out"  # otherwise\n')
     with pytest.raises(SpotmpiError, match=rf"is not what it was \({script}\): restore it"):
         reproduce(place, modules.folder)
+
+
+def test_a_command_gets_the_interpreter_with_which_it_was_made_though_path_has_another_one(
+    tmp_path: Path, modules: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of PATH was taken without a word, whatever packages it had."""
+    run_folder = "pathlib.Path(os.environ['SPOTMPI_CHECKPOINT_PATH']).parent"
+    modules.write(which=f"import os, pathlib\n({run_folder} / 'out').write_text(os.environ['PYTHON'])\n")
+    for name in ("first", "second"):
+        python = tmp_path / name / "python3"
+        python.parent.mkdir()
+        python.write_text(f'#!/bin/sh\nPYTHON={name} exec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+    values = {"command": ["python3", "which.py"], "files": [str(modules.folder / "which.py")], "launcher": "none"}
+    path = os.environ["PATH"]
+    monkeypatch.setenv("PATH", f"{tmp_path / 'first'}:{path}")
+    state = spotmpi.run(values, on_event=lambda event: None, echo=lambda text: None)
+    assert state.state == "succeeded", state.reason
+    place, said = str(Path(state.folder, "out")), list[str]()
+    assert Path(place).read_text() == "first"
+    monkeypatch.setenv("PATH", f"{tmp_path / 'second'}:{path}")
+    assert reproduce(place, modules.folder, echo=said.append).different == () and said == []
+    shutil.rmtree(tmp_path / "first")
+    assert reproduce(place, modules.folder, echo=said.append).different == ("out",)
+    first, second = (tmp_path / name / "python3" for name in ("first", "second"))
+    assert said == [f"{first}, with which the run was made, is not here any more: {second} is used in its place"]

@@ -208,6 +208,12 @@ def test_launchers_of_each_node_find_the_first(harness: BackendHarness, launcher
     assert [text for text in texts(events) if text.startswith("sum")] == ["sum 3"] * 2
 
 
+def test_a_job_that_gets_no_variables_of_the_terminal_runs(harness: BackendHarness) -> None:
+    """As many sites advise; srun takes that over from sbatch, and its agents did not find their package."""
+    events = harness.all_events(command("true", nodes=2, slurm={"args": ["--export=NONE"]}))
+    assert kinds(events)[-1] == "succeeded", events[-1]
+
+
 def test_a_failed_attempt_is_retried_on_the_same_nodes_without_a_wait(harness: BackendHarness) -> None:
     run = harness.submit(fake_job(iterations=9, every=3, fault={1: [5, "exit 3"]}, nodes=2))
     events = harness.events(run)

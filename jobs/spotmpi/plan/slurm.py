@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypedDict
 
@@ -117,9 +117,10 @@ def script(spec: JobSpec, run: str, target: SlurmTarget) -> str:
 def _srun(target: SlurmTarget) -> list[str]:
     """The command that starts an agent on each node; other steps, such as those of mpirun, may share its resources.
 
-    Agents print what they record as well, for pods, which nobody reads here.
+    Agents print what they record as well, for pods, which nobody reads here. They get the script's variables also where
+    the job got none of the terminal's (``--export=NONE``), which srun would take over from sbatch.
     """
-    options = ["--overlap", "--mpi=none", "--kill-on-bad-exit=0", "--wait=30", "--output=/dev/null"]
+    options = ["--overlap", "--export=ALL", "--mpi=none", "--kill-on-bad-exit=0", "--wait=30", "--output=/dev/null"]
     options += [f"--error={agent.OUTPUT}", "--open-mode=append"]
     return ["srun", *options, target.python, "-S", "-u", "-m", agent.__name__, target.folder]
 
@@ -184,12 +185,8 @@ def _notes(spec: JobSpec) -> list[str]:
         notes.append(
             "capacity.deadline has no effect on Slurm, where the partition has the nodes and its queue the time"
         )
-    if spec.limits.run is not None and not _sets(spec.slurm.args, "--time", "-t"):
+    if spec.limits.run is not None and spec.slurm.argument("time", "t") is None:
         notes.append("limits.run is the time limit of the Slurm job as well")
     if spec.preload:
         notes.append("preload has no effect on Slurm: each rank imports its modules itself")
     return [*notes, *memory_notes(spec, "/dev/shm", copied=True)]
-
-
-def _sets(arguments: Sequence[str], *options: str) -> bool:
-    return any(argument.split("=")[0] in options for argument in arguments)

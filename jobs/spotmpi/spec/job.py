@@ -310,6 +310,11 @@ class Slurm(SpecModel):
     args: list[str] = Field([], description='more options of sbatch, such as ["--account=me", "--time=2:00:00"]')
     setup: list[str] = Field([], description='shell lines before the nodes start, such as "module load cuda/12.4"')
 
+    def argument(self, option: str, letter: str = "") -> str | None:
+        """The one of `args` that sets an *option* of sbatch, or its short form of one *letter*; None if none does."""
+        forms = rf"--{option}(?:[= ]|$)" + (f"|-{letter}" if letter else "")
+        return next((each for each in self.args if re.match(forms, each)), None)
+
 
 class JobSpec(SpecModel):
     """A job as its user describes it, frozen; `load` reads one from TOML."""

@@ -110,6 +110,11 @@ def _not_found(command: str) -> str:
     return f"command not found; check {name}, PATH, `code` and `files`"
 
 
+def _script(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    if capabilities.persistent is not None:
+        yield from validate_cluster.script(spec)
+
+
 def _image(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     """Whether the target has the image, and the image the program."""
     if spec.image is not None and not capabilities.images:
@@ -351,9 +356,7 @@ def _cluster(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Proble
 
 
 def _slurm(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
-    if "--no-requeue" in spec.slurm.args:
-        remedy = "a run on Slurm goes on after a lost or preempted node by its requeued job; remove it"
-        yield Problem("slurm.args", "--no-requeue", remedy)
+    yield from validate_cluster.sbatch_options(spec.slurm)
 
 
 def _margin(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
@@ -433,6 +436,7 @@ def _standby(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Proble
 CHECKS: tuple[tuple[Check, str], ...] = (
     (_work, "program command args image code files env launcher"),
     (_code, "code files program"),
+    (_script, "command code files kubernetes"),
     (_image, "image program"),
     (_pool, "launcher pool nodes slots program mpi checkpoint"),
     (_stream, "stream launcher nodes program args kubernetes command"),

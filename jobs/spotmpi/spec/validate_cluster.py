@@ -11,7 +11,7 @@ from spotmpi.agent import pod_context
 from spotmpi.core import names, wording
 from spotmpi.core.errors import Problem
 from spotmpi.spec import roles
-from spotmpi.spec.job import Capacity, JobSpec
+from spotmpi.spec.job import Capacity, JobSpec, Slurm
 from spotmpi.spec.node_groups import Choice, capability
 from spotmpi.spec.source import is_path
 from spotmpi.spec.stream import Stream
@@ -28,6 +28,20 @@ _WORLD = {"n": "nodes and slots", "np": "nodes and slots", "c": "nodes and slots
 _WORLD |= dict.fromkeys(("H", "host", "hostfile", "machinefile", "default-hostfile", "rankfile"), "nodes")
 
 
+# Options of sbatch with which a run is not one job that is found by its name, with one agent on each of its nodes.
+_NO_OPTIONS = {
+    ("array", "a"): "a run is one job; remove it, and start a run for each value, as `spotmpi bench` does",
+    ("clusters", "M"): "the job is looked for on this cluster alone; remove it, and name a login node of that one",
+    ("job-name", "J"): "the job of a run is found by its name, which is the run's id; remove it",
+    ("no-requeue", ""): "a run on Slurm goes on after a lost or preempted node by its requeued job; remove it",
+    ("nodes", "N"): "a run has as many nodes as its spec says; remove it, and set `nodes`",
+    ("ntasks", "n"): "each node has one agent, which starts its ranks; remove it, and set `nodes` and `slots`",
+    ("ntasks-per-node", ""): "each node has one agent, which starts its ranks; remove it, and set `slots`",
+    ("test-only", ""): "nothing would be submitted; remove it",
+    ("wait", "W"): "the run would be followed only after its end; remove it",
+}
+
+
 def problems(spec: JobSpec, persistent: Sequence[str] | None) -> Iterable[Problem]:
     """All problems; *persistent* are the folders on volumes that outlive a pod, None if all folders do."""
     yield from _labels(spec)
@@ -35,6 +49,24 @@ def problems(spec: JobSpec, persistent: Sequence[str] | None) -> Iterable[Proble
     yield from _secret_variables(spec)
     yield from _mpi(spec)
     yield from _checkpoint(spec, persistent)
+
+
+def script(spec: JobSpec) -> Iterable[Problem]:
+    """Why no pod has the script of a command: without code and files that starts in an empty folder there."""
+    if spec.code or spec.files or spec.kubernetes.templates or not spec.command:
+        return
+    interpreter, *words = spec.command
+    first = next((word for word in words if word in ("-c", "-m") or not word.startswith("-")), "")
+    if re.fullmatch(r"python[\d.]*|bash|sh", interpreter) and re.fullmatch(r"[^/].*\.(py|sh)", first):
+        remedy = 'is not in the pods: ship its folder with `code = "."`, or it alone with `files`'
+        yield Problem("command", first, remedy)
+
+
+def sbatch_options(slurm: Slurm) -> Iterable[Problem]:
+    """Options of sbatch that a run cannot have."""
+    for (option, letter), remedy in _NO_OPTIONS.items():
+        if argument := slurm.argument(option, letter):
+            yield Problem("slurm.args", argument, remedy)
 
 
 def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:

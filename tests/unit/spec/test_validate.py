@@ -195,12 +195,57 @@ def test_pods_stand_by_where_they_can_take_the_place_of_a_lost_one(
     assert found == [f"standby = 1: {each}" for each in expected]
 
 
-def test_a_job_of_slurms_is_requeued() -> None:
-    job = {**COMMAND, "launcher": "none", "slurm": {"args": ["--account=me", "--no-requeue"]}}
-    assert problems(job) == [
-        "slurm.args = '--no-requeue': a run on Slurm goes on after a lost or preempted node by its requeued job; "
-        "remove it"
-    ]
+@pytest.mark.parametrize(
+    ("argument", "remedy"),
+    [
+        ("--no-requeue", "goes on after a lost or preempted node by its requeued job; remove it"),
+        ("--array=0-3", "a run is one job; remove it, and start a run for each value, as `spotmpi bench` does"),
+        ("-a 0-3", "a run is one job"),
+        ("--job-name=mine", "the job of a run is found by its name, which is the run's id; remove it"),
+        ("-Jmine", "the job of a run is found by its name"),
+        ("--nodes 2", "a run has as many nodes as its spec says; remove it, and set `nodes`"),
+        ("-n4", "each node has one agent, which starts its ranks; remove it, and set `nodes` and `slots`"),
+        ("--ntasks-per-node=4", "each node has one agent, which starts its ranks; remove it, and set `slots`"),
+        ("--wait", "the run would be followed only after its end"),
+    ],
+)
+def test_options_of_sbatch_with_which_a_job_is_no_run_are_refused(argument: str, remedy: str) -> None:
+    job = {**COMMAND, "launcher": "none", "slurm": {"args": ["--account=me", argument]}}
+    (found,) = problems(job)
+    assert found.startswith(f"slurm.args = {argument!r}: ") and remedy in found
+
+
+def test_other_options_of_sbatch_are_the_users_choice() -> None:
+    args = ["-A me", "--nodelist=n1", "-w n1", "--time=1:00:00", "--ntasks-per-core=1", "--wait-all-nodes=1"]
+    assert problems({**COMMAND, "launcher": "none", "slurm": {"args": args}}) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "script"),
+    [
+        ({"command": ["python3", "train.py", "--lr", "1"]}, "train.py"),
+        ({"command": ["python3.11", "-u", "src/train.py"]}, "src/train.py"),
+        ({"command": ["bash", "-e", "run.sh"]}, "run.sh"),
+        ({"command": ["python3", "train.py"], "code": "."}, None),
+        ({"command": ["python3", "train.py"], "files": ["train.py"]}, None),
+        ({"command": ["python3", "train.py"], "kubernetes": {"templates": ["configmap:mount"]}}, None),
+        ({"command": ["python3", "/opt/train.py"]}, None),
+        ({"command": ["python3", "-m", "train.py"]}, None),
+        ({"command": ["bash", "-c", "python3 train.py"]}, None),
+        ({"command": ["train", "train.py"]}, None),
+    ],
+)
+def test_a_script_that_pods_cannot_have_is_refused_before_they_are_requested(
+    values: dict[str, Any], script: str | None
+) -> None:
+    """With the spec of `spotmpi init` nodes were paid for, and attempts failed since no pod had the script."""
+    pods = TargetCapabilities(tools=frozenset({"none"}), persistent=(), programs={})
+    here = pods._replace(persistent=None)
+    spec = {"launcher": "none", **values}
+    found = [each for each in problems(spec, pods) if each.startswith("command")]
+    remedy = 'is not in the pods: ship its folder with `code = "."`, or it alone with `files`'
+    assert found == ([f"command = {script!r}: {remedy}"] if script else [])
+    assert not [each for each in problems(spec, here) if each.startswith("command")]
 
 
 def test_each_missing_capability_of_the_target_is_a_problem() -> None:

@@ -282,8 +282,9 @@ def repeatedly_lost_node(attempts: Iterable[AttemptRecord]) -> int | None:
 def loss_reason(node: int) -> str:
     """The reason of a run that ended because *node* was lost repeatedly."""
     return (
-        "node %d was lost %d times without notice and the run made no progress: if its pod exceeded its memory limit "
-        "(`kubectl describe pod` shows OOMKilled), raise resources.memory and resume the run" % (node, MAX_LOSSES)
+        "node %d was lost %d times without notice and the run made no progress: if its pod or job exceeded its memory "
+        "(`kubectl describe pod` shows OOMKilled, `sacct` OUT_OF_MEMORY), raise resources.memory and resume the run"
+        % (node, MAX_LOSSES)
     )
 
 

@@ -110,5 +110,6 @@ def test_the_reason_of_repeated_losses_names_the_node_and_what_to_look_at() -> N
     reason = outcomes.loss_reason(3)
     assert reason.startswith(f"node 3 was lost {LOSSES} times without notice and the run made no progress: if its pod ")
     assert reason.endswith(
-        "exceeded its memory limit (`kubectl describe pod` shows OOMKilled), raise resources.memory and resume the run"
+        "or job exceeded its memory (`kubectl describe pod` shows OOMKilled, `sacct` OUT_OF_MEMORY), raise "
+        "resources.memory and resume the run"
     )

@@ -23,8 +23,13 @@ _WAITING = {
 CANCELLED, COMPLETING, SUSPENDED = "CANCELLED", "COMPLETING", "SUSPENDED"
 # Reasons of squeue(1), JOB REASON CODES, and two that slurmctld puts in their place. JOB stands for the id.
 _REASONS = {
+    "AccountNotAllowed": "its account may not use its partition",
+    "BadConstraints": "no nodes have what it asks for",
     "BeginTime": "Slurm lets a job that was requeued wait for about two minutes",
     "Dependency": "it depends on a job that has not ended",
+    "DependencyNeverSatisfied": "the job on which it depends has failed, so it never starts",
+    "InvalidAccount": "Slurm does not know its account",
+    "InvalidQOS": "Slurm does not know its QOS, or its account may not use it",
     "JobHeldAdmin": "an administrator holds it",
     "JobHeldUser": "it is held; `scontrol release JOB` releases it",
     "job requeued in held state": "it was requeued and is held; `scontrol release JOB` releases it",
@@ -32,11 +37,13 @@ _REASONS = {
     "Licenses": "it waits for a licence",
     "NodeDown": "a node that it needs is down",
     "None": "Slurm has not looked at it yet",
+    "PartitionConfig": "its partition has no such nodes, or too few",
     "PartitionDown": "its partition is down",
     "PartitionInactive": "its partition is inactive",
     "PartitionNodeLimit": "it needs more nodes than its partition allows",
     "PartitionTimeLimit": "its time limit exceeds that of its partition",
     "Priority": "jobs with a higher priority come first",
+    "QOSNotAllowed": "its QOS may not be used in its partition",
     "ReqNodeNotAvail": "nodes that it needs are down or reserved",
     "Reservation": "it waits for its reservation",
     "Resources": "no nodes that fit are free",
@@ -81,7 +88,7 @@ class QueuedJob(NamedTuple):
             return f"job {self.id} leaves its nodes; one that is down delays that until Slurm notices"
         reason = self.reason.partition(",")[0].strip("()")
         text = _REASONS.get(reason, self.reason).replace("JOB", str(self.id))
-        if reason.startswith(_LIMITS):
+        if reason not in _REASONS and reason.startswith(_LIMITS):
             text = "a limit of its account, user or QOS is reached"
         return f"{self.queued}{text} ({reason})"
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from spotmpi.backends.base import Backend
-from spotmpi.core import names
-from spotmpi.core.errors import InputError, SpotmpiError, UnknownRun
+from spotmpi.core import names, wording
+from spotmpi.core.errors import InputError, SpotmpiError, UnknownRun, input_error
 from spotmpi.runs import reader, recorded_plan
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def backend(on: TargetLike, context: str | None = None, namespace: str | None = 
         InputError: no such target.
     """
     target = target_of(on)
+    _refuse_empty_parts(target.name)
     if local := local_backend(target):
         return local
     if target.is_slurm:
@@ -88,6 +90,13 @@ def backend(on: TargetLike, context: str | None = None, namespace: str | None = 
     environment = environment_of(target)
     assert environment is not None
     return KubernetesBackend(target.folder, context or environment.context, namespace, environment)
+
+
+def _refuse_empty_parts(name: str) -> None:
+    """InputError for ``slurm@`` and the like, as a variable that is not set leaves it: it would be another target."""
+    for separator, part in (("@", "login node"), ("/", "partition" if name.startswith(SLURM) else "namespace")):
+        if name.startswith((SLURM, KUBERNETES)) and re.search(rf"{separator}(?:/|$)", name):
+            raise input_error(wording.option("on"), name, f"name the {part} after {separator}, or omit {separator}")
 
 
 def local_backend(on: TargetLike) -> LocalBackend | None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from spotmpi.agent.files import exists, lock_file
 from spotmpi.agent.launchers import LAUNCHERS
@@ -82,19 +83,28 @@ def prepare(image: str, echo: Callable[[str], None] = lambda text: None, gpus: b
 
     Raises:
         InputError: no such image.
-        SpotmpiError: uv is missing or could not install; the message holds uv's last lines.
+        SpotmpiError: uv is missing or could not install, with uv's last lines, or the cache folder cannot be written.
     """
     folder = location(image, gpus)
     if is_installed(folder):
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w", encoding="utf-8") as turn:
+    with _turn(folder) as turn:
         lock_file(turn, on_wait=lambda: echo(f"waiting for another process that installs the {image} image"))
         if not is_installed(folder):
             echo(f"installing the {image} image's locked requirements (once)")
             _install(image, folder, _lock(image, gpus))
             mark_installed(folder)
     return folder
+
+
+def _turn(folder: Path) -> TextIO:
+    """The file that whoever installs an environment in *folder* locks."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        return (folder.parent / f".{folder.name}.lock").open("w", encoding="utf-8")
+    except OSError as error:
+        remedy = "set SPOTMPI_CACHE to a folder that can be written"
+        raise SpotmpiError(f"cannot write {folder.parent}: {error.strerror}; {remedy}") from error
 
 
 def _install(image: str, folder: Path, lock: Path) -> None:
@@ -181,17 +191,19 @@ def find_uv() -> str:
     return uv
 
 
+def packages_of(image: str) -> frozenset[str]:
+    """The packages that one of our images locks, without those for GPUs; none for an unknown image."""
+    lock = names.IMAGES / image / LOCK
+    text = lock.read_text(encoding="utf-8") if lock.is_file() else ""
+    return frozenset(re.findall(r"^([\w.-]+)==", text, re.MULTILINE))
+
+
 def launchers_of(image: str) -> list[str]:
     """The launchers of one of our images, by its locked requirements; of any other image all."""
     if image not in known_images():
         return list(LAUNCHERS)
-    lock = names.IMAGES / image / LOCK
-    text = lock.read_text(encoding="utf-8") if lock.is_file() else ""
-    return [
-        name
-        for name, launcher in LAUNCHERS.items()
-        if launcher.requirement is None or re.search(f"^{launcher.requirement}==", text, re.MULTILINE)
-    ]
+    packages = packages_of(image)
+    return [name for name, each in LAUNCHERS.items() if each.requirement is None or each.requirement in packages]
 
 
 def image_with(launcher: str) -> str | None:

@@ -191,3 +191,11 @@ def test_whether_uv_may_download_a_python_is_the_users_choice(
     with pytest.raises(SpotmpiError):
         environment.prepare("small")
     assert recorded.read_text().strip() == (chosen or "unset")
+
+
+def test_a_cache_folder_that_cannot_be_written_is_named(images: Path, cache: Path) -> None:
+    """As where HOME cannot be written: the run ended with an unexpected error."""
+    cache.touch()
+    remedy = "set SPOTMPI_CACHE to a folder that can be written"
+    with pytest.raises(SpotmpiError, match=f"cannot write {cache}/images: Not a directory; {remedy}"):
+        environment.prepare("small")

@@ -39,7 +39,11 @@ class Login:
         if self.host is None:
             return list(command)
         cache = names.cache_folder()
-        cache.mkdir(parents=True, exist_ok=True)
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            remedy = "set SPOTMPI_CACHE to a folder that can be written"
+            raise SpotmpiError(f"cannot write {cache}: {error.strerror}; {remedy}") from error
         ssh = [option.format(cache) for option in _SSH]
         return ["ssh", *ssh, *options, "--", self.host, shlex.join(command)]
 

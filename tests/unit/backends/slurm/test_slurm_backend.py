@@ -84,6 +84,9 @@ def test_the_submitted_script_is_the_planned_one_with_the_variables_that_are_pas
         ("Resources", "no nodes that fit are free (Resources)"),
         ("BeginTime", "was requeued wait for about two minutes (BeginTime)"),
         ("QOSMaxJobsPerUserLimit", "a limit of its account, user or QOS is reached (QOSMaxJobsPerUserLimit)"),
+        ("QOSNotAllowed", "its QOS may not be used in its partition (QOSNotAllowed)"),
+        ("PartitionConfig", "its partition has no such nodes, or too few (PartitionConfig)"),
+        ("DependencyNeverSatisfied", "has failed, so it never starts (DependencyNeverSatisfied)"),
         ("AssocGrpGRES", "a limit of its account, user or QOS is reached (AssocGrpGRES)"),
         ("ReqNodeNotAvail, UnavailableNodes:n1", "nodes that it needs are down or reserved (ReqNodeNotAvail)"),
         ("JobHeldUser", "it is held; `scontrol release 7` releases it (JobHeldUser)"),
@@ -338,6 +341,15 @@ def test_a_command_may_take_as_long_as_it_prints(tmp_path: Path) -> None:
         Login(None, limit=0.3).run("wait", ["sleep", "60"])
 
 
+def test_a_cache_folder_that_cannot_be_written_has_no_sockets_of_ssh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(SpotmpiError, match=f"cannot write {tmp_path}/file/cache: Not a directory; set SPOT"):
+        Login("login").run("look", ["true"])
+
+
 @pytest.fixture
 def remote(slurm: ScriptedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[SlurmBackend, Path]:
     """The backend by way of a login node, and the folder of the run there."""
@@ -488,6 +500,22 @@ def test_a_target_names_login_node_and_partition(on: str, host: str | None, part
     assert isinstance(chosen, SlurmBackend)
     assert (chosen._login.host, chosen._partition) == (host, partition)
     assert targets.environment_of(on) is None
+
+
+@pytest.mark.parametrize(
+    ("on", "remedy"),
+    [
+        ("slurm@", "name the login node after @, or omit @"),
+        ("slurm@/gpu", "name the login node after @, or omit @"),
+        ("slurm/", "name the partition after /, or omit /"),
+        ("slurm@me@", "name the login node after @, or omit @"),
+        ("kubernetes/", "name the namespace after /, or omit /"),
+    ],
+)
+def test_a_target_with_an_empty_part_is_refused(on: str, remedy: str) -> None:
+    """A run for `slurm@$HOST` was submitted to the Slurm of this machine where the variable was not set."""
+    with pytest.raises(InputError, match=f"{on}.*{remedy}"):
+        targets.backend(Target(on, Path("/runs")))
 
 
 def test_a_run_is_found_on_slurm_by_its_record(backend: SlurmBackend) -> None:

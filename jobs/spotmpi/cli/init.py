@@ -55,6 +55,8 @@ def _write_spec(path: Path, named: str | None) -> None:
         has_pattern = "\n[metrics]\n" in path.read_text(encoding="utf-8")
         guessed = "image, launcher, slots and metrics.pattern" if has_pattern else "image, launcher and slots"
         typer.echo(f"the spec runs {script}{more}; check its {guessed}", err=True)
+    else:
+        typer.echo("no *.py file is here, so the spec runs an example; --script FILE takes a script of yours", err=True)
     typer.echo(f"next: spotmpi run {shlex.quote(str(path))}", err=True)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
-from pathlib import Path
+import sys
+from collections.abc import Iterator
+from pathlib import Path, PurePath
 from typing import get_args, get_origin
 
 from pydantic import BaseModel
@@ -13,7 +16,7 @@ from pydantic.fields import FieldInfo
 from spotmpi.agent.launchers import LAUNCHERS, imports
 from spotmpi.core import names, wording
 from spotmpi.core.errors import input_error
-from spotmpi.images.environment import launchers_of
+from spotmpi.images.environment import launchers_of, packages_of
 from spotmpi.spec.job import JobSpec, Metrics
 from spotmpi.spec.script_output import pattern_of
 from spotmpi.spec.source import read_toml, write_new_file
@@ -39,6 +42,9 @@ _NOT_SCRIPTS = re.compile(r"setup|conftest|__\w+__|test_.*|.*_test")
 _MODULES = dict.fromkeys(each.module for each in LAUNCHERS.values() if each.module)
 _TORCH = re.compile(imports(*_MODULES), re.MULTILINE)
 _CHAINER = re.compile(imports("chainer", "chainermn"), re.MULTILINE)
+# Modules whose package has another name, or is in the lock for GPUs.
+_PACKAGES = {"PIL": "pillow", "chainermn": "chainer", "cupy": "chainer", "functorch": "torch", "google": "protobuf"}
+_PACKAGES |= {"pkg_resources": "setuptools", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 
 
 def scripts(folder: Path) -> list[str]:
@@ -111,7 +117,7 @@ def _read_script(script: str) -> str:
     try:
         return Path(script).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise input_error("script", script, f"cannot be read: {error.strerror}") from error
+        raise input_error(wording.option("script"), script, f"cannot be read: {error.strerror}") from error
 
 
 def _with_pattern(table: str, pattern: str) -> str:
@@ -129,10 +135,13 @@ def _for_script(script: str, text: str) -> tuple[str, frozenset[str]]:
     launcher = matches[-1] if matches else "none"
     if image and launcher not in launchers_of(image):
         image = None
+    missing = next(_missing_modules(image, script, text), None) if image else None
+    about = "locked requirements; leave out for this machine's own software"
     preload = list(LAUNCHERS[launcher].preload)
     settings = [
-        (f'image = "{image}"', "locked requirements; leave out for this machine's own software") if image else None,
-        (f"command = {_inline(['python3', script])}", "with its arguments"),
+        (f'image = "{image}"', about) if image and not missing else None,
+        (f'# image = "{image}"', f"has no {missing}: this machine's own software is used") if missing else None,
+        (f"command = {_inline([_interpreter(script, text), script])}", "with its arguments"),
         (f'launcher = "{launcher}"', f"or {', '.join(name for name in LAUNCHERS if name != launcher)}"),
         ("nodes = 1", ""),
         (f"slots = {2 if LAUNCHERS[launcher].parallel else 1}", "processes per node"),
@@ -143,6 +152,29 @@ def _for_script(script: str, text: str) -> tuple[str, frozenset[str]]:
     lines = [f"{line:<25} # {about}\n" if about else f"{line}\n" for line, about in filter(None, settings)]
     more = {"launcher"} | ({"image"} if image else set()) | ({"preload"} if preload else set())
     return "".join(lines), _SCRIPT_KEYS | more
+
+
+def _interpreter(script: str, text: str) -> str:
+    """The command that runs a script, by its first line; python3 where that names no other."""
+    shebang = re.match(r"#! *(?:\S*/env +(?:-S +)?)?(\S+)", text)
+    name = PurePath(shebang[1]).name if shebang else "bash" if script.endswith(".sh") else "python"
+    return "python3" if script.endswith(".py") or name.startswith("python") else name
+
+
+def _missing_modules(image: str, script: str, text: str) -> Iterator[str]:
+    """The modules that a script imports in any case and that neither an image nor a file beside the script has."""
+    try:
+        statements = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    imported = [alias.name for each in statements if isinstance(each, ast.Import) for alias in each.names]
+    imported += [each.module or "" for each in statements if isinstance(each, ast.ImportFrom) and not each.level]
+    packages = packages_of(image) | {"spotmpi"}
+    for name in (each.partition(".")[0] for each in imported):
+        is_beside = any((Path(script).parent / each).exists() for each in (name, f"{name}.py"))
+        package = _PACKAGES.get(name, name.lower().replace("_", "-"))
+        if name not in sys.stdlib_module_names and package not in packages and not is_beside:
+            yield name
 
 
 def _table(name: str, model: type[BaseModel]) -> str:

@@ -22,7 +22,9 @@ def spec(name: str = "job.toml") -> dict[str, Any]:
 
 
 def test_a_folder_without_scripts_gets_the_example_which_can_be_planned() -> None:
-    assert invoke("init") == (0, "job.toml\n", "next: spotmpi run job.toml\n")
+    Path("run.sh").touch()
+    example = "no *.py file is here, so the spec runs an example; --script FILE takes a script of yours\n"
+    assert invoke("init") == (0, "job.toml\n", f"{example}next: spotmpi run job.toml\n")
     assert spec()["program"] == "digits"
     plan = json.loads(invoke("run", "job.toml", "--dry-run")[1])
     assert plan["spec"]["program"] == "digits"

@@ -32,6 +32,12 @@ TORCH = "import torch\nimport torch.distributed as dist\n"
         ("# import torch is not needed\n", None, "none", 1),
         ("import os  # , torch\n", None, "none", 1),
         (b"\xff\xfe not UTF-8\n", None, "none", 1),
+        ("import lightning as L\nimport torch\n", None, "none", 1),
+        ("import torch\nfrom transformers import Trainer\n", None, "none", 1),
+        ("import torch, numpy as np\nfrom PIL import Image\nimport sklearn.datasets\n", "pytorch", "none", 1),
+        ("import torch\nfrom . import model\nimport beside\nimport spotmpi\n", "pytorch", "none", 1),
+        ("import torch\ntry:\n    import wandb\nexcept ImportError:\n    wandb = None\n", "pytorch", "none", 1),
+        ("import torch\nthis is not Python\n", "pytorch", "none", 1),
     ],
 )
 def test_a_spec_for_a_script_fits_what_the_script_imports(
@@ -39,6 +45,7 @@ def test_a_spec_for_a_script_fits_what_the_script_imports(
 ) -> None:
     script = tmp_path / 'my "train".py'
     script.write_bytes(text if isinstance(text, bytes) else text.encode())
+    (tmp_path / "beside.py").touch()
 
     spec = from_values(tomllib.loads(written := template.template(str(script))))
 
@@ -48,6 +55,33 @@ def test_a_spec_for_a_script_fits_what_the_script_imports(
     assert (spec.image, spec.launcher, spec.slots, spec.nodes) == (image, launcher, slots, 1)
     of_ddp = {"torchrun": ["torch", "torch._dynamo"], "accelerate": ["torch", "torch._dynamo", "accelerate"]}
     assert spec.preload == of_ddp.get(launcher)
+
+
+def test_a_spec_names_what_the_image_lacks_that_a_script_imports(tmp_path: Path) -> None:
+    """All attempts of such a script failed in the image, where this machine had what it imports."""
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nimport lightning\n")
+    assert '# image = "pytorch"       # has no lightning: this machine\'s own' in template.template(str(script))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "interpreter"),
+    [
+        ("run.sh", "#!/bin/bash\necho\n", "bash"),
+        ("run.sh", "echo\n", "bash"),
+        ("run.sh", "#!/usr/bin/env zsh\n", "zsh"),
+        ("run", "#! /bin/sh -e\n", "sh"),
+        ("run", "#!/usr/bin/env -S python3.11 -u\n", "python3"),
+        ("run", "import os\n", "python3"),
+        ("train.py", "#!/opt/python/bin/python2\n", "python3"),
+    ],
+)
+def test_a_script_that_is_not_in_python_is_run_by_its_own_interpreter(
+    name: str, text: str, interpreter: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    spec = from_values(tomllib.loads(template.template(str(tmp_path / name))))
+    assert spec.command == [interpreter, str(tmp_path / name)]
 
 
 def test_a_file_that_cannot_be_written_whole_does_not_exist(tmp_path: Path) -> None:

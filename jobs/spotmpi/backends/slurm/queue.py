@@ -87,10 +87,11 @@ class QueuedJob(NamedTuple):
         if self.state == COMPLETING:
             return f"job {self.id} leaves its nodes; one that is down delays that until Slurm notices"
         reason = self.reason.partition(",")[0].strip("()")
-        text = _REASONS.get(reason, self.reason).replace("JOB", str(self.id))
-        if reason not in _REASONS and reason.startswith(_LIMITS):
-            text = "a limit of its account, user or QOS is reached"
-        return f"{self.queued}{text} ({reason})"
+        if text := _REASONS.get(reason):
+            return f"{self.queued}{text.replace('JOB', str(self.id))} ({reason})"
+        if reason.startswith(_LIMITS):
+            return f"{self.queued}a limit of its account, user or QOS is reached ({reason})"
+        return f"{self.queued}{self.reason}"
 
 
 def parse(listing: str) -> list[QueuedJob]:

@@ -92,7 +92,8 @@ def test_the_submitted_script_is_the_planned_one_with_the_variables_that_are_pas
         ("JobHeldUser", "it is held; `scontrol release 7` releases it (JobHeldUser)"),
         ("job requeued in held state", "`scontrol release 7` releases it (job requeued in held state)"),
         ("launch failed requeued held", "`scontrol release 7` lets it try again (launch failed requeued held)"),
-        ("FrontEndDown", "FrontEndDown (FrontEndDown)"),
+        ("FrontEndDown", "queue of Slurm: FrontEndDown"),
+        ("Nodes required for job are DOWN, DRAINED", "queue of Slurm: Nodes required for job are DOWN, DRAINED"),
     ],
 )
 def test_a_run_waits_for_a_reason_in_words(

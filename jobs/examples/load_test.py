@@ -2,6 +2,7 @@
 
 python3 load_test.py URL --seconds 30 --rates 10 20 50        a worker of pool A for each rate, in requests per second
 
+The server answers in JSON, and URL?value=7 with {"value": "7"}: let `check` expect what yours answers.
 --pool FILE is a spec with the image and other settings of both pools, SPOTMPI_ON the environment that they run in.
 """
 

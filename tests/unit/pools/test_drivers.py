@@ -48,6 +48,12 @@ def scheduler(monkeypatch: pytest.MonkeyPatch) -> ScriptedScheduler:
     return scripted
 
 
+@pytest.fixture
+def patient(scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests whose scheduler comes back, on a busy machine too."""
+    monkeypatch.setattr(connections, "LOSS_TIMEOUT", SOON)
+
+
 class Connection:
     """The run of a pool, whose backend answers *probe*."""
 
@@ -519,6 +525,7 @@ def test_a_driver_that_closes_while_its_connection_is_cut_leaves_no_result_that_
     assert scheduler.released == ["abs-spotmpi-9f-0-0"]
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("probe", [lambda: None])
 @pytest.mark.parametrize("notices", [True, False])
 def test_a_result_whose_release_was_lost_with_the_connection_is_released_again(
@@ -577,6 +584,7 @@ def test_a_driver_that_joins_does_not_wait_for_a_run_that_has_ended_nor_for_ever
         Pool(Connection(probe)).open()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_connection_that_is_cut_again_while_calls_are_found_again_is_restored(
     pool: Pool, scheduler: ScriptedScheduler
 ) -> None:
@@ -596,6 +604,7 @@ def test_a_connection_that_is_cut_again_while_calls_are_found_again_is_restored(
     assert next(faults, None) is None
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_fetch_that_a_cut_interrupts_loses_no_result(pool: Pool, scheduler: ScriptedScheduler) -> None:
     faults = iter([OSError("cut"), asyncio.CancelledError(), OSError("cut")])
 
@@ -607,6 +616,7 @@ def test_a_fetch_that_a_cut_interrupts_loses_no_result(pool: Pool, scheduler: Sc
     assert list(pool.map(abs, range(10))) == list(range(10))
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_question_is_asked_again_where_the_connection_is_cut_meanwhile(
     pool: Pool, scheduler: ScriptedScheduler
 ) -> None:
@@ -616,6 +626,7 @@ def test_a_question_is_asked_again_where_the_connection_is_cut_meanwhile(
     assert len(pool.workers) == 2
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_call_that_another_driver_has_collected_is_not_executed_again(
     pool: Pool, scheduler: ScriptedScheduler
 ) -> None:

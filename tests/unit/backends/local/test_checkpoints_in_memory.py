@@ -77,7 +77,9 @@ def test_a_killed_rank_loses_at_most_one_iteration_and_no_bit_of_the_result(loca
 
     local.wait_for_state(run, "succeeded")
     first, second = both_attempts(local, run)
-    assert first["cause"] == "failure" and first["last_iteration"] - second["resumed_iteration"] in (0, 1)
+    assert first["cause"] == "failure"
+    # One that is in memory may not have been reported.
+    assert -1 <= first["last_iteration"] - second["resumed_iteration"] <= 1
     assert result(local, run) == undisturbed()
     wait_for_agents(local, run)
     assert not memory_of(local, run).exists(), "it takes memory only during the run"

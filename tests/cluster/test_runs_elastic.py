@@ -9,12 +9,13 @@ import pytest
 
 from spotmpi.agent import record
 from spotmpi.backends.kubernetes.follow.jobset import RUNNING
+from spotmpi.checkpoint.store import read
+from spotmpi.programs.checkpoint import parameters_checksum
 from tests.cluster.runs import Runs, digits, local_events, parameters
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(500)]
 
-EPOCHS = 30  # of 22 iterations, long enough for both changes
-LIMIT = 240.0  # seconds
+EPOCHS = 2000  # the run is stopped once it has grown
 
 
 @pytest.fixture
@@ -50,8 +51,10 @@ def test_a_run_goes_on_on_one_node_and_grows_again_with_the_parameters_of_a_fixe
     for node in testbed.nodes:
         testbed.kubectl("uncordon", node.name)
     assert run.until_attempt(3, observed).values["nodes"] == 2
-    assert run.end(LIMIT).kind == "succeeded", run.recent_events()
+    run.until_iteration(1, attempt=3)
     assert run.pod(0)["metadata"]["uid"] == node_0, "only the lost pod was replaced"
+    cordoned.backend.stop(run.id, "seen", now=False)
+    assert run.end().kind == "stopped", run.recent_events()
 
     summary = run.summary()
     assert [each["world"]["size"] for each in summary["attempts"]] == [2, 1, 2]
@@ -60,7 +63,9 @@ def test_a_run_goes_on_on_one_node_and_grows_again_with_the_parameters_of_a_fixe
     assert reasons[1] == "2 nodes are ready: continues on 2 instead of 1"
     assert [each.get("lost_iterations") for each in summary["attempts"]] == [None, 0, 0]
     # Two parts that one rank adds up are, bit for bit, what two ranks add up.
-    fixed = local_events(digits(EPOCHS), tmp_path / "fixed")
-    assert parameters(run.events) == parameters(fixed)
-    cordoned.backend.stop(run.id, "seen", now=True)
+    last = [event.values for event in run.events if event.values.get("kind") == "checkpoint"][-1]
+    assert last["reason"] == "notice"
+    state = read(str(run.folder / "checkpoints" / f"iteration-{last['iteration']:09d}"))
+    fixed = {**digits(), "args": ["--global-batch", "64", "--iterations", str(last["iteration"])]}
+    assert parameters_checksum(state) == parameters(local_events(fixed, tmp_path / "fixed"))
     run.wait_until_gone()

@@ -148,7 +148,8 @@ def partitions(address: str, use: str, consumer: Any) -> list[int]:
         kind = SourceError if answer.retriable() else StreamError
         raise kind(f"the topic {own} cannot be listed: {reason(answer)}")
     if answer is not None or not metadata.partitions:
-        raise StreamError(f"the brokers {own.brokers} have no topic {own.name}: {answer or 'no partition'}; create it")
+        cause = reason(answer) if answer else "no partition"
+        raise StreamError(f"the brokers {own.brokers} have no topic {own.name}: {cause}; create it")
     return sorted(metadata.partitions)
 
 

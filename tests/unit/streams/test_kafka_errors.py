@@ -121,7 +121,7 @@ def test_what_the_client_has_met_is_the_cause_of_an_answer_that_did_not_come(
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, r"the brokers b:9092 have no topic t: .*; create it"),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, r"brokers b:9092 have no topic t: Broker: [^{}]*; create it"),
         (
             KafkaError.TOPIC_AUTHORIZATION_FAILED,
             r"the topic t of b:9092 cannot be listed: .*; let the user .* describe the topic",

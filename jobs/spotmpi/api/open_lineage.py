@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterable, Mapping
@@ -59,7 +60,8 @@ def send(tree: Node, target: str) -> int:
             with urllib.request.urlopen(request, timeout=_TIMEOUT):
                 pass
         except (OSError, ValueError) as error:
-            raise SpotmpiError(f"{target} does not take the events: {error}; check the URL of the catalogue") from error
+            cause = getattr(error, "reason", None) if type(error) is urllib.error.URLError else error
+            raise SpotmpiError(f"{target} does not take the events: {cause}; check the URL of the catalogue") from error
     return len(made)
 
 

@@ -13,6 +13,7 @@ from typing import get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from spotmpi.agent.files import exists
 from spotmpi.agent.launchers import LAUNCHERS, imports
 from spotmpi.core import names, wording
 from spotmpi.core.errors import input_error
@@ -171,7 +172,7 @@ def _missing_modules(image: str, script: str, text: str) -> Iterator[str]:
     imported += [each.module or "" for each in statements if isinstance(each, ast.ImportFrom) and not each.level]
     packages = packages_of(image) | {"spotmpi"}
     for name in (each.partition(".")[0] for each in imported):
-        is_beside = any((Path(script).parent / each).exists() for each in (name, f"{name}.py"))
+        is_beside = any(exists(Path(script).parent / each) for each in (name, f"{name}.py"))
         package = _PACKAGES.get(name, name.lower().replace("_", "-"))
         if name not in sys.stdlib_module_names and package not in packages and not is_beside:
             yield name

@@ -33,7 +33,7 @@ from tests.unit.macos import double
 from tests.unit.macos.training_cluster import TrainingCluster
 
 ON = ("--on", "kubernetes", "--image", "registry/any:1")
-COMMAND = {"name": "job", "command": ["python3", "train.py"], "launcher": "none"}
+COMMAND = {"name": "job", "command": ["python3", "/app/train.py"], "launcher": "none"}  # of the image
 REFUSAL = "spotmpi: --on = 'local': runs on this machine need Linux; use --on kubernetes or --on STACK\n"
 # What runs in pods, or trains with a framework that an image has.
 POD_SIDE = re.compile(r"spotmpi\.programs\.(chainermn|pytorch)\b|spotmpi\.agent\.__main__$")
@@ -240,5 +240,5 @@ def test_a_cluster_needs_no_tool_of_this_machine(training: TrainingCluster, monk
     sys.addaudithook(lambda event, words: started.append(words[0]) if event == "subprocess.Popen" else None)
     arguments = ["run", "--on", "kubernetes", "--set", "kubernetes.image='registry/any:1'", "--detach"]
     for launcher in ("mpirun", "torchrun"):
-        output_of(*arguments, "--nodes", "2", "--gpu", "1", "--launcher", launcher, "--", "python3", "x.py")
+        output_of(*arguments, "--nodes", "2", "--gpu", "1", "--launcher", launcher, "--", "python3", "/app/x.py")
     assert {Path(program).name for program in started} <= {"git", "ssh-keygen"}

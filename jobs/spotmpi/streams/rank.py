@@ -52,7 +52,7 @@ def predict(name: str, batches: Stream, folder: Path) -> None:
                 break
             delivery.add(batches.number, result)
         if count != batches.count or not batches.finished:
-            raise StreamError(f"{name} yielded {count} results for {batches.count} batches: yield one for each batch")
+            raise StreamError(f"{name} has to yield one result for each batch: it yielded {count} for {batches.count}")
         delivery.finish()
     finally:
         delivery.cancel()

@@ -66,7 +66,7 @@ def test_results_that_exist_are_not_computed_again(make_stream: Any, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("predict_twice", "yielded 2 results for 1"), ("predict_first", "yielded 1 results for 1")]
+    ("name", "message"), [("predict_twice", "it yielded 2 for 1"), ("predict_first", "it yielded 1 for 1")]
 )
 def test_a_prediction_yields_one_result_for_each_batch(
     make_stream: Any, tmp_path: Path, name: str, message: str

@@ -57,7 +57,7 @@ def predict_twice(batches):
         yield [{"x": 1}]
 """
 FAILED = "own_flow:prepare failed for batch 0 (tests.unit.streams.flow:numbers rows 0 to 0): ValueError: odd"
-TWICE = "own_flow:predict_twice yielded 2 results for 1 batches: yield one for each batch"
+TWICE = "own_flow:predict_twice has to yield one result for each batch: it yielded 2 for 1"
 LOADED = (
     "own_flow:load failed before it took a batch, where it loads the model in /model: ValueError: odd; "
     "correct the function, or name a model that it can load"

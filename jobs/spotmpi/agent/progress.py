@@ -61,6 +61,7 @@ FORMS = (
     ),
     Form("a Keras progress bar", r"^\s*(?P<n>\d+)/(?P<total>\d+) +(?:\[[=>.]+\]|[━╸╺]+)"),
     Form("a Rich progress bar", r"[━╸╺]{3,} +(?P<n>\d+)/(?P<total>\d+)\b"),
+    Form("a Chainer progress bar", r"^ *(?P<n>\d+) iter, \d+ epoch / "),
     Form(
         "numbers of steps",
         r"(?i)(?<![a-z])(?:step|iteration|iter|batch)%s%s%s" % (_TRAIN, _LABEL, _COUNT),
@@ -89,6 +90,7 @@ _SCALAR = (
 _NUMBERS = r"(?i)%s|\bnan\b|\binf\b" % _NUMBER
 _WORDS = r"(?i)[a-z_]+"
 _CONTROLS = r"\x1b\[[0-9;?]*[A-Za-z]|[\b]"
+_COUNTS = ("epoch", "iteration", "iter", "step", "batch")  # columns of a table that count
 _HINTS = ("step", "iter", "epoch", "batch", "it/s", "s/it", "━", "] -", ".] ", "=]")
 
 
@@ -102,11 +104,16 @@ class Recognizer:
         self.form: Form | None = None
         self.line: str | None = None
         self._counters: dict[str, _Counter] = {}  # of each form, the lines that may be progress
+        self._columns: list[_Column] = []  # of the table whose header came last
 
     def read(self, text: str, now: float) -> list[Metric]:
         """The metrics that *text* reports, and with the line that shows the form those of the lines before it."""
-        found = self._find(re.sub(_CONTROLS, "", text[:_MAX_LENGTH])) if _may_be_progress(text) else None
+        if not self._columns and not _may_be_progress(text):
+            return []
+        text = re.sub(_CONTROLS, "", text[:_MAX_LENGTH])
+        found = self._find(_labelled(text, self._columns) or text)
         if not found:
+            self._columns = _columns(text) or self._columns
             return []
         counter = self._counters.get(found.form.name)
         if counter is None or not (counter.counts(found) or self.form):
@@ -133,6 +140,41 @@ class Recognizer:
                 valid = found.total is None or found.n <= found.total
                 return found if valid and (not form.needs_scalar or re.search(_SCALAR, text)) else None
         return None
+
+
+class _Column(NamedTuple):
+    """A column of a table, as Chainer's PrintReport, skorch and fastai print them: where it begins, and its name."""
+
+    start: int
+    name: str
+
+
+def _columns(text: str) -> List[_Column]:
+    """The columns of which a line is the header; none where that does not name what counts."""
+    columns = [_Column(match.start(), match.group()) for match in re.finditer(r"\S+(?: \S+)*", text)]
+    are_names = len(columns) > 1 and all(re.match(r"[A-Za-z]", each.name) for each in columns)
+    return columns if are_names and any(each.name.lower() in _COUNTS for each in columns) else []
+
+
+def _labelled(text: str, columns: List[_Column]) -> Optional[str]:
+    """The row of a table with the names of its columns in front of its values, those that count first; else None."""
+    values = list(re.finditer(r"\S+", text))
+    if not 2 <= len(values) <= len(columns) or not text.lstrip()[0].isdigit():
+        return None
+    to_the_left = [[column for column in columns if column.start <= value.start()] for value in values]
+    if len(values) == len(columns):
+        row = {columns[place]: value for place, value in enumerate(values)}
+    elif all(to_the_left):  # where a column is blank, which Chainer aligns to the left
+        row = {to_the_left[place][-1]: value for place, value in enumerate(values)}
+    else:
+        return None
+    return " ".join(
+        "%s %s" % (each.name, row[each].group() if each in row else "-") for each in sorted(columns, key=_is_no_count)
+    )
+
+
+def _is_no_count(column: _Column) -> bool:
+    return column.name.lower() not in _COUNTS
 
 
 class _ProgressLine:

@@ -15,6 +15,7 @@ LONGEST = 1000  # characters of a reason, a name or a value; of a longer one bot
 WHOLE = 100_000  # characters of a long text, such as all hosts of a run
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]{0,40}m")
+_ERASURE = re.compile(r"\x1b\[[0-2]?[JK]")  # of a line or screen, as by Chainer in front of each row of a table
 _RESET = "\x1b[0m"
 _JOINERS = "\u200c\u200d"  # needed by some scripts and emoji
 _SPACES = "\u00a0\u2002\u2003\u2007\u2009\u202f\u3000"
@@ -72,9 +73,10 @@ def printable(text: object, longest: int = LONGEST) -> str:
 
 
 def printable_output(line: str) -> str:
-    """A line of a program's output for a terminal: colours and tabs stay, other control characters are escapes."""
+    """A line of a program's output for a terminal: colours and tabs stay, erasures go, others become escapes."""
     if line.isprintable():
         return line
+    line = _ERASURE.sub("", line)
     parts, at = [], 0
     for colour in _COLOUR.finditer(line):
         parts += [_shown(line[at : colour.start()]), colour.group()]

@@ -8,8 +8,8 @@ import pytest
 
 from spotmpi.agent.progress import FORMS, Recognizer
 
-STEPS, POSITIONS, BRACKETS, EPOCHS = (form.name for form in FORMS[4:])
-TRAINER, TQDM, KERAS, RICH = (form.name for form in FORMS[:4])
+STEPS, POSITIONS, BRACKETS, EPOCHS = (form.name for form in FORMS[5:])
+TRAINER, TQDM, KERAS, RICH, CHAINER = (form.name for form in FORMS[:5])
 
 
 def recognize(*lines: str) -> tuple[str | None, list[dict[str, Any]]]:
@@ -52,6 +52,54 @@ SAMPLES: dict[str, tuple[list[str], str, list[int], dict[str, Any]]] = {
         STEPS,
         [1, 2, 3],
         {"train_loss": 0.75, "lr": 1e-05},
+    ),
+    "Chainer's PrintReport, with evaluations of every second epoch": (
+        # What Chainer 7.8.1 prints, on a terminal or not.
+        [
+            "epoch       iteration   main/loss   validation/main/loss  main/accuracy  elapsed_time",
+            "\x1b[J1           600         0.190484                          0.942083       2.71485       ",
+            "\x1b[J2           1200        0.0754      0.0801                0.9769         5.1           ",
+            "\x1b[J3           1800        0.0512                            0.98           7.4           ",
+        ],
+        STEPS,
+        [600, 1200, 1800],
+        {"main_loss": 0.0512, "main_accuracy": 0.98},
+    ),
+    "Chainer's PrintReport, without iterations": (
+        [
+            "epoch       main/loss   validation/main/accuracy",
+            *[f"{n:<10g}  {1 / n:<10g}  {n / 4:<24g}  " for n in (1, 2, 3)],
+        ],
+        EPOCHS,
+        [1, 2, 3],
+        {"main_loss": 0.333333, "validation_main_accuracy": 0.75},
+    ),
+    "Chainer's ProgressBar": (
+        [
+            line
+            for n in (100, 200, 300)
+            for line in (
+                "\x1b[J     total [##................................................]  5.00%",
+                "this epoch [##########........................................] 20.00%",
+                f"{n:10} iter, {n // 200} epoch / 20 epochs",
+                "    150.32 iters/sec. Estimated time to finish: 0:00:32.100000.",
+            )
+        ],
+        CHAINER,
+        [100, 200, 300],
+        {},
+    ),
+    "skorch": (
+        [
+            "  epoch    train_loss    valid_acc    valid_loss     dur",
+            "-------  ------------  -----------  ------------  ------",
+            "      1        \x1b[36m0.9436\x1b[0m       \x1b[32m0.5750\x1b[0m        \x1b[35m0.7102\x1b[0m  0.1201",
+            "      2        0.8210       0.6150        0.6509  0.0811",
+            "      3        0.7004       0.6550        0.6302  0.0820",
+        ],
+        EPOCHS,
+        [1, 2, 3],
+        {"train_loss": 0.7004, "valid_acc": 0.655, "valid_loss": 0.6302},
     ),
     "nanoGPT, with evaluations": (
         [

@@ -36,6 +36,11 @@ def test_output_keeps_colours_and_tabs_and_no_other_control_character(text: str)
     assert not UNSAFE.search(re.sub(r"[\t\n]", "", lines)) and lines.count("\n") == text.count("\n")
 
 
+def test_a_row_of_chainers_table_is_shown_without_what_erases_the_line_before_it() -> None:
+    assert wording.printable_output("\x1b[J1           600  ") == "1           600  "
+    assert wording.printable_output("\x1b[2K\x1b[4A 50%") == "\\x1b[4A 50%"
+
+
 SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=30)
 
 

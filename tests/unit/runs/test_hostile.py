@@ -178,8 +178,8 @@ def test_a_terminal_gets_the_colours_of_a_line_and_no_other_control_character(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    view.PlainView().show(_line("a\t\x1b[1;31mred\x1b]0;title\x07\x1b[2J"))
-    assert capsys.readouterr().out == "a\t\x1b[1;31mred\\x1b]0;title\\x07\\x1b[2J\x1b[0m\n"
+    view.PlainView().show(_line("a\t\x1b[1;31mred\x1b]0;title\x07\x1b[2J\x1b[H"))
+    assert capsys.readouterr().out == "a\t\x1b[1;31mred\\x1b]0;title\\x07\\x1b[H\x1b[0m\n"
 
 
 def test_a_rate_is_neither_lost_nor_negative_where_a_line_repeats_its_iteration_or_a_counter_begins_anew() -> None:

@@ -57,6 +57,14 @@ def fit(state: Indices, level_count: int, step: float) -> Matrix:
     return chain
 
 
+def returns(chain: Matrix, size: int, steps: int) -> Matrix:
+    """The chances that nodes for the size of this index are there before and after *steps*, but not at all between."""
+    there = np.arange(len(chain)) // 2 > size
+    both = np.outer(there, there)
+    kept = np.linalg.matrix_power(np.where(both, chain, 0.0), steps)
+    return np.asarray(np.where(both, np.maximum(np.linalg.matrix_power(chain, steps) - kept, 0.0), 0.0))
+
+
 def _assumed(level_count: int, step: float) -> Matrix:
     """The chances of each level after a step from each state, without any observation: changes go to the next level."""
     assumed = np.zeros((2 * level_count, level_count))

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from spotmpi.capacity.chains import Indices
+from spotmpi.capacity.chains import Indices, returns
 from spotmpi.capacity.job import Job
 from spotmpi.capacity.market import Market
 from spotmpi.capacity.values import NONE, ON_DEMAND, SPOT, Numbers, Setting, Values, solve
@@ -243,6 +243,9 @@ class Planner:
         stay = after.paid[:, SPOT:] + (moment.price[:, SPOT:] - above) * left / 3600.0 + change
         leave = expected[:, SPOT:] + np.take_along_axis(change, best, axis=1)
         changed = np.maximum(expected[:, SPOT:] + change, np.minimum(leave, stay))
+        before = moment.price[:, SPOT:] - above
+        ratio = np.divide(moment.price[:, SPOT:], before, out=np.ones_like(before), where=before > 0)
+        changed = np.maximum(changed, expected[:, SPOT:] * np.minimum(ratio, 1.0))  # less is paid for nowhere
         result[:, SPOT:] = np.where(usable, changed, expected[:, SPOT:])
         before, now = (np.where(usable, each[:, SPOT:], np.inf).min(axis=1) for each in (expected, result))
         with np.errstate(invalid="ignore"):
@@ -313,12 +316,16 @@ def _part(moment: Moment, jobs: Indices, pools: list[int], modes: Indices) -> Mo
 def setting(job: Job, market: Market, horizon: float) -> Setting:
     """What the values of *job* depend on after *market* was observed, over the next *horizon* seconds."""
     factor = math.ceil(max(horizon / _STEPS, job.overhead / _STAGES) / market.step - _TOLERANCE) or 1
-    chains = [np.linalg.matrix_power(chain, factor) for chain in market.chains(job.sizes)]
+    ticks = market.chains(job.sizes)
+    chains = [np.linalg.matrix_power(chain, factor) for chain in ticks]
+    gangs = [(chain, size) for chain in ticks for size in range(len(job.sizes))] if factor > 1 else []
+    returned = [returns(chain, size, factor) for chain, size in gangs]
     usual = [float(f"{price:.3g}") for price in market.usual_price()]
     nodes = job.sizes[job.on_demand_size]
     late = market.on_demand * nodes / job.on_demand_speed * (1.0 if job.on_demand_allowed else _LATE)
     return Setting(
         chains=tuple(tuple(map(_rounded, chain)) for chain in chains),
+        returned=tuple(tuple(tuple(float(f"{each:.3g}") for each in row) for row in chances) for chances in returned),
         spot=tuple(tuple(price * size for size in job.sizes) for price in usual),
         on_demand=market.on_demand * nodes if job.on_demand_allowed else None,
         on_demand_speed=job.on_demand_speed,

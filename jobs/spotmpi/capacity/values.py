@@ -24,6 +24,8 @@ _HOPELESS = np.float32(1e9)  # finite, since 0 x infinity is not a number
 class Setting:
     """What values depend on: the chain of each pool over a step, prices, speeds and the time that a start takes.
 
+    ``returned`` has for each spot mode the chances of its pool's chain that its nodes are there before and after a
+    step, and were not meanwhile; it is empty where pools change at steps alone.
     ``spot`` has dollars per hour of a gang for each pool and size; ``on_demand`` likewise, None where on-demand is not
     allowed. ``speeds`` are relative to the largest size, ``work`` is on it, and times are in seconds.
     ``leftover`` is the price in dollars of an hour of work that is not done at the deadline, ``idle`` that of an hour
@@ -31,6 +33,7 @@ class Setting:
     """
 
     chains: tuple[tuple[tuple[float, ...], ...], ...]
+    returned: tuple[tuple[tuple[float, ...], ...], ...]
     spot: tuple[tuple[float, ...], ...]
     on_demand: float | None
     on_demand_speed: float
@@ -138,6 +141,7 @@ class _Recursion:
         self.setting = setting
         self.work = np.arange(cells) * setting.step
         self.chains = [np.array(chain, dtype=np.float32) for chain in setting.chains]
+        self.returned = [np.array(chances, dtype=np.float32) for chances in setting.returned]
         self.lost = ~np.tile(setting.usable, setting.stages)
         self.repeated = self._shift(setting.lost_work)
         shape = tuple(len(chain) for chain in setting.chains)
@@ -192,18 +196,24 @@ class _Recursion:
         none, gangs = value[:, NONE : NONE + 1], self.setting.gangs
         result = value.copy()
         np.copyto(result[:, SPOT:], none, where=self.lost[:, :, None])
-        result = self._after_a_step(result)
-        if self.setting.lost_work:
-            again = self._at(none, self.repeated) - none
+        result = self._after_a_step(result, self.chains)
+        again = self._at(none, self.repeated) - none if self.setting.lost_work else None
+        if again is not None:
             costs = np.where(self.lost[:, :gangs, None], again, np.float32(0.0))
-            result[:, SPOT : SPOT + gangs] += self.repeated_share * self._after_a_step(costs)
+            result[:, SPOT : SPOT + gangs] += self.repeated_share * self._after_a_step(costs, self.chains)
+        for gang, returned in enumerate(self.returned):  # its nodes are there again, and it is not
+            pool, modes = gang // len(self.setting.speeds), slice(SPOT + gang, None, gangs)
+            chains = [*self.chains[:pool], returned, *self.chains[pool + 1 :]]
+            result[:, modes] -= self._after_a_step(value[:, modes] - none, chains)
+            if again is not None:
+                result[:, SPOT + gang] += self.repeated_share[:, gang] * self._after_a_step(again, chains)[:, 0]
         return result
 
-    def _after_a_step(self, value: Floats) -> Floats:
-        """The expectation of *value* (states x modes x cells) over one step of all pools."""
-        result, shape = value, [len(chain) for chain in self.setting.chains]
+    def _after_a_step(self, value: Floats, chains: list[Floats]) -> Floats:
+        """The expectation of *value* (states x modes x cells) over one step of all pools by *chains*."""
+        result, shape = value, [len(chain) for chain in chains]
         width = value.shape[1] * value.shape[2]
-        for axis, chain in enumerate(self.chains):
+        for axis, chain in enumerate(chains):
             before, behind = math.prod(shape[:axis]), math.prod(shape[axis + 1 :]) * width
             result = np.matmul(chain, result.reshape(before, shape[axis], behind))
         return result.reshape(value.shape)

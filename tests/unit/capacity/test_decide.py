@@ -117,6 +117,21 @@ def test_a_zone_that_is_cheap_now_is_taken_though_it_used_to_be_dear() -> None:
     assert isinstance(decide(running(A), [spot(A, 1.9), spot(B, 1.85), on_demand()], history, at(0)), Keep)
 
 
+def test_a_price_that_is_low_now_saves_no_more_than_what_is_paid() -> None:
+    """Most of the work is expected on free nodes, which come often: the low price of others saves its share alone."""
+    history = [
+        Observation(-600.0 * tick, offer)
+        for tick in range(300, 0, -1)
+        for offer in (spot(A, 0.0, 4 * (tick % 4 > 1)), spot(B, 1.5))
+    ]
+    offers = [spot(A, 0.0, 0), spot(B, 0.3), on_demand()]
+    for job in (JOB, replace(JOB, deadline=72 * HOUR, overhead=1800.0)):
+        for state in (idle(1.5 * HOUR, job), running(B, work=1.5 * HOUR, job=job)):
+            reason = decide(state, offers, history, at(0)).reason
+            found = re.search(r"\$(-?[\d.]+) expected to the end", reason)
+            assert found and float(found[1]) >= 0.05, reason
+
+
 def test_it_returns_from_on_demand_to_spot_when_that_pays() -> None:
     offers = [spot(A), on_demand()]
     history = [Observation(-48 * HOUR, spot(A))]

@@ -184,6 +184,18 @@ def test_work_that_losses_cost_is_part_of_the_plan() -> None:
         assert ours.dollars.mean() < simulate(job, market, np.concatenate(blocks), policy(job)).dollars.mean()
 
 
+def test_nodes_that_come_and_go_within_the_steps_of_a_long_plan_are_not_taken_for_kept() -> None:
+    """The deadline is so far away that a plan has steps of 100 minutes, and a zone loses its nodes every half hour."""
+    random, ticks = np.random.default_rng(5), 40 * 144
+    changes = np.cumsum(random.random(ticks) < 1 / 144) % 2
+    known = described((random.random(ticks) < 0.7).astype(int).tolist(), (1 - changes).tolist())
+    known = replace(known, price=np.stack([np.full(ticks, 0.8), np.full(ticks, 1.0)]))
+    job = Job(48 * HOUR, 240 * HOUR, overhead=1200.0)
+    starts = np.array([2880, 2980])
+    ours = planned(job, known, starts)
+    assert ours.missed == 0 and ours.dollars.max() < 50, "48 h on the steady nodes, and a few starts"
+
+
 def test_prices_that_cross_each_other_and_stay_are_followed() -> None:
     """The plan took prices to be usual again after one step, so it stayed where nodes had been cheap up to now."""
     days = np.arange(12 * 144) // 144

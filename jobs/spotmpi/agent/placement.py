@@ -321,13 +321,14 @@ def retry_at(state: State, name: str, retry: float) -> float:
 def with_decision(state: State, target: Placement, now: float, reason: str, more: Decision | None = None) -> State:
     """*state* with the decision for *target* and *more* values of it; the gang moves there unless it is there."""
     decision: Decision = {**_decision(target, now, reason), **(more or {})}
-    decisions = [*state["decisions"], decision][-_KEPT:]
+    decisions, since = [*state["decisions"], decision], asked_again_since(state)
+    first = [each for each in decisions[:-_KEPT] if each["t"] == since]  # `limits.start` counts from there
     moving = target["name"] != state["at"]
     return {
         **state,
         "at": target["name"],
         "moving": moving,
-        "decisions": decisions,
+        "decisions": [*first, *decisions[-_KEPT:][len(first) :]],
         "away": request_again(state["away"]),
     }
 

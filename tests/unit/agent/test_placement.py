@@ -178,6 +178,9 @@ def test_a_run_without_nodes_asks_each_group_again_later_and_later_up_to_an_hour
     assert re.match(
         r"stable gave 0 of 4 nodes within 60s, nor in the 5\d min since; g5 is asked again$", last["reason"]
     )
+    since = placement.asked_again_since(state)
+    assert since is not None and since < START + 600, "what limits.start counts from is kept with the newest decisions"
+    assert len(state["decisions"]) == 20
 
 
 @pytest.mark.parametrize("group", ORDER)
@@ -241,9 +244,9 @@ def test_a_part_of_a_gang_in_the_last_group_is_given_back_and_asked_for_again_la
     run_for(cluster, 40)
     assert not cluster.suspended and state_of(cluster)["at"] == "g5"
     run_for(cluster, 4 * 3600)
-    decisions = state_of(cluster)["decisions"]  # the newest
+    decisions = state_of(cluster)["decisions"]  # the first pause and the newest
     pauses = [each["until"] - (each["t"] or 0.0) for each in decisions if "until" in each]
-    assert pauses[:4] == [2 * PARTIAL, 4 * PARTIAL, 8 * PARTIAL, 16 * PARTIAL] and max(pauses) == RETRY
+    assert pauses[:4] == [PARTIAL, 2 * PARTIAL, 4 * PARTIAL, 8 * PARTIAL] and max(pauses) == RETRY
 
     cluster.free = dict.fromkeys(ORDER, SIZE)
     run_for(cluster, RETRY + 30)

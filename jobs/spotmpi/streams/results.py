@@ -23,6 +23,10 @@ class Message(NamedTuple):
     value: bytes | None
 
 
+class NoTypes(bytes):
+    """A file of Parquet that has no rows, and no columns or some without a type: those of others do not fit it."""
+
+
 def encode(write: str, name: str, number: int, results: Any) -> Any:
     """What is written of the *results* that the function *name* gave for batch *number*.
 
@@ -77,10 +81,12 @@ def _files(contents: Any) -> dict[str, bytes]:
 def _parquet(results: Any) -> bytes:
     table = table_of(results)
     import pyarrow.parquet
+    import pyarrow.types
 
     file = BytesIO()
     pyarrow.parquet.write_table(table, file)
-    return file.getvalue()
+    has_types = table.num_columns and not any(map(pyarrow.types.is_null, table.schema.types))
+    return file.getvalue() if table.num_rows or has_types else NoTypes(file.getvalue())
 
 
 def table_of(results: Any) -> Any:

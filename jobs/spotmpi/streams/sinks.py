@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from spotmpi.agent import record
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import FILES
+from spotmpi.streams.results import NoTypes
 
 Results = Sequence[tuple[int, Any]]  # what `spotmpi.streams.results.encode` gave for batches, by number
 _PARTIAL = re.compile(r"\.results-(\d+)\..*part")
@@ -59,7 +60,11 @@ class FunctionSink:
 
 
 class ResultFiles:
-    """A folder with one file for each batch, or with one folder of files."""
+    """A folder with one file for each batch, or with one folder of files.
+
+    The name of one without rows and types begins with ``_``, so that readers of the folder, which take the columns of
+    the first file for those of all, pass it over.
+    """
 
     most = 1
 
@@ -69,8 +74,11 @@ class ResultFiles:
 
     def path(self, number: int) -> Path:
         """The file or folder of a batch; names are in the order of batches."""
+        return self._folder / self._name(number)
+
+    def _name(self, number: int) -> str:
         name = f"results-{number:08d}"
-        return self._folder / (name if self._suffix == FILES else f"{name}.{self._suffix}")
+        return name if self._suffix == FILES else f"{name}.{self._suffix}"
 
     def missing(self, numbers: Sequence[int]) -> list[int]:
         """Those of *numbers* that have no result yet; what an interrupted process left of them is removed.
@@ -78,7 +86,8 @@ class ResultFiles:
         Empty files count as missing: that is what a machine that lost its power has of those that it wrote last.
         """
         existing = {path.name: path for path in self._folder.iterdir()}
-        places = ((number, existing.get(self.path(number).name)) for number in numbers)
+        named = ((number, self._name(number)) for number in numbers)
+        places = ((number, existing.get(name) or existing.get(f"_{name}")) for number, name in named)
         missing = [number for number, path in places if path is None or _has_empty_file(path)]
         own = set(missing)
         for name, path in existing.items():
@@ -94,7 +103,7 @@ class ResultFiles:
             StreamError: the disk is full.
         """
         for number, content in results:
-            path = self.path(number)
+            path = self._folder / f"{'_' * isinstance(content, NoTypes)}{self._name(number)}"
             # Another process may write the same results, as where the node of an earlier attempt is still up.
             partial = self._folder / f".results-{number:08d}.{os.urandom(4).hex()}.part"
             try:

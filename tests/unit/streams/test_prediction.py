@@ -45,6 +45,18 @@ def test_parquet_is_the_default(make_stream: Any, tmp_path: Path) -> None:
     assert table.to_pydict() == {"number": [0, 1, 2], "half": [0.0, 0.5, 1.0]}
 
 
+@pytest.mark.parametrize(
+    "nothing", [[], {}, {"number": [], "half": []}, {"number": np.zeros(0, int), "half": np.zeros(0)}]
+)
+def test_a_first_batch_without_rows_takes_no_column_from_readers_of_the_folder(nothing: Any, tmp_path: Path) -> None:
+    files = ResultFiles(tmp_path, "parquet")
+    write(files, "parquet", nothing, 0)
+    write(files, "parquet", [{"number": 1, "half": 0.5}], 1)
+
+    assert pyarrow.parquet.read_table(tmp_path).to_pydict() == {"number": [1], "half": [0.5]}
+    assert files.missing([0, 1, 2]) == [2], "a batch without rows is not computed again"
+
+
 @pytest.mark.parametrize(("last_batch", "used"), [("drop", "keep"), ("keep", "keep"), ("pad", "pad")])
 def test_a_prediction_that_a_spec_starts_has_every_row_too(last_batch: str, used: str) -> None:
     assert read_settings(every_row(Settings("set", 7, last_batch=last_batch).to_json())).last_batch == used

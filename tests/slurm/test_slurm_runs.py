@@ -208,8 +208,13 @@ def test_launchers_of_each_node_find_the_first(harness: BackendHarness, launcher
     assert [text for text in texts(events) if text.startswith("sum")] == ["sum 3"] * 2
 
 
-def test_a_job_that_gets_no_variables_of_the_terminal_runs(harness: BackendHarness) -> None:
+def test_a_job_that_gets_no_variables_of_the_terminal_runs_and_none_changes_what_it_is(
+    harness: BackendHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As many sites advise; srun takes that over from sbatch, and its agents did not find their package."""
+    variables = {"JOB_NAME": "mine", "ARRAY_INX": "1-2", "NO_REQUEUE": "1", "WAIT": "1"}
+    for name, value in variables.items():  # which win over the options in a script
+        monkeypatch.setenv(f"SBATCH_{name}", value)
     events = harness.all_events(command("true", nodes=2, slurm={"args": ["--export=NONE"]}))
     assert kinds(events)[-1] == "succeeded", events[-1]
 

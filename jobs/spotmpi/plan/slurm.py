@@ -7,9 +7,11 @@ files are in the run folder, which is on a file system that the nodes share.
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from spotmpi.agent import slurm as agent
@@ -23,6 +25,7 @@ if TYPE_CHECKING:  # not needed to follow a run
     from spotmpi.spec.job import JobSpec
 
 BACKEND: Literal["slurm"] = "slurm"
+_BEGINNING = "#SBATCH "
 CODE_ARCHIVE = "user.tgz"  # in the folder of batch script and agents
 # Slurm may give notice up to a minute early (sbatch(1), --signal), never late; agents look for it once a second.
 _NOTICE_MARGIN = 10  # seconds
@@ -89,7 +92,7 @@ def script(spec: JobSpec, run: str, target: SlurmTarget) -> str:
     processes would end the ranks.
     """
     ping, pause = f"{shlex.join(agent.PING)} > /dev/null 2>&1", agent.ASK_INTERVAL
-    lines = ["#!/bin/sh", *(f"#SBATCH {_directive(option)}" for option in _options(spec, run, target))]
+    lines = ["#!/bin/sh", *(f"{_BEGINNING}{_directive(option)}" for option in _options(spec, run, target))]
     lines += [f"cd {shlex.quote(own_folder(target))} || exit 1", *spec.slurm.setup]
     lines += [
         f'export {ENV_IMAGE_PATH}="$PYTHONPATH" PYTHONPATH="$PWD/{agent.PACKAGE}"',
@@ -151,6 +154,13 @@ def _directive(option: str) -> str:
     if all(char.isalnum() or char in "-_=/.:,@%+" for char in option):
         return option
     return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def options_in(script: str) -> list[str]:
+    """The options of sbatch in a batch script, as arguments of its command line: there no variable overrides them."""
+    lines = takewhile(lambda line: line.startswith(_BEGINNING), script.splitlines()[1:])
+    written = [line[len(_BEGINNING) :] for line in lines]
+    return [re.sub(r"\\([\\\"])", r"\1", each[1:-1]) if each.startswith('"') else each for each in written]
 
 
 def _mebibytes(memory: str, slots: int) -> int:

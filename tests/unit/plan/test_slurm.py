@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from spotmpi.agent import slurm as agent
 from spotmpi.plan.agent_plan import AgentInputs
-from spotmpi.plan.slurm import SlurmTarget, own_folder, script, slurm_plan
+from spotmpi.plan.slurm import SlurmTarget, options_in, own_folder, script, slurm_plan
 from spotmpi.spec.source import from_values
 
 Golden = Callable[[str, str], None]
@@ -96,6 +98,14 @@ def test_the_users_options_come_last_and_override_ours() -> None:
         line for line in text(limits={"run": "1h"}, slurm={"args": ["--time=5"]}).splitlines() if "#SBATCH" in line
     ]
     assert options[-1] == "#SBATCH --time=5" and "#SBATCH --time=61" in options
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=("C", "Z")), min_size=1), max_size=3))
+@example(["--comment=a \"b\" 'c' \\d\\", "-t 10"])
+def test_options_are_arguments_of_sbatch_too_which_no_variable_overrides(arguments: list[str]) -> None:
+    options = options_in(text(slurm={"args": arguments, "setup": ["#SBATCH --time=1"]}))
+    assert options[:2] == ["--job-name=r-1", "--nodes=1"]
+    assert options[len(options) - len(arguments) :] == arguments
 
 
 class Batch:

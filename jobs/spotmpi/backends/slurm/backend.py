@@ -99,7 +99,7 @@ class SlurmBackend:
 
     def submit(self, spec: JobSpec, plan: Plan, echo: Echo) -> None:
         """Write the run folder, or continue in the old one, and submit the job."""
-        from spotmpi.plan.slurm import BACKEND
+        from spotmpi.plan.slurm import BACKEND, options_in
 
         assert plan["backend"] == BACKEND
         if spec.image is not None:
@@ -119,7 +119,8 @@ class SlurmBackend:
             self._write(spec, plan, paths, is_new)
         self._files(paths, plan["folder"]).refresh()
         try:
-            self._login.run("submit the job", ["sbatch", "--parsable"], _with_variables(spec, plan["script"]))
+            sbatch = ["sbatch", "--parsable", *options_in(plan["script"])]
+            self._login.run("submit the job", sbatch, _with_variables(spec, plan["script"]))
         except SpotmpiError as error:
             is_submitted = self._is_submitted(paths.id)
             if is_submitted:

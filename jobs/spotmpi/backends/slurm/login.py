@@ -15,6 +15,8 @@ from spotmpi.core.errors import SpotmpiError
 
 _LIMIT = 120.0  # seconds in which a command reads and prints nothing; slurmctld of a busy cluster answers slowly
 _LOOK = 1.0  # seconds between looks at that
+# Variables of a terminal with which a job is not one run that is found here; no option of sbatch overrides them.
+_VARIABLES = ("SBATCH_ARRAY_INX", "SBATCH_CLUSTERS", "SBATCH_WAIT")
 _LOST = 255  # the exit code of ssh where it has no connection
 # One connection serves all commands of a minute. One that is dead, as after a laptop's sleep, ends within half of that.
 _SSH = (
@@ -69,7 +71,8 @@ class Login:
             given.write(data)
             given.seek(0)
             try:
-                process = subprocess.Popen(words, stdin=given, stdout=target, stderr=errors)
+                environment = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
+                process = subprocess.Popen(words, stdin=given, stdout=target, stderr=errors, env=environment)
             except FileNotFoundError as error:
                 place = wording.option("on", "slurm@HOST")
                 remedy = f"run this on a machine with Slurm's commands, or name the login node with {place}"

@@ -75,7 +75,7 @@ PLACES = {
     "jobs/spotmpi/programs/weights.py": (1, CHECK),
     "jobs/spotmpi/runs/data_fingerprint.py": (1, CHECK),
     "jobs/spotmpi/spec/source.py": (2, CHECK),
-    "jobs/spotmpi/spec/template.py": (3, f"{CHECK}; {OWN}"),
+    "jobs/spotmpi/spec/template.py": (4, f"{CHECK}; {OWN}; whether a folder is small enough for a line of `init`"),
     "jobs/spotmpi/streams/dataset.py": (1, "modules that are loaded"),
     "jobs/spotmpi/streams/part_files.py": (1, FRESH),
     "jobs/spotmpi/streams/second_build.py": (1, FRESH),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ slots = 2                 # processes per node
 """
 _EXAMPLE_KEYS = frozenset({"image", "program", "command", "args", "nodes", "slots"})
 _SCRIPT_KEYS = frozenset({"program", "command", "nodes", "slots"})
+_SMALL_FILES, _SMALL_BYTES = 2000, 20 << 20  # of a folder of code
 _FIRST_CHOICES = ("train.py", "main.py")
 _COMPLETE = re.compile(r"^(program|files) = ", re.MULTILINE)  # an example that needs no other file
 _NOT_SCRIPTS = re.compile(r"setup|conftest|__\w+__|test_.*|.*_test")
@@ -138,11 +140,12 @@ def _for_script(script: str, text: str) -> tuple[str, frozenset[str]]:
         image = None
     missing = next(_missing_modules(image, script, text), None) if image else None
     about = "locked requirements; leave out for this machine's own software"
-    preload = list(LAUNCHERS[launcher].preload)
+    preload, is_shipped = list(LAUNCHERS[launcher].preload), _is_in_small_folder(Path(script))
     settings = [
         (f'image = "{image}"', about) if image and not missing else None,
         (f'# image = "{image}"', f"has no {missing}: this machine's own software is used") if missing else None,
         (f"command = {_inline([_interpreter(script, text), script])}", "with its arguments"),
+        ('code = "."', "this folder, less what git ignores: pods get it too") if is_shipped else None,
         (f'launcher = "{launcher}"', f"or {', '.join(name for name in LAUNCHERS if name != launcher)}"),
         ("nodes = 1", ""),
         (f"slots = {2 if LAUNCHERS[launcher].parallel else 1}", "processes per node"),
@@ -152,7 +155,25 @@ def _for_script(script: str, text: str) -> tuple[str, frozenset[str]]:
     ]
     lines = [f"{line:<25} # {about}\n" if about else f"{line}\n" for line, about in filter(None, settings)]
     more = {"launcher"} | ({"image"} if image else set()) | ({"preload"} if preload else set())
+    more |= {"code"} if is_shipped else set()
     return "".join(lines), _SCRIPT_KEYS | more
+
+
+def _is_in_small_folder(script: Path) -> bool:
+    """Whether a script is in the current folder or below it, whose files take no time to read before each run."""
+    if script.is_absolute() or ".." in script.parts:
+        return False
+    files = size = 0
+    for folder, folders, found in os.walk("."):
+        folders[:] = [each for each in folders if not each.startswith(".") and each != names.default_runs_folder().name]
+        files += len(found)
+        try:
+            size += sum(Path(folder, each).lstat().st_size for each in found)
+        except OSError:  # a file that is gone meanwhile, or a disk that does not tell
+            return False
+        if files > _SMALL_FILES or size > _SMALL_BYTES:
+            return False
+    return True
 
 
 def _interpreter(script: str, text: str) -> str:

@@ -40,6 +40,22 @@ def test_train_py_is_taken_without_a_question() -> None:
         "the spec runs train.py (--script model.py takes another one); check its image, launcher and slots\n"
     )
     assert spec("mine.toml")["command"] == ["python3", "train.py"]
+    assert spec("mine.toml")["code"] == ".", "the same spec works on a cluster"
+
+
+@pytest.mark.parametrize("script", ["train.py", "elsewhere"])
+def test_a_folder_that_takes_long_to_read_and_one_elsewhere_are_not_the_code_of_each_run(
+    script: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    if script == "elsewhere":
+        script = str(tmp_path_factory.mktemp("elsewhere") / "train.py")
+    else:
+        Path("data").mkdir()
+        with Path("data/images.bin").open("wb") as file:
+            file.truncate(30 << 20)
+    Path(script).touch()
+    assert invoke("init", "--script", script)[0] == 0
+    assert "code" not in spec() and '\n# code = "src" ' in Path("job.toml").read_text()
 
 
 def test_paths_in_the_commands_to_copy_are_quoted_where_a_shell_needs_it() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spotmpi.agent.files import is_folder
-from spotmpi.core.errors import SpotmpiError
+from spotmpi.core import names
 
 LARGEST = 700_000  # bytes of archive that a ConfigMap takes along
 POLICY = ("__init__", "blocks", "chains", "choice", "controller", "job", "market", "placement", "policy", "values")
@@ -77,8 +77,7 @@ def agent_copy(source: Path, parent: Path) -> Path:
             copy.rename(folder)
     except OSError as error:
         if not is_folder(folder):  # else another process was first
-            remedy = "set SPOTMPI_CACHE to a folder that can be written"
-            raise SpotmpiError(f"cannot write {parent}: {error.strerror}; {remedy}") from error
+            raise names.cache_error(parent, error) from error
     return folder
 
 

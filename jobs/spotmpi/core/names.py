@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from spotmpi.core.errors import input_error
+from spotmpi.core.errors import SpotmpiError, input_error
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _WHEEL_FILES = _PACKAGE / "_project"  # what a wheel carries of the checkout, laid out in the same way
@@ -63,6 +63,11 @@ def cache_folder() -> Path:
     """The user's cache folder for files that can be created again: ``SPOTMPI_CACHE``, else the XDG one."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("SPOTMPI_CACHE") or Path(home) / "spotmpi")
+
+
+def cache_error(folder: Path, error: OSError) -> SpotmpiError:
+    """That a *folder* in the cache folder cannot be written, with the remedy."""
+    return SpotmpiError(f"cannot write {folder}: {error.strerror}; set SPOTMPI_CACHE to a folder that can be written")
 
 
 def entry_copies() -> Path:

@@ -103,8 +103,7 @@ def _turn(folder: Path) -> TextIO:
         folder.parent.mkdir(parents=True, exist_ok=True)
         return (folder.parent / f".{folder.name}.lock").open("w", encoding="utf-8")
     except OSError as error:
-        remedy = "set SPOTMPI_CACHE to a folder that can be written"
-        raise SpotmpiError(f"cannot write {folder.parent}: {error.strerror}; {remedy}") from error
+        raise names.cache_error(folder.parent, error) from error
 
 
 def _install(image: str, folder: Path, lock: Path) -> None:

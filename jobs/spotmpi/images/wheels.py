@@ -104,8 +104,7 @@ def pack(architecture: str, echo: Callable[[str], None]) -> PackedWheels:
     try:
         store.put(str(path), io.BytesIO(packed.archive), [len(packed.archive), packed.sha256])
     except OSError as error:
-        remedy = "set SPOTMPI_CACHE to a folder that can be written"
-        raise SpotmpiError(f"cannot write {path.parent}: {error.strerror}; {remedy}") from error
+        raise names.cache_error(path.parent, error) from error
     return packed
 
 

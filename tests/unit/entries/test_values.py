@@ -71,18 +71,24 @@ def test_a_set_whose_order_would_count_is_refused_by_its_members(value: object) 
     assert "set of 'ada', 'bob', 'eve', ... in " in problem.remedy and "use a sorted list" in problem.remedy
 
 
-def test_what_is_not_refused_has_the_same_key_in_each_process() -> None:
-    script = "from tests.unit.entries.test_values import tokens; print(tokens())"
-    outputs = {
+def outputs_by_hash_seed(*arguments: str) -> set[str]:
+    """The outputs that a program of Python has with three hash seeds."""
+    path = os.pathsep.join(sys.path)
+    return {
         subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            [sys.executable, *arguments],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
             capture_output=True,
             text=True,
             check=True,
         ).stdout
         for seed in ("1", "2", "3")
     }
+
+
+def test_what_is_not_refused_has_the_same_key_in_each_process() -> None:
+    script = "from tests.unit.entries.test_values import tokens; print(tokens())"
+    outputs = outputs_by_hash_seed("-c", script)
     assert len(outputs) == 1, outputs
 
 
@@ -126,15 +132,6 @@ def test_objects_of_classes_of_a_script_have_the_same_key_in_each_process(tmp_pa
     """Dask pickles them with their classes, in bytes that differ, and sets were in the order of these."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    outputs = {
-        subprocess.run(
-            [sys.executable, str(script)],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2", "3")
-    }
+    outputs = outputs_by_hash_seed(str(script))
     assert len(outputs) == 1, outputs
     assert outputs.pop().splitlines()[-1] == "4"

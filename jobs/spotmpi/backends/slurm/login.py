@@ -44,8 +44,7 @@ class Login:
         try:
             cache.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            remedy = "set SPOTMPI_CACHE to a folder that can be written"
-            raise SpotmpiError(f"cannot write {cache}: {error.strerror}; {remedy}") from error
+            raise names.cache_error(cache, error) from error
         ssh = [option.format(cache) for option in _SSH]
         return ["ssh", *ssh, *options, "--", self.host, shlex.join(command)]
 

@@ -12,13 +12,15 @@ REFUSAL = (
     "sbatch: error: invalid partition specified: nowhere\n"
     "sbatch: error: Batch job submission failed: Invalid partition name specified\n"
 )
-# Of slurmctld the job's name is read in the script; a lost answer is what sbatch says of a slurmctld that took it.
+# An argument overrides a variable, and that an option in the script (sbatch(1)). A lost answer is what sbatch says of a
+# slurmctld that took the job.
 LOST = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
 # Of squeue while there is no slurmctld.
 DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
 _SBATCH = """cat > "$DOUBLE/script"
 [ -e "$DOUBLE/refusal" ] && { cat "$DOUBLE/refusal" >&2; exit 1; }
-name=$(sed -n 's/^#SBATCH --job-name=//p' "$DOUBLE/script")
+name=${SBATCH_JOB_NAME:-$(sed -n 's/^#SBATCH --job-name=//p' "$DOUBLE/script")}
+for each; do case $each in --job-name=*) name=${each#*=} ;; esac; done
 [ -e "$DOUBLE/lost" ] && { echo "7|PENDING|None||$name" >> "$DOUBLE/queue"; cat "$DOUBLE/lost" >&2; exit 1; }
 [ -e "$DOUBLE/silent" ] && exec sleep 60
 echo 7"""

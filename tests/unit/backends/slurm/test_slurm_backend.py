@@ -288,8 +288,9 @@ def test_a_fault_that_cannot_be_injected_is_refused(
 
 
 def test_a_job_that_slurm_has_taken_is_followed_though_sbatch_failed(
-    backend: SlurmBackend, slurm: ScriptedSlurm
+    backend: SlurmBackend, slurm: ScriptedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("SBATCH_JOB_NAME", "another")  # the job is found by its name
     slurm.lose_answers()
     submit(backend)
     assert backend.state(RUN).state == "waiting"

@@ -101,3 +101,11 @@ def test_a_server_that_was_killed_with_all_descendants_is_replaced(
     assert run(forked, "-c", "print(1)") == (0, "1\n")
     processes.kill_descendants()
     assert run(forked, "-c", "print(2)") == (0, "2\n")
+
+
+def test_a_program_that_has_just_ended_can_be_killed(start: START, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("output").open("wb") as output:
+        program = start(["-c", ""], output)
+    program.wait(60)
+    monkeypatch.setattr(program, "poll", lambda: None)  # as before its end is known here
+    program.kill()

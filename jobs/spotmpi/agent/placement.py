@@ -188,33 +188,28 @@ def next_state(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequen
     `failback` tells when a gang that has its nodes goes back to an earlier group.
     """
     following, here = with_observation(state, gang, capacity, sizes, now), state["at"]
-    shut = closed(capacity, now)
+    idle = idle_values(state, gang.idle_since, capacity, sizes, now)
+    shut, in_block = closed(capacity, now), [each["name"] for each in capacity["placements"] if "block" in each]
     if here in shut:
-        idle = idle_values(state, gang.idle_since, capacity, sizes, now)
         return _left(following, gang.usable(sizes) is not None, idle, capacity, now)
-    target, in_block = next_group(following, shut), [each["name"] for each in capacity["placements"] if "block" in each]
+    target, gave = next_group(following, shut), "%s %s" % (here, gang.shortage(capacity, sizes, now))
     is_new = here not in state["tried"] or target in in_block  # which was passed over before its start
     if here in following["tried"] and is_new and target is not None:
-        reason = "%s %s" % (here, gang.shortage(capacity, sizes, now))
-        idle = idle_values(state, gang.idle_since, capacity, sizes, now)
-        return with_decision(following, placement_of(capacity, target), now, reason, idle)
+        return with_decision(following, placement_of(capacity, target), now, gave, idle)
     if target is None and here not in in_block and gang.is_partial_over(capacity, now):
-        pause = Pause("%s %s" % (here, gang.shortage(capacity, sizes, now)), backoff(state, capacity))
         first = placement_of(capacity, next(name for name in state["order"] if name not in shut))
-        return give_back(following, first, now, pause, idle_values(state, gang.idle_since, capacity, sizes, now))
+        return give_back(following, first, now, Pause(gave, backoff(state, capacity)), idle)
     others = [each for each in state["order"] if each not in (here, *shut)]
     again = next((each for each in others if now >= _asked_again_at(following, each, capacity)), None)
     is_asking = here in following["tried"] and (here in in_block or not gang.placed)  # of a part the limit counts
     if target is None and is_asking and again is not None:
-        gave = gang.shortage(capacity, sizes, now) + _nor(gang, capacity, now)
-        reason = "%s %s; %s is asked again" % (here, gave, again)
+        reason = "%s%s; %s is asked again" % (gave, _further_wait(gang, capacity, now), again)
         following = {**following, "tried": [each for each in following["tried"] if each != again]}
-        more: Decision = {**idle_values(state, gang.idle_since, capacity, sizes, now), "again": True}
-        return with_decision(following, placement_of(capacity, again), now, reason, more)
+        return with_decision(following, placement_of(capacity, again), now, reason, {**idle, "again": True})
     return None if following == state else following
 
 
-def _nor(gang: Gang, capacity: PlacedCapacity, now: float) -> str:
+def _further_wait(gang: Gang, capacity: PlacedCapacity, now: float) -> str:
     """For how long a gang has waited after its patience was over; empty up to a minute, or where no node is to come."""
     minutes = round((now - (gang.waiting_since or now) - capacity["patience"]) / 60)
     return "" if gang.refusal or minutes < 1 else ", nor in the %d min since" % minutes

@@ -300,16 +300,16 @@ def _part(moment: Moment, jobs: Indices, pools: list[int], modes: Indices) -> Mo
     """*moment* of these *jobs* with these *pools* alone, whose *modes* are given."""
     at = np.ix_(jobs, modes)
     return Moment(
-        moment.elapsed,
-        moment.tick,
-        np.searchsorted(modes, moment.mode[jobs]),
-        moment.starting[jobs],
-        moment.work[jobs],
-        moment.unsaved[jobs],
-        moment.spent[jobs],
-        moment.state[pools][:, jobs],
-        moment.price[at],
-        moment.usable[at],
+        elapsed=moment.elapsed,
+        tick=moment.tick,
+        mode=np.searchsorted(modes, moment.mode[jobs]),
+        starting=moment.starting[jobs],
+        work=moment.work[jobs],
+        unsaved=moment.unsaved[jobs],
+        spent=moment.spent[jobs],
+        state=moment.state[pools][:, jobs],
+        price=moment.price[at],
+        usable=moment.usable[at],
     )
 
 

@@ -208,16 +208,16 @@ def _moment(state: State, seen: Market, on_demand: Offer, clock: DecisionClock) 
         mode = SPOT + row * len(job.sizes) + job.sizes.index(here.nodes)
         usable[mode] = price[mode] <= on_demand.price * sizes[mode - SPOT]
     return Moment(
-        clock.elapsed,
-        max(0.0, min(clock.tick, job.deadline - clock.elapsed)),
-        np.array([mode]),
-        np.array([state.starting]),
-        np.array([state.work]),
-        np.array([state.unsaved]),
-        np.array([state.spent]),
-        seen.states(job.sizes)[:, -1:],
-        price[None, :],
-        usable[None, :],
+        elapsed=clock.elapsed,
+        tick=max(0.0, min(clock.tick, job.deadline - clock.elapsed)),
+        mode=np.array([mode]),
+        starting=np.array([state.starting]),
+        work=np.array([state.work]),
+        unsaved=np.array([state.unsaved]),
+        spent=np.array([state.spent]),
+        state=seen.states(job.sizes)[:, -1:],
+        price=price[None, :],
+        usable=usable[None, :],
     )
 
 

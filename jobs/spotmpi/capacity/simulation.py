@@ -110,16 +110,16 @@ class _Windows:
         price *= self.nodes
         unsaved = np.zeros(count)  # nodes are released at a checkpoint
         return Moment(
-            elapsed,
-            tick,
-            self.mode,
-            self.starting,
-            self.work,
-            unsaved,
-            self.spent,
-            self.states[:, at],
-            price,
-            usable,
+            elapsed=elapsed,
+            tick=tick,
+            mode=self.mode,
+            starting=self.starting,
+            work=self.work,
+            unsaved=unsaved,
+            spent=self.spent,
+            state=self.states[:, at],
+            price=price,
+            usable=usable,
         )
 
     def advance(self, moment: Moment, mode: Indices) -> None:

@@ -215,7 +215,8 @@ class AttemptHistory:
         if outcome.cause == INTERRUPTION:
             self.record.event(record.INTERRUPTED, reason=outcome.reason, interruptions=self.interruptions)
         limit: Literal["failures", "interruptions"] = "failures" if outcome.cause == FAILURE else "interruptions"
-        return self._count_limit(limit, outcome.reason) or self._repeated_loss(outcome) or self._cost_limit()
+        futile = outcomes.same_again(outcome, self.attempts) or self._count_limit(limit, outcome.reason)
+        return futile or self._repeated_loss(outcome) or self._cost_limit()
 
     def reconcile_lost_attempt(self) -> Outcome | None:
         """`final_outcome` of the last attempt if its agent was lost before it could record one; otherwise None."""

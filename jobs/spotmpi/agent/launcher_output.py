@@ -24,6 +24,9 @@ _CALLED = r'process rank (\d{1,9}) with PID \d+ on node \S+ calling "abort"'  # 
 _ABORTED = _CALLED + r"|MPI_ABORT was invoked on rank (\d{1,9}) in communicator MPI_COMM_WORLD"  # 4
 _NO_FINALIZE = r"process rank (\d{1,9}) with PID \d+ on node \S+ exiting improperly"
 _EXCEPTION = r"(?:\[\S+\] \*\*\* (?=MPI_ERR_))?((?:MPI_ERR_\w+|\w[\w.]*(?:Error|Exception|Interrupt|Exit))\b.*)"
+_NOT_FOUND = (
+    r"(\S+: (?:can't open file '.*|No module named \S+|Error while finding module specification for .*))"  # Python
+)
 # Parent and child both put ssh into a process group of its own; the parent warns where it is late (open-mpi/ompi#2957).
 _HARMLESS = r"\[\S+\] plm:\w+: Warning: setpgid\(\d+,\d+\) failed in parent\b"
 
@@ -305,8 +308,9 @@ def _worker(rank: str, code: str, lines: list[Line]) -> str:
 
 
 def _exception(lines: list[Line], rank: int | None) -> str:
-    """The last exception that *rank* (or any, for None) printed, as the end of a sentence."""
-    matches = [re.match(_EXCEPTION, line.text) for line in lines if rank is None or line.rank == rank]
+    """The last exception that *rank* (or any, for None) printed, as the end of a sentence; or what Python lacked."""
+    texts = [line.text for line in lines if rank is None or line.rank == rank]
+    matches = [re.match(_EXCEPTION, text) or re.match(_NOT_FOUND, text) for text in texts]
     exceptions = [match.group(1) for match in matches if match]
     return ": " + exceptions[-1] if exceptions else ""
 

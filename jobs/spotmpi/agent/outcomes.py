@@ -8,6 +8,7 @@ agents do not query it. Machines that are taken away are different ones each tim
 from __future__ import annotations
 
 import errno
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional, Protocol, Tuple, TypeVar
@@ -42,6 +43,10 @@ T = TypeVar("T")
 
 IDLE = 600.0  # seconds between two attempts that are paid for: machines idle for longer are taken away
 MAX_LOSSES = 5  # losses of one node since the run last made progress
+
+# What ends a program that cannot be read, in the reason: Python's exceptions, and its lines of a program that it lacks.
+_NO_MODULE = r": (?:ModuleNotFoundError\b|\S+: (?:No module named|Error while finding module .*ModuleNotFoundError)\b)"
+_UNREADABLE = r": (?:(?:SyntaxError|IndentationError|TabError)\b|\S+: can't open file .*\[Errno 2\])"
 
 
 class Outcome(NamedTuple):
@@ -258,6 +263,24 @@ def restart_limit(plan: RunPlan, restarts: int) -> Outcome | None:
     if restarts <= allowed:
         return None
     reason = "restarted %d times: no retries left (limits.failures + limits.interruptions = %d)" % (restarts, allowed)
+    return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
+
+
+def same_again(outcome: Outcome, attempts: Iterable[AttemptRecord]) -> Outcome | None:
+    """The end of a run whose program lacks a module or its script, or has an error of syntax, and came to nothing yet.
+
+    After an iteration or a checkpoint of any of its *attempts* what is missing was there, and may be there again.
+    """
+    reason, reached = outcome.reason or "", ("last_iteration", "checkpoint_iteration", "resumed_iteration")
+    if outcome.cause != FAILURE or any(attempt.get(key) is not None for attempt in attempts for key in reached):
+        return None
+    if re.search(_NO_MODULE, reason):
+        remedy = "; install the module in the image, or send it with `code` or `files`"
+    elif re.search(_UNREADABLE, reason):
+        remedy = ""
+    else:
+        return None
+    reason += "; another attempt would end in the same way" + remedy
     return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
 
 

@@ -213,6 +213,48 @@ def test_failures_and_interruptions_are_repeated_up_to_a_limit_of_their_own(run:
     assert (history.failures, history.interruptions) == (2, 3)
 
 
+INSTALL = "; install the module in the image, or send it with `code` or `files`"
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        ("ModuleNotFoundError: No module named 'x'", INSTALL),
+        ("/usr/bin/python: No module named x", INSTALL),
+        (
+            "python: Error while finding module specification for 'x.y' (ModuleNotFoundError: No module named 'x')",
+            INSTALL,
+        ),
+        ("SyntaxError: invalid syntax", ""),
+        ("python: can't open file '/a b/x.py': [Errno 2] No such file or directory", ""),
+    ],
+)
+def test_a_program_that_cannot_be_read_is_not_started_again(run: RecordedRun, error: str, remedy: str) -> None:
+    """Nodes are not paid for an attempt that must end as the one before."""
+    failed = FAILED._replace(reason=f"rank 1 ended with exit code 1: {error}")
+    history = run.history()
+    run.attempt(history, failed)
+    reason = f"{failed.reason}; another attempt would end in the same way{remedy}"
+    assert history.final_outcome(failed) == Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
+
+
+@pytest.mark.parametrize("reached", ["iteration", "checkpoint", "resumed"])
+def test_a_program_that_could_be_read_once_is_started_again(run: RecordedRun, reached: str) -> None:
+    """What it lacks now may be there again: a volume had stumbled."""
+    failed = FAILED._replace(reason="rank 1 ended with exit code 1: ModuleNotFoundError: No module named 'x'")
+    history = run.history()
+    run.attempt(history, INTERRUPTED, **{reached: 3})
+    run.attempt(history, failed)
+    assert history.final_outcome(failed) is None
+
+
+def test_errors_that_name_what_a_program_read_may_not_repeat(run: RecordedRun) -> None:
+    failed = FAILED._replace(reason="rank 1 ended with exit code 1: ValueError: can't open file 'x', SyntaxError in it")
+    history = run.history()
+    run.attempt(history, failed)
+    assert history.final_outcome(failed) is None
+
+
 def test_attempts_before_the_submission_count_against_no_limit_and_a_restart_is_recorded_with_the_counts(
     run: RecordedRun,
 ) -> None:

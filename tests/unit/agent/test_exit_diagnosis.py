@@ -141,6 +141,10 @@ def err(text: str, rank: int | None = None) -> list[Line]:
     return [Line(rank, "e", line) for line in text.splitlines()]
 
 
+NO_SCRIPT = "python: can't open file '/code/a b.py': [Errno 2] No such file or directory"  # Python 3.8 to 3.14
+NO_MODULE = (
+    "/venv/bin/python: Error while finding module specification for 'x.y' (ModuleNotFoundError: No module named 'x')"
+)
 MINE, OTHER = err("ValueError: mine", 1), err("KeyError: other", 0)
 SCHEDULER = "node 0: the scheduler was killed by SIGKILL"
 
@@ -155,6 +159,8 @@ SCHEDULER = "node 0: the scheduler was killed by SIGKILL"
         (3, err(OPEN_MPI_4), "rank 2 ended with exit code 3", 3),
         (1, [*OTHER, *MINE, *err(PRTERUN.format(code=1))], "rank 1 ended with exit code 1: ValueError: mine", 1),
         (3, [*OTHER, *err(PRTERUN.format(code=3))], "rank 1 ended with exit code 3", 3),
+        (2, [*err(NO_SCRIPT, 1), *err(PRTERUN.format(code=2))], f"rank 1 ended with exit code 2: {NO_SCRIPT}", 2),
+        (1, [*err(NO_MODULE, 1), *err(PRTERUN.format(code=1))], f"rank 1 ended with exit code 1: {NO_MODULE}", 1),
         (134, err(KILLED.replace("signal 9 (Killed)", "signal 99")), "rank 1 was killed by signal 99", 134),
         (3, err(ABORTED), "rank 1 called MPI_Abort with 3", 3),
         (3, [*err(ABORTED), *OTHER], "rank 1 called MPI_Abort with 3", 3),

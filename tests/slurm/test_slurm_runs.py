@@ -294,6 +294,13 @@ def test_agents_that_cannot_start_fail_the_run_with_what_they_printed(harness: B
     assert "ended as FAILED" in str(events[-1].reason) and "No module named" in str(events[-1].reason)
 
 
+def test_a_line_of_setup_that_fails_is_named_in_the_reason(harness: BackendHarness) -> None:
+    events = harness.all_events(command("true", slurm={"setup": ["module load no-such-module"]}))
+
+    assert kinds(events)[-1] == "failed"
+    assert "last output: slurm.setup: module load no-such-module ended with exit code 127" in str(events[-1].reason)
+
+
 def test_a_job_that_sbatch_refuses_is_an_error_with_its_words(slurm: Slurm, tmp_path: Path) -> None:
     backend = SlurmBackend(tmp_path / "runs", partition="no-such-partition")
     with pytest.raises(SpotmpiError, match=r"cannot submit the job: .*invalid partition"):

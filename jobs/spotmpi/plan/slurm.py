@@ -88,12 +88,15 @@ def script(spec: JobSpec, run: str, target: SlurmTarget) -> str:
     Where they cannot start, they are started once more when slurmctld answers: srun gives up without it. A job that was
     put back into the queue as its run ended has nothing to do.
 
+    bash has the `module` of a terminal, which is a function; a shell of POSIX does not take it over. A line of
+    ``slurm.setup`` that fails ends the job.
+
     A notice for the batch script alone (``B:``) lets agents write a checkpoint first: a signal to all of the job's
     processes would end the ranks.
     """
     ping, pause = f"{shlex.join(agent.PING)} > /dev/null 2>&1", agent.ASK_INTERVAL
-    lines = ["#!/bin/sh", *(f"{_BEGINNING}{_directive(option)}" for option in _options(spec, run, target))]
-    lines += [f"cd {shlex.quote(own_folder(target))} || exit 1", *spec.slurm.setup]
+    lines = ["#!/bin/bash", *(f"{_BEGINNING}{_directive(option)}" for option in _options(spec, run, target))]
+    lines += _setup(spec, target)
     lines += [
         f'export {ENV_IMAGE_PATH}="$PYTHONPATH" PYTHONPATH="$PWD/{agent.PACKAGE}"',
         f"trap ': > {agent.NOTICE}' USR1",
@@ -115,6 +118,17 @@ def script(spec: JobSpec, run: str, target: SlurmTarget) -> str:
         f'exit "$(cat {agent.EXIT_CODE})"',
     ]
     return "\n".join([*lines, ""])
+
+
+def _setup(spec: JobSpec, target: SlurmTarget) -> list[str]:
+    """The lines that enter the folder of the script, with those of the user."""
+    enter = f"cd {shlex.quote(own_folder(target))} || exit 1"
+    if not spec.slurm.setup:
+        return [enter]
+    failed = "slurm.setup: $BASH_COMMAND ended with exit code $code; its output is in $log"
+    on_error = f"""code=$?; echo "{failed}" >&2; exit $code"""
+    log = f"log={shlex.quote(f'{own_folder(target)}/{agent.OUTPUT}')}"
+    return [enter, log, f"trap '{on_error}' ERR", *spec.slurm.setup, "trap - ERR", enter]
 
 
 def _srun(target: SlurmTarget) -> list[str]:

@@ -308,7 +308,10 @@ class Slurm(SpecModel):
     """What the job of a run on Slurm needs besides nodes and resources."""
 
     args: list[str] = Field([], description='more options of sbatch, such as ["--account=me", "--time=2:00:00"]')
-    setup: list[str] = Field([], description='shell lines before the nodes start, such as "module load cuda/12.4"')
+    setup: list[str] = Field(
+        [],
+        description='lines of bash before the nodes start, such as "module load cuda/12.4"; a failed one ends the job',
+    )
 
     def argument(self, option: str, letter: str = "") -> str | None:
         """The one of `args` that sets an *option* of sbatch, or its short form of one *letter*; None if none does."""

@@ -71,10 +71,41 @@ def test_the_shell_takes_any_folder(folder: str, tmp_path: Path) -> None:
     (tmp_path / "srun").write_text(double)
     (tmp_path / "srun").chmod(0o755)
 
-    done = subprocess.run(["sh"], input=text(folder), text=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    done = subprocess.run(
+        ["bash"], input=text(folder, slurm={"setup": ["cd /"]}), text=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    )
 
     assert done.returncode == 0
     assert (own / "seen").read_text() == folder
+
+
+def test_setup_has_the_functions_of_a_terminal(tmp_path: Path) -> None:
+    """`module` is one, which its packages export from bash (Environment Modules, Lmod); dash drops it."""
+    batch = Batch(tmp_path, "rm unstarted; echo 0 > exit-code")
+    module = {"BASH_FUNC_module%%": '() { echo "$@" > "$HOME"; }', "HOME": str(tmp_path / "called")}
+
+    assert batch.run("module load cuda/12.4", **module) == 0
+    assert (tmp_path / "called").read_text() == "load cuda/12.4\n"
+
+
+@pytest.mark.parametrize(
+    ("setup", "failed", "code"),
+    [
+        (["echo a", "no-such-program 'a b'", "echo b"], "no-such-program 'a b'", 127),
+        (["if true; then", "  (exit 7)", "fi"], "( exit 7 )", 7),
+    ],
+)
+def test_a_line_of_setup_that_fails_ends_the_job_and_is_named(
+    tmp_path: Path, setup: list[str], failed: str, code: int
+) -> None:
+    """The program would fail later, and nobody sees job.log."""
+    batch = Batch(tmp_path, "exit 9")
+
+    assert batch.run(*setup) == code
+    log = tmp_path / agent.FOLDER / agent.OUTPUT
+    last = batch.errors.splitlines()[-1]
+    assert last == f"slurm.setup: {failed} ended with exit code {code}; its output is in {log}"
+    assert not (tmp_path / agent.FOLDER / "log").exists(), "no agent was started"
 
 
 def test_ranks_on_slurm_are_no_forks() -> None:
@@ -128,12 +159,17 @@ class Batch:
         (self.own / "down").touch()
         self.folder = folder
 
-    def run(self) -> int:
+    def run(self, *setup: str, **variables: str) -> int:
+        """The exit code of the script with these lines of ``slurm.setup``, in a job with these *variables*."""
         environment = {"PATH": f"{self.folder}:/usr/bin:/bin"}
         # As slurmstepd starts it: a shell cannot trap what is ignored as it starts (POSIX, trap), and programs under
         # test leave SIGUSR1 ignored in this process.
-        command = ["env", "--default-signal=USR1", "sh"]
-        done = subprocess.run(command, input=text(str(self.folder)), text=True, env=environment, timeout=60)
+        command = ["env", "--default-signal=USR1", "bash"]
+        script = text(str(self.folder), slurm={"setup": list(setup)})
+        done = subprocess.run(
+            command, input=script, text=True, env={**environment, **variables}, stderr=subprocess.PIPE, timeout=60
+        )
+        self.errors = done.stderr
         return done.returncode
 
     @property

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/bin/bash
 #SBATCH --job-name=digits-1
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/bin/bash
 #SBATCH --job-name=train-1
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -10,7 +10,11 @@
 #SBATCH --account=lab
 #SBATCH "--comment=a \"b\" 'c'"
 cd /home/me/spotmpi/runs/train-1/slurm || exit 1
+log=/home/me/spotmpi/runs/train-1/slurm/job.log
+trap 'code=$?; echo "slurm.setup: $BASH_COMMAND ended with exit code $code; its output is in $log" >&2; exit $code' ERR
 module load cuda/12.4
+trap - ERR
+cd /home/me/spotmpi/runs/train-1/slurm || exit 1
 export SPOTMPI_IMAGE_PYTHONPATH="$PYTHONPATH" PYTHONPATH="$PWD/package"
 trap ': > notice' USR1
 trap 'exit 143' TERM

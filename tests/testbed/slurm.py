@@ -43,10 +43,12 @@ SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPort={port}
 SlurmdPort=6818
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin=task/affinity
+TaskPluginParam=Cores
 MpiDefault=none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
+SelectTypeParameters=CR_CPU_Memory
+DefMemPerCPU=100
 SlurmdParameters=config_overrides
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_min_interval=1,sched_interval=5,batch_sched_delay=0

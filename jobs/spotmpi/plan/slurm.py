@@ -135,9 +135,18 @@ def _srun(target: SlurmTarget) -> list[str]:
     """The command that starts an agent on each node; other steps, such as those of mpirun, may share its resources.
 
     Agents print what they record as well, for pods, which nobody reads here. They get the script's variables also where
-    the job got none of the terminal's (``--export=NONE``), which srun would take over from sbatch.
+    the job got none of the terminal's (``--export=NONE``), which srun would take over from sbatch. They are bound to no
+    processor, as many clusters do by default: ranks would share the one that a task gets.
     """
-    options = ["--overlap", "--export=ALL", "--mpi=none", "--kill-on-bad-exit=0", "--wait=30", "--output=/dev/null"]
+    options = [
+        "--overlap",
+        "--cpu-bind=none",
+        "--export=ALL",
+        "--mpi=none",
+        "--kill-on-bad-exit=0",
+        "--wait=30",
+        "--output=/dev/null",
+    ]
     options += [f"--error={agent.OUTPUT}", "--open-mode=append"]
     return ["srun", *options, target.python, "-S", "-u", "-m", agent.__name__, target.folder]
 

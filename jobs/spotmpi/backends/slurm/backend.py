@@ -391,7 +391,16 @@ def _require_supported(fault: str) -> None:
 
 def _srun(job: QueuedJob, host: str) -> list[str]:
     """A step on one node of a job, which shares what the job has there."""
-    return ["srun", f"--jobid={job.id}", "--overlap", "--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={host}"]
+    return [
+        "srun",
+        f"--jobid={job.id}",
+        "--overlap",
+        "--cpu-bind=none",
+        "--mpi=none",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--nodelist={host}",
+    ]
 
 
 def _pack(spec: JobSpec) -> Packed | None:

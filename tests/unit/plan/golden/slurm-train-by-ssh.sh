@@ -24,7 +24,7 @@ while ! [ -e exit-code ]; do
   : > unstarted
   export SPOTMPI_RESTART_COUNT=$(($(wc -c < starts)))
   printf . >> starts
-  srun --overlap --export=ALL --mpi=none --kill-on-bad-exit=0 --wait=30 --output=/dev/null --error=job.log --open-mode=append python3 -S -u -m spotmpi.agent.slurm /home/me/spotmpi/runs/train-1 &
+  srun --overlap --cpu-bind=none --export=ALL --mpi=none --kill-on-bad-exit=0 --wait=30 --output=/dev/null --error=job.log --open-mode=append python3 -S -u -m spotmpi.agent.slurm /home/me/spotmpi/runs/train-1 &
   agents=$!
   while kill -0 $agents 2> /dev/null; do wait $agents; done
   [ -e unstarted ] || { again=; continue; }

@@ -16,7 +16,7 @@ from spotmpi.agent.plan import COORDINATOR
 from spotmpi.backends.slurm.backend import SlurmBackend
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event
-from tests.command_line import spotmpi_process
+from tests.command_line import SPOTMPI, spotmpi_process
 from tests.contract import processes
 from tests.contract.conftest import BackendHarness
 from tests.contract.event_values import command, iterations, kinds, texts
@@ -208,15 +208,35 @@ def test_launchers_of_each_node_find_the_first(harness: BackendHarness, launcher
     assert [text for text in texts(events) if text.startswith("sum")] == ["sum 3"] * 2
 
 
-def test_a_job_that_gets_no_variables_of_the_terminal_runs_and_none_changes_what_it_is(
-    harness: BackendHarness, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.nightly("eight seconds; by day a run on this machine gets no such variable (test_output)")
+def test_a_run_on_this_machine_stays_there_in_a_terminal_that_is_a_job(slurm: Slurm, tmp_path: Path) -> None:
+    """mpirun takes the nodes of that job for its own: the second rank was on n1."""
+    job = 'name = "x"\nimage = "chainermn"\nslots = 2\ncommand = ["hostname"]\n'
+    (tmp_path / "job.toml").write_text(job)
+    spotmpi = f"{SPOTMPI} run {tmp_path}/job.toml --runs {tmp_path}/here"
+    slurm.command("sbatch", "--wait", "--nodes=2", f"--output={tmp_path}/out", f"--wrap={spotmpi}")
+    assert [line for line in (tmp_path / "out").read_text().splitlines() if line in slurm.names] == ["n0"] * 2
+
+
+# Options of a terminal, and what a terminal has that is itself a job, such as a notebook: the last three.
+TERMINAL = {
+    **{"SBATCH_JOB_NAME": "mine", "SBATCH_ARRAY_INX": "1-2", "SBATCH_NO_REQUEUE": "1", "SBATCH_WAIT": "1"},
+    **{"SQUEUE_PARTITION": CLOSED, "SQUEUE_STATES": "TIMEOUT", "SQUEUE_FORMAT2": "jobid", "SCANCEL_STATE": "PENDING"},
+    **{"SLURM_MEM_PER_CPU": "50", "SLURM_NTASKS": "7", "SLURM_JOB_ID": "4711"},
+}
+
+
+@pytest.mark.parametrize("args", [[], ["--export=NONE"]])
+def test_no_variable_of_the_terminal_changes_what_a_job_is(
+    harness: BackendHarness, monkeypatch: pytest.MonkeyPatch, args: list[str]
 ) -> None:
-    """As many sites advise; srun takes that over from sbatch, and its agents did not find their package."""
-    variables = {"JOB_NAME": "mine", "ARRAY_INX": "1-2", "NO_REQUEUE": "1", "WAIT": "1"}
-    for name, value in variables.items():  # which win over the options in a script
-        monkeypatch.setenv(f"SBATCH_{name}", value)
-    events = harness.all_events(command("true", nodes=2, slurm={"args": ["--export=NONE"]}))
-    assert kinds(events)[-1] == "succeeded", events[-1]
+    """``--export=NONE``, as many sites advise: srun takes it over, and agents did not find their package."""
+    for name, value in TERMINAL.items():  # those of sbatch win over the options in a script
+        monkeypatch.setenv(name, value)
+    run = harness.submit(command("sleep", "60", nodes=2, resources={"memory": "100Mi"}, slurm={"args": args}))
+    harness.wait_for_state(run, "running")
+    harness.backend.stop(run, "enough", now=True)
+    assert kinds(harness.events(run))[-1] == "stopped"
 
 
 def test_a_failed_attempt_is_retried_on_the_same_nodes_without_a_wait(harness: BackendHarness) -> None:
@@ -292,6 +312,20 @@ def test_agents_that_cannot_start_fail_the_run_with_what_they_printed(harness: B
 
     assert kinds(events)[-1] == "failed"
     assert "ended as FAILED" in str(events[-1].reason) and "No module named" in str(events[-1].reason)
+
+
+@pytest.mark.parametrize("launcher", ["none", "mpirun"])
+def test_ranks_have_all_processors_of_a_job_whose_cluster_binds_tasks(harness: BackendHarness, launcher: str) -> None:
+    """An agent is a task of one processor, as mpirun's daemons are: all ranks of a node shared it."""
+    look = "import os; print('processors:', len(os.sched_getaffinity(0)))"
+    events = harness.all_events(
+        command("python3", "-c", look, image="chainermn", launcher=launcher, nodes=2, resources={"cpu": 2})
+    )
+
+    assert kinds(events)[-1] == "succeeded", events[-1]
+    assert [text for text in texts(events) if text.startswith("processors")] == [
+        f"processors: {len(os.sched_getaffinity(0))}"
+    ] * 2
 
 
 def test_a_line_of_setup_that_fails_is_named_in_the_reason(harness: BackendHarness) -> None:

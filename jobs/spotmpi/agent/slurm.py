@@ -47,7 +47,7 @@ EARLIER_LIMIT = 90.0  # seconds in which an earlier agent ends by itself, and af
 # Ports below those that Linux gives to clients, as many for each job: several jobs may share a node.
 _FIRST_PORT, _PORTS, _JOBS = 20000, 4, 3000
 # What describes the task of an agent would mislead the ranks that it starts, which are not tasks of Slurm's.
-_OF_JOB = ("SLURM_JOB_", "SLURM_JOBID", "SLURM_CONF", "SLURM_CLUSTER_NAME")
+_OF_JOB = ("SLURM_JOB_", "SLURM_JOBID", "SLURM_SUBMIT_", "SLURM_TMPDIR", "SLURM_CONF", "SLURM_CLUSTER_NAME")
 
 
 class JobNotice(PreemptionNotice):

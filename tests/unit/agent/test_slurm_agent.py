@@ -110,6 +110,7 @@ class Node:
 
     def run(self, job: int) -> int:
         own = {"SLURM_PROCID": "0", "SLURM_JOB_NODELIST": "n0", "SLURMD_NODENAME": "n0", "SLURM_STEP_ID": "0"}
+        own["SLURM_TMPDIR"] = "/scratch/7"  # of sites whose prolog makes a folder of the job on each node
         environment = {**TASK, **own, "SLURM_JOB_ID": str(job), "SPOTMPI_RESTART_COUNT": "0"}
         environment |= {"PATH": f"{self._bin}:{os.environ['PATH']}", "PYTHONPATH": str(SOURCE)}
         command = [sys.executable, "-S", "-m", slurm.__name__, str(self.folder)]
@@ -136,7 +137,7 @@ def test_the_end_of_a_run_is_the_exit_code_of_the_job(tmp_path: Path) -> None:
     assert (node.own / slurm.EXIT_CODE).read_text() == "0\n" and not node.requeued
     assert node.outcome["cause"] == SUCCEEDED and not (node.own / slurm.UNSTARTED).exists()
     names = {line.split("=")[0] for line in (tmp_path / "variables").read_text().splitlines()}
-    assert names == {"SLURM_JOB_ID", "SLURM_JOB_NODELIST"}
+    assert names == {"SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TMPDIR"}
     assert not Path(slurm.work_folder(node.folder.name)).exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import tempfile
@@ -15,8 +16,9 @@ from spotmpi.core.errors import SpotmpiError
 
 _LIMIT = 120.0  # seconds in which a command reads and prints nothing; slurmctld of a busy cluster answers slowly
 _LOOK = 1.0  # seconds between looks at that
-# Variables of a terminal with which a job is not one run that is found here; no option of sbatch overrides them.
-_VARIABLES = ("SBATCH_ARRAY_INX", "SBATCH_CLUSTERS", "SBATCH_WAIT")
+# Variables of a terminal with which a job is not one run that is found here, and which no option overrides: some of
+# sbatch, all options of squeue, scancel and scontrol, and what srun takes over from a job in which this terminal runs.
+_VARIABLES = r"SBATCH_(ARRAY_INX|CLUSTERS|WAIT)|(SQUEUE|SCANCEL|SCONTROL|SRUN)_\w+|SLURM_(?!(CONF|JWT|SACK)(_|$))\w+"
 _LOST = 255  # the exit code of ssh where it has no connection
 # One connection serves all commands of a minute. One that is dead, as after a laptop's sleep, ends within half of that.
 _SSH = (
@@ -70,7 +72,7 @@ class Login:
             given.write(data)
             given.seek(0)
             try:
-                environment = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
+                environment = {name: value for name, value in os.environ.items() if not re.fullmatch(_VARIABLES, name)}
                 process = subprocess.Popen(words, stdin=given, stdout=target, stderr=errors, env=environment)
             except FileNotFoundError as error:
                 place = wording.option("on", "slurm@HOST")

@@ -318,10 +318,13 @@ def _start_process(
     arguments: list[str], stdin: int | None, log: IO[str] | None, files: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
     """A process of the agent, in a session of its own and without the variables of a rank; None is the null device."""
+    import pwd
     import re
     import subprocess
 
     environment = {key: value for key, value in os.environ.items() if not re.fullmatch(_RANK_VARIABLES, key)}
+    with contextlib.suppress(KeyError):  # mpirun needs a home folder; services of systemd may have none
+        environment.setdefault("HOME", pwd.getpwuid(os.getuid()).pw_dir)
     return subprocess.Popen(
         # Importable from its working directory: PYTHONPATH stays as the user set it for the program.
         [sys.executable, "-S", "-E", "-m", "spotmpi.agent", *arguments],

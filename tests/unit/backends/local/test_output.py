@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import shlex
 import sys
 from pathlib import Path
@@ -142,6 +144,14 @@ def test_the_program_gets_the_users_environment_without_variables_of_an_outer_la
     environment = json.loads(texts(local.all_events(python(code)))[0])
 
     assert own.items() <= environment.items() and not outer & set(environment)
+
+
+def test_the_program_has_a_home_folder_where_the_terminal_names_none(
+    local: BackendHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mpirun of Open MPI 5 ends at once without: "Unable to get the user home directory"."""
+    monkeypatch.delenv("HOME")
+    assert texts(local.all_events(shell("echo $HOME"))) == [pwd.getpwuid(os.getuid()).pw_dir]
 
 
 def test_a_resumed_run_starts_in_its_first_folder(

@@ -189,6 +189,15 @@ def test_a_watch_that_cannot_go_on_lists_anew(
     assert names(take(lambda: api.watch(POD), len(changes), *steps)) == changes
 
 
+def test_a_refusal_is_retried_though_nothing_had_changed_since_the_first_list(
+    api: ClusterApi, cluster: FakeCluster
+) -> None:
+    """The pods of a run that goes on for hours are listed once, and none changes until the server is restarted."""
+    cluster.put(pod("a"))
+    changes = take(lambda: api.watch(POD, listed=True), 2, lambda: restart(cluster))
+    assert names(changes) == [(RESYNC, ["a"]), (RESYNC, ["a"])]
+
+
 def test_a_user_who_may_list_but_not_watch_gets_lists(api: ClusterApi, cluster: FakeCluster) -> None:
     cluster.put(pod("a"))
     cluster.forbid("watch", "pods")

@@ -77,7 +77,9 @@ _BUSY = (429, 503)
 _BUSY_TRIES = 10  # of a request, as client-go does
 _LONGEST_DELAY = 10.0  # seconds
 _REFUSED = (401, 403, 404)
-MAX_REFUSALS = 10  # in a row; one more is final
+# In a row, which takes 155 s; one more is final. A server that has just started refuses users until it knows their
+# rights: for more than 55 s once, on a busy machine.
+MAX_REFUSALS = 20
 _SILENT_FAILURES = 3  # of a watch in a row; 6 seconds, and more where connecting takes its time
 CLOCK_TOLERANCE = 2.0  # seconds of difference that count as none: Date has whole seconds, and travels
 
@@ -279,6 +281,7 @@ class ClusterApi:
         version, answered, failures = None, False, 0
         if listed:
             items, version = await self._resync(kind, labels, fields, 0)
+            answered = True
             yield RESYNC, {"items": items}
         while True:
             parameters = {"resourceVersion": version, **_selectors(labels, fields)}
@@ -290,6 +293,7 @@ class ClusterApi:
             except (httpx2.HTTPError, ValueError):  # ValueError: a proxy answers with something else than JSON
                 pass  # The client's own retries cover neither a version that is too old nor a refused connection.
             items, version = await self._resync(kind, labels, fields, MAX_REFUSALS if answered else 0)
+            answered = True
             yield RESYNC, {"items": items}
             failures += 1
             await asyncio.sleep(retry_delay(failures))

@@ -20,7 +20,7 @@ from tests.contract.conftest import BackendHarness
 from tests.contract.event_values import command, iterations, kinds, texts
 from tests.contract.fake_program import fake_job
 from tests.testbed.login_node import HOST, login_node
-from tests.testbed.slurm import Slurm
+from tests.testbed.slurm import CLOSED, Slurm
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(120)]
 
@@ -31,7 +31,8 @@ def home(slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     home = tmp_path / "home of me"
     monkeypatch.setenv("SPOTMPI_CACHE", f"/tmp/spotmpi-{os.getpid()}")
     monkeypatch.delenv("SLURM_CONF")
-    with login_node(tmp_path / "login", home, slurm.environment) as programs:
+    variables = {"SQUEUE_STATES": "TIMEOUT", "SQUEUE_PARTITION": CLOSED, "SQUEUE_FORMAT2": "jobid"}  # as of ~/.bashrc
+    with login_node(tmp_path / "login", home, {**slurm.environment, **variables}) as programs:
         monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
         yield home
         end_connection()

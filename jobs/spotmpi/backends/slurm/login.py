@@ -19,6 +19,11 @@ _LOOK = 1.0  # seconds between looks at that
 # Variables of a terminal with which a job is not one run that is found here, and which no option overrides: some of
 # sbatch, all options of squeue, scancel and scontrol, and what srun takes over from a job in which this terminal runs.
 _VARIABLES = r"SBATCH_(ARRAY_INX|CLUSTERS|WAIT)|(SQUEUE|SCANCEL|SCONTROL|SRUN)_\w+|SLURM_(?!(CONF|JWT|SACK)(_|$))\w+"
+# The same by ssh: a login node may set some in ~/.bashrc, and is no job itself.
+_UNSET = (
+    "unset $(env | grep -oE '^(SBATCH_(ARRAY_INX|CLUSTERS|WAIT)|(SQUEUE|SCANCEL|SCONTROL|SRUN)_\\w+|SLURM_CLUSTERS)=' "
+    '| tr -d =); exec "$0" "$@"'
+)
 _LOST = 255  # the exit code of ssh where it has no connection
 # One connection serves all commands of a minute. One that is dead, as after a laptop's sleep, ends within half of that.
 _SSH = (
@@ -48,7 +53,7 @@ class Login:
         except OSError as error:
             raise names.cache_error(cache, error) from error
         ssh = [option.format(cache) for option in _SSH]
-        return ["ssh", *ssh, *options, "--", self.host, shlex.join(command)]
+        return ["ssh", *ssh, *options, "--", self.host, shlex.join(["sh", "-c", _UNSET, *command])]
 
     def run(self, purpose: str, command: Sequence[str], data: bytes = b"", allowed: Sequence[int] = (0,)) -> bytes:
         """As `copy`, but what *command* prints is returned."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import gc
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -139,10 +141,26 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 def pytest_collection() -> Generator[None, object, object]:
     """Search for no garbage while modules are imported and tests collected, nor in them later: all of that stays."""
     try:
-        return (yield)
+        with _first_to_compile():
+            return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+@contextlib.contextmanager
+def _first_to_compile() -> Iterator[None]:
+    """On a fresh checkout, let one worker compile the files of tests; the others wait, and read what it wrote."""
+    folder = Path(__file__).parent / "__pycache__"
+    with Path(__file__).open() as file:
+        is_worker = "PYTEST_XDIST_WORKER" in os.environ and not sys.dont_write_bytecode
+        if is_worker and not any(folder.glob("test_*-pytest-*.pyc")):
+            with contextlib.suppress(OSError):  # of a file system without locks
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    fcntl.flock(file, fcntl.LOCK_SH)  # all that have waited go on at once
+        yield
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

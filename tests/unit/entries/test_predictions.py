@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +63,73 @@ spotmpi.checkpoint.save(3, {"w": np.float64(2)}, now=True)
 """
 
 
+class Folder:
+    """A folder of all tests here, at one path, so that what a run left behind in one is there again in the next."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self._folder, self._tests = folder / "now", folder, 0
+
+    def clear(self) -> None:
+        """Begin anew; what was there is moved away."""
+        if self.path.exists():
+            self._tests += 1
+            self.path.rename(self._folder / f"test {self._tests}")
+        self.path.mkdir()
+
+    def once(self, name: str, fill: Callable[[], object]) -> None:
+        """Let *fill* write into it; once it has, what was there then is there again."""
+        copy, here = self._folder / name, Path.cwd()
+        if copy.exists():
+            self.clear()
+            shutil.copytree(copy, self.path, symlinks=True, dirs_exist_ok=True)
+            os.chdir(here)  # its new one
+        else:
+            fill()
+            shutil.copytree(self.path, copy, symlinks=True)
+
+
+@pytest.fixture(scope="module")
+def one_folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    return Folder(tmp_path_factory.mktemp("predictions"))
+
+
 @pytest.fixture
-def numbers(tmp_path: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch) -> DataSet:
+def tmp_path(one_folder: Folder) -> Path:
+    one_folder.clear()
+    return one_folder.path
+
+
+@pytest.fixture
+def numbers(
+    one_folder: Folder, tmp_path: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> DataSet:
     """A data set of six rows, a model that multiplies by 2, and a module that predicts with it."""
-    monkeypatch.chdir(modules.folder)
+
+    def build() -> DataSet:
+        found = modules.load().numbers.options(pool=pool)(str(tmp_path / "*.csv"))
+        assert isinstance(found, DataSet)
+        return found
+
+    def fill() -> None:
+        for number, name in enumerate("ab"):
+            rows = range(3 * number, 3 * number + 3)
+            (tmp_path / f"{name}.csv").write_text("x\n" + "".join(f"{row}\n" for row in rows))
+        build()
+        spotmpi.run({"command": [sys.executable, "train.py"], "launcher": "none", "keep": "double"})
+
     modules.write(sets=SETS, flow=FLOW, train=TRAIN)
-    for number, name in enumerate("ab"):
-        (tmp_path / f"{name}.csv").write_text("x\n" + "".join(f"{row}\n" for row in range(3 * number, 3 * number + 3)))
-    found = modules.load().numbers.options(pool=pool)(str(tmp_path / "*.csv"))
-    assert isinstance(found, DataSet)
-    spotmpi.run({"command": [sys.executable, "train.py"], "launcher": "none", "keep": "double"})
-    return found
+    monkeypatch.chdir(modules.folder)
+    one_folder.once("numbers", fill)
+    return build()
+
+
+@pytest.fixture
+def predicted(one_folder: Folder, numbers: DataSet) -> DataSet:
+    """The results of a prediction with that model and data set, in JSON lines."""
+    one_folder.once(
+        "predicted", lambda: spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
+    )
+    return DataSet(Store().find("datasets:double-numbers"), Store())
 
 
 PREDICT = ("models", "predict", "double", "--data", "datasets:numbers", "--with", "flow:predict")
@@ -152,9 +210,8 @@ def test_each_rank_loads_the_model_once_and_the_same_results_are_one_version(num
 
 
 def test_a_prediction_is_made_again_from_the_raw_files_and_compared(
-    numbers: DataSet, modules: Modules, pool: InProcess
+    numbers: DataSet, predicted: DataSet, modules: Modules, pool: InProcess
 ) -> None:
-    spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
     said = list[str]()
     result = spotmpi.reproduce("datasets:double-numbers", modules.folder, pool=pool, echo=said.append)
     assert result.different == () and result.files == 4  # two of results, two parts of the data set
@@ -163,11 +220,10 @@ def test_a_prediction_is_made_again_from_the_raw_files_and_compared(
 
 
 def test_a_missing_model_is_said_before_a_data_set_is_built_again(
-    numbers: DataSet, modules: Modules, pool: InProcess
+    predicted: DataSet, modules: Modules, pool: InProcess
 ) -> None:
-    found = spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
-    run = RunPaths(names.default_runs_folder() / str(found.manifest.run))
-    Store().remove(found.manifest)
+    run = RunPaths(names.default_runs_folder() / str(predicted.manifest.run))
+    Store().remove(predicted.manifest)
     Store().remove(spotmpi.models.find("double").manifest)
     before = list(pool.calls)
     with pytest.raises(InputError, match="double"):
@@ -175,10 +231,11 @@ def test_a_missing_model_is_said_before_a_data_set_is_built_again(
     assert pool.calls == before
 
 
-def test_a_reproduction_makes_no_version(numbers: DataSet, modules: Modules, pool: InProcess) -> None:
-    found = spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
-    Store().remove(found.manifest)
-    run = RunPaths(names.default_runs_folder() / str(found.manifest.run))
+def test_a_reproduction_makes_no_version(
+    numbers: DataSet, predicted: DataSet, modules: Modules, pool: InProcess
+) -> None:
+    Store().remove(predicted.manifest)
+    run = RunPaths(names.default_runs_folder() / str(predicted.manifest.run))
     assert spotmpi.reproduce(str(run.folder), modules.folder, pool=pool).different == ()
     assert [each.title for each in Store().list()] == ["numbers:1", "double:1"]
     trained = names.default_runs_folder() / str(spotmpi.models.find("double").manifest.run)
@@ -194,12 +251,16 @@ def test_a_reproduction_makes_no_version(numbers: DataSet, modules: Modules, poo
 
 @pytest.fixture
 def of_cluster(
-    numbers: DataSet, modules: Modules, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    numbers: DataSet,
+    predicted: DataSet,
+    modules: Modules,
+    cluster: FakeCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     """A result of a prediction on a cluster, in the record of its run: there it has read copies on the run volume."""
     monkeypatch.setattr("spotmpi.images.wheels.pack", lambda architecture, echo: PackedWheels(architecture, b"wheels"))
     FakeVolume(cluster, tmp_path / "shared/runs")
-    here = spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
     stream = {"source": "datasets:numbers", "batch": 4, "last_batch": "keep", "write": "jsonl"}
     values: dict[str, Any] = {"launcher": "none", "keep": "scores", "stream": stream, "init": "models:double"}
     values["command"] = [sys.executable, "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
@@ -207,7 +268,7 @@ def of_cluster(
     values["kubernetes"] = {"image": f"registry/x@sha256:{'0' * 64}", "volume": VOLUME.claim}
     state = spotmpi.run(values, on="kubernetes", detach=True, echo=lambda text: None)
     results = RunPaths(Path(state.folder)).stream / "results"
-    shutil.copytree(here.path, results)  # which `spotmpi pull` would bring
+    shutil.copytree(predicted.path, results)  # which `spotmpi pull` would bring
     return results / "results-00000001.jsonl"
 
 
@@ -232,13 +293,12 @@ def test_a_prediction_of_a_cluster_is_made_again_on_this_machine_unless_its_code
 
 
 def test_a_prediction_is_made_again_though_the_data_set_is_damaged_that_it_has_read(
-    numbers: DataSet, modules: Modules, pool: InProcess
+    numbers: DataSet, predicted: DataSet, modules: Modules, pool: InProcess
 ) -> None:
-    found = spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
     damaged = Path(numbers.path, "a.parquet")
     damaged.chmod(0o644)
     damaged.write_bytes(b"x" * damaged.stat().st_size)
-    result = spotmpi.reproduce(found.path, modules.folder, pool=pool)
+    result = spotmpi.reproduce(predicted.path, modules.folder, pool=pool)
     assert result.different == (), "the run reads what was made again from the raw files"
     again = names.default_runs_folder() / result.reproduced[-1] / "stream/results/results-00000000.jsonl"
     tree = spotmpi.trace(str(again))
@@ -246,10 +306,14 @@ def test_a_prediction_is_made_again_though_the_data_set_is_damaged_that_it_has_r
 
 
 def test_a_prediction_is_made_again_from_its_manifest_alone_in_a_store_that_was_moved(
-    numbers: DataSet, modules: Modules, pool: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    numbers: DataSet,
+    predicted: DataSet,
+    modules: Modules,
+    pool: InProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
-    spec = RunPaths(names.default_runs_folder() / str(found.manifest.run)).spec.read_text()
+    spec = RunPaths(names.default_runs_folder() / str(predicted.manifest.run)).spec.read_text()
     assert str(modules.folder / "flow.py") in spec
     for name in ("store", "runs"):
         shutil.move(tmp_path / name, tmp_path / f"old {name}")
@@ -260,7 +324,9 @@ def test_a_prediction_is_made_again_from_its_manifest_alone_in_a_store_that_was_
     for name in ("double-numbers", "numbers"):
         assert spotmpi.reproduce(f"datasets:{name}", folder, pool=pool).different == ()
     modules.replace("flow", "* w", "* w  # a comment")
-    with pytest.raises(SpotmpiError, match=rf"the code of run {found.manifest.run} is not what it was \(flow\.py\)"):
+    with pytest.raises(
+        SpotmpiError, match=rf"the code of run {predicted.manifest.run} is not what it was \(flow\.py\)"
+    ):
         spotmpi.reproduce("datasets:double-numbers", folder, pool=pool)
 
 
@@ -288,16 +354,15 @@ def test_a_data_set_of_predictions_is_made_again_of_these_as_they_were_kept(
 
 
 def test_results_that_are_not_on_this_machine_are_no_identical_ones(
-    numbers: DataSet, modules: Modules, pool: InProcess
+    predicted: DataSet, modules: Modules, pool: InProcess
 ) -> None:
-    found = spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
-    run = RunPaths(names.default_runs_folder() / str(found.manifest.run))
+    run = RunPaths(names.default_runs_folder() / str(predicted.manifest.run))
     shutil.rmtree(run.stream / "results")
     with pytest.raises(
         InputError, match=rf"has no files to compare: `spotmpi pull {run.id}` copies those of a cluster"
     ):
         spotmpi.reproduce(str(run.folder), modules.folder, pool=pool)
-    result = spotmpi.reproduce(found.path, modules.folder, pool=pool)
+    result = spotmpi.reproduce(predicted.path, modules.folder, pool=pool)
     assert (result.different, result.files) == ((), 4), "the manifest says what they were"
 
 

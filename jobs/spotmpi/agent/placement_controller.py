@@ -189,10 +189,11 @@ class Controller:
         jobset = self._api.jobset(self._plan["run"])
         if jobset is None or _has_ended(jobset):
             return True
-        state = placement.parse((jobset["metadata"].get("annotations") or {}).get(pod_context.PLACEMENT_ANNOTATION))
+        note = (jobset["metadata"].get("annotations") or {}).get(pod_context.PLACEMENT_ANNOTATION, "")
+        state = placement.parse(note)
         if state is None:
             return True
-        self._share(state)
+        self._share(note)
         pods = self._api.pods(self._capacity["pods"])
         if jobset["spec"].get("suspend"):
             # A JobSet that was just submitted is suspended too, until it is complete.
@@ -241,14 +242,13 @@ class Controller:
         """The name of the Job of a node, where each has one."""
         return "%s-%s-%d" % (self._plan["run"], NODE, number)
 
-    def _share(self, state: placement.State) -> None:
-        """Let node 0's agent record the decisions of *state*, once there is a run folder."""
-        text = placement.to_text(state) + "\n"
-        if text == self._shared:
+    def _share(self, note: str) -> None:
+        """Let node 0's agent record the decisions of the state in *note*, once there is a run folder."""
+        if note == self._shared:
             return
         with contextlib.suppress(OSError):  # there is no folder yet; tried again at the next look
-            files.write_atomically(os.path.join(self._folder, record.PLACEMENT), text)
-            self._shared = text
+            files.write_atomically(os.path.join(self._folder, record.PLACEMENT), note + "\n")
+            self._shared = note
 
     def _move(self, jobset: Object, state: placement.State) -> Patch:
         """What suspends the JobSet, for pods on the node group of *state*: nodes, and those that stand by."""

@@ -163,7 +163,7 @@ class Planner:
     def __init__(self, job: Job, history: Callable[[float], Market]) -> None:
         self.job, self._history = job, history
         self._day, self._market, self._ranked = -1.0, history(0.0), [0]  # what is known since the last day began
-        self._usual, self._memory = self._market.usual_price(), 0.0
+        self._usual, self._memory = np.zeros(0), 0.0
         self._plans: dict[tuple[int, ...], Values] = {}  # by their pools
 
     def __call__(self, moment: Moment) -> Indices:
@@ -293,7 +293,8 @@ def _last_pool(moment: Moment, others: list[int], sizes: int) -> Indices:
     smallest = SPOT + candidates * sizes
     price = np.where(moment.usable[:, smallest], moment.price[:, smallest], np.inf)
     here = np.where(moment.mode >= SPOT, (moment.mode - SPOT) // sizes, -1)
-    return np.where(np.isin(here, others), here, candidates[price.argmin(axis=1)])
+    is_other = (here[:, None] == np.array(others)).any(axis=1)
+    return np.where(is_other, here, candidates[price.argmin(axis=1)])
 
 
 def _part(moment: Moment, jobs: Indices, pools: list[int], modes: Indices) -> Moment:

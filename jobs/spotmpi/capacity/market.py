@@ -73,11 +73,11 @@ class Market:
     def usual_price(self) -> NDArray[np.float64]:
         """The price of each pool in the middle of the last day in which it offered nodes; else of the last day."""
         day = max(1, round(86400 / self.step))
-        usual = np.minimum(np.median(self.price[:, -day:], axis=1), self.on_demand)
+        usual = np.empty(len(self.pools))
         for pool, offers in enumerate(self.offered > 0):
-            if offers.any():
-                usual[pool] = np.median(self.price[pool, offers][-day:])
-        return np.asarray(usual)
+            price = self.price[pool, offers] if offers.any() else self.price[pool]
+            usual[pool] = min(np.median(price[-day:]), self.on_demand)
+        return usual
 
     def price_memory(self) -> float:
         """Seconds in which a price goes back by two thirds to what it was in the mean, as it did so far."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -106,9 +107,9 @@ class _View:
             spot = {on_demand.pool: Offer(on_demand.zone, "spot", on_demand.instance_type, on_demand.price, 0)}
         seen = _observed(job, spot, on_demand, history, clock)
         before = seen.upto(max(1, seen.ticks - int(clock.elapsed % FIT_AGAIN // clock.tick) - 1))
-        return cls(
-            state, clock, seen, on_demand, Planner(job, lambda _: before), _moment(state, seen, on_demand, clock)
-        )
+        values = before.available.tobytes(), before.price.tobytes()
+        planner = _planner(job, before.pools, values, before.on_demand, before.step)
+        return cls(state, clock, seen, on_demand, planner, _moment(state, seen, on_demand, clock))
 
     @property
     def slack(self) -> float:
@@ -128,6 +129,17 @@ class _View:
     def name(self, mode: int) -> str:
         """A mode in words."""
         return "to wait" if mode == NONE else str(self.placement(mode))
+
+
+@lru_cache(maxsize=2)  # what it plans with is the same for a day, in which it is asked again and again
+def _planner(
+    job: Job, pools: tuple[CapacityPool, ...], values: tuple[bytes, bytes], on_demand: float, step: float
+) -> Planner:
+    """The planner of *job* on the market of which these are the *values*: nodes and prices."""
+    available, price = np.frombuffer(values[0], np.int64), np.frombuffer(values[1])
+    shape = len(pools), -1
+    before = Market(pools, available.reshape(shape), price.reshape(shape), on_demand, step)
+    return Planner(job, lambda _: before)
 
 
 def _allowed(job: Job, offer: Offer) -> bool:

@@ -48,6 +48,7 @@ class PlacedCluster:
         self.free = free  # nodes by group
         self.size = size
         self._jobset = {**copied(jobset), "status": {}}
+        self._answer: Object | None = None  # a copy of it, until it changes
         self._jobset["metadata"]["resourceVersion"] = "1"
         self._jobset["spec"]["suspend"] = self.state["moving"]
         self.blocks: dict[str, tuple[float, float]] = {}  # start and end by group
@@ -75,7 +76,11 @@ class PlacedCluster:
         return bool(self._jobset["spec"]["suspend"])
 
     def jobset(self, run: str) -> Object | None:
-        return None if self.gone else copied(self._jobset)
+        """A copy for all who read it until it changes, which they leave as it is."""
+        if self._answer is None:
+            self._answer = copied(self._jobset)
+        assert self._answer == self._jobset, "a reader has changed it, not the server"
+        return None if self.gone else self._answer
 
     @property
     def state(self) -> placement.State:
@@ -125,7 +130,7 @@ class PlacedCluster:
 
     def end(self) -> None:
         """Let the run succeed."""
-        self._jobset["status"] = {"conditions": [{"type": "Completed", "status": "True"}]}
+        self._set_condition("Completed", "True")
 
     def replace_a_pod(self, number: int = -1) -> None:
         """JobSet restarts the Job of one node alone, by default the last; or of a pod that stands by."""
@@ -147,10 +152,10 @@ class PlacedCluster:
             if self._pods:
                 self._pods = []
             else:
-                self._jobset["status"] = {"conditions": [{"type": "Suspended", "status": "True"}]}
+                self._set_condition("Suspended", "True")
             return
         if not self._pods:
-            self._jobset["status"] = {"conditions": [{"type": "Suspended", "status": "False"}]}
+            self._set_condition("Suspended", "False")
             both = zip(self._selectors, self._templates, strict=True)
             self._selectors = [{**selector, **template["spec"]["nodeSelector"]} for selector, template in both]
             self._create_pods()
@@ -204,7 +209,12 @@ class PlacedCluster:
                 scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self._stamp()}
                 pod["status"] = {"phase": "Running", "conditions": [scheduled]}
 
+    def _set_condition(self, kind: str, status: str) -> None:
+        self._jobset["status"] = {"conditions": [{"type": kind, "status": status}]}
+        self._answer = None
+
     def _count_change(self) -> None:
+        self._answer = None
         metadata = self._jobset["metadata"]
         metadata["resourceVersion"] = str(int(metadata["resourceVersion"]) + 1)
 

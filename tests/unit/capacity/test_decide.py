@@ -101,6 +101,18 @@ def test_a_slightly_cheaper_zone_is_no_reason_to_switch() -> None:
     assert isinstance(decide(running(A), [spot(A, 1.0), spot(B, 0.98), on_demand()], [], at(0)), Keep)
 
 
+def test_a_decision_is_about_its_own_job_and_market_whatever_was_decided_before() -> None:
+    """A plan is made once for the same job on the same market, and is that of no other."""
+    offers = [spot(A, 1.5), spot(B, 1.0), on_demand()]
+    days = [[spot(A, 1.5), spot(B, 1.0)], [spot(A, 1.5), spot(B, 1.4)], [spot(A, 1.5), spot(B, available=0)]]
+    histories = [[Observation(-HOUR * hour, each) for hour in (48, 24) for each in day] for day in days]
+    jobs = [JOB, replace(JOB, lost_work=600.0)]
+    asked = [(running(A, job=job), history) for history in histories for job in jobs]
+    reasons = [decide(state, offers, history, at(0)).reason for state, history in asked]
+    assert len(set(reasons)) == len(asked), reasons
+    assert [decide(state, offers, history, at(0)).reason for state, history in asked[::-1]] == reasons[::-1]
+
+
 def test_a_much_cheaper_zone_is_a_reason_to_switch_while_much_work_is_left() -> None:
     offers = [spot(A, 1.5), spot(B, 1.0), on_demand()]
     history = [Observation(-HOUR * hour, each) for hour in (48, 24) for each in offers]

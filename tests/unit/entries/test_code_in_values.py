@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import subprocess
@@ -399,13 +400,28 @@ def test_a_change_changes_the_digest_and_a_comment_does_not(modules: Modules, te
     assert digest(modules) != before
 
 
-@pytest.mark.parametrize("text", [text for text, _ in COUNTS.values()], ids=COUNTS)
-def test_the_digest_is_that_of_another_process_with_another_hash_seed(modules: Modules, text: str) -> None:
-    write(modules, text)
-    program = "import sets; from spotmpi.entries.code import identify; print(identify(sets.build).digest)"
-    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(modules.folder)}
-    found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert found.stdout.strip() == digest(modules), found.stderr
+def test_digests_are_those_of_another_process_with_another_hash_seed(modules: Modules, tmp_path: Path) -> None:
+    here = {}
+    for name, (text, _) in COUNTS.items():
+        write(modules, text)
+        here[name] = digest(modules)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "sets.py").write_text(textwrap.dedent(text))
+    program = """
+import json, sys
+from spotmpi.entries.code import identify
+found = {}
+for name in sys.argv[1:]:
+    sys.path.insert(0, name)
+    import sets
+    found[name] = identify(sets.build).digest
+    del sys.modules["sets"], sys.path[0]
+print(json.dumps(found))
+"""
+    environment, words = {**os.environ, "PYTHONHASHSEED": "1"}, [sys.executable, "-c", program, *COUNTS]
+    there = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert there.returncode == 0, there.stderr
+    assert json.loads(there.stdout) == here
 
 
 def test_what_the_source_shows_is_not_taken_again_by_its_value(modules: Modules) -> None:

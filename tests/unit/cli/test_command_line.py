@@ -203,11 +203,11 @@ def test_columns_align_with_wide_and_control_characters(capsys: pytest.CaptureFi
     assert capsys.readouterr().out.splitlines() == ["A      NUMBER  B", "日本        1  b", "x\\x1b      22"]
 
 
-@pytest.mark.parametrize("command", [("logs",), ("shell",), ("drill", "--fault", "kill")], ids=" ".join)
-@pytest.mark.parametrize("node", ["wrker/0", "worker", "-1", "worker/01", "x-1-worker-0-abcde"])
-def test_a_node_that_names_no_member_is_refused_with_what_does(command: tuple[str, ...], node: str) -> None:
+def test_a_node_that_names_no_member_is_refused_with_what_does() -> None:
     invoke("run", job("echo a line"))
-    result = invoke(*command, only_run().id, f"--node={node}")
     remedy = "give the number of a node, such as 1, or a role with a number, such as worker/0 or standby/0"
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.splitlines()[-1] == f"spotmpi: --node = {node!r}: {remedy}"
+    for command in (("logs",), ("shell",), ("drill", "--fault", "kill")):
+        for node in ("wrker/0", "worker", "-1", "worker/01", "x-1-worker-0-abcde"):
+            result = invoke(*command, only_run().id, f"--node={node}")
+            assert (result.returncode, result.stdout) == (2, ""), (command, node)
+            assert result.stderr.splitlines()[-1] == f"spotmpi: --node = {node!r}: {remedy}", command

@@ -77,32 +77,31 @@ def test_the_submitted_script_is_the_planned_one_with_the_variables_that_are_pas
     assert (own / "package" / "spotmpi" / "agent" / "slurm.py").is_file()
 
 
-@pytest.mark.parametrize(
-    ("reason", "words"),
-    [
-        ("Priority", "jobs with a higher priority come first (Priority)"),
-        ("Resources", "no nodes that fit are free (Resources)"),
-        ("BeginTime", "was requeued wait for about two minutes (BeginTime)"),
-        ("QOSMaxJobsPerUserLimit", "a limit of its account, user or QOS is reached (QOSMaxJobsPerUserLimit)"),
-        ("QOSNotAllowed", "its QOS may not be used in its partition (QOSNotAllowed)"),
-        ("PartitionConfig", "its partition has no such nodes, or too few (PartitionConfig)"),
-        ("DependencyNeverSatisfied", "has failed, so it never starts (DependencyNeverSatisfied)"),
-        ("AssocGrpGRES", "a limit of its account, user or QOS is reached (AssocGrpGRES)"),
-        ("ReqNodeNotAvail, UnavailableNodes:n1", "nodes that it needs are down or reserved (ReqNodeNotAvail)"),
-        ("JobHeldUser", "it is held; `scontrol release 7` releases it (JobHeldUser)"),
-        ("job requeued in held state", "`scontrol release 7` releases it (job requeued in held state)"),
-        ("launch failed requeued held", "`scontrol release 7` lets it try again (launch failed requeued held)"),
-        ("FrontEndDown", "queue of Slurm: FrontEndDown"),
-        ("Nodes required for job are DOWN, DRAINED", "queue of Slurm: Nodes required for job are DOWN, DRAINED"),
-    ],
-)
-def test_a_run_waits_for_a_reason_in_words(
-    backend: SlurmBackend, slurm: ScriptedSlurm, reason: str, words: str
-) -> None:
+REASONS = [
+    ("Priority", "jobs with a higher priority come first (Priority)"),
+    ("Resources", "no nodes that fit are free (Resources)"),
+    ("BeginTime", "was requeued wait for about two minutes (BeginTime)"),
+    ("QOSMaxJobsPerUserLimit", "a limit of its account, user or QOS is reached (QOSMaxJobsPerUserLimit)"),
+    ("QOSNotAllowed", "its QOS may not be used in its partition (QOSNotAllowed)"),
+    ("PartitionConfig", "its partition has no such nodes, or too few (PartitionConfig)"),
+    ("DependencyNeverSatisfied", "has failed, so it never starts (DependencyNeverSatisfied)"),
+    ("AssocGrpGRES", "a limit of its account, user or QOS is reached (AssocGrpGRES)"),
+    ("ReqNodeNotAvail, UnavailableNodes:n1", "nodes that it needs are down or reserved (ReqNodeNotAvail)"),
+    ("JobHeldUser", "it is held; `scontrol release 7` releases it (JobHeldUser)"),
+    ("job requeued in held state", "`scontrol release 7` releases it (job requeued in held state)"),
+    ("launch failed requeued held", "`scontrol release 7` lets it try again (launch failed requeued held)"),
+    ("FrontEndDown", "queue of Slurm: FrontEndDown"),
+    ("Nodes required for job are DOWN, DRAINED", "queue of Slurm: Nodes required for job are DOWN, DRAINED"),
+]
+
+
+def test_a_run_waits_for_a_reason_in_words(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:
     submit(backend)
-    slurm.show(RUN, "PENDING", reason)
-    state = backend.state(RUN)
-    assert state.state == "waiting" and str(state.reason).endswith(words)
+    for reason, words in REASONS:
+        slurm.clear()
+        slurm.show(RUN, "PENDING", reason)
+        state = backend.state(RUN)
+        assert state.state == "waiting" and str(state.reason).endswith(words), reason
 
 
 def test_a_follower_records_each_reason_once(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:

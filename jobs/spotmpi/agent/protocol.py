@@ -99,6 +99,15 @@ ENV_STREAM = "SPOTMPI_STREAM"  # the table [stream] as JSON
 ENV_STREAM_FOLDER = "SPOTMPI_STREAM_FOLDER"  # of the source list and the results, in the run folder
 
 
+def counted(count: int, what: str, several: str = "") -> str:
+    """A number with its noun: "1 node", "2 nodes"; *several* is a plural that does not end in an s alone.
+
+    What a record has in place of a number is shown as it is.
+    """
+    number = f"{count:,}" if isinstance(count, int) else count
+    return f"{number} {what if count == 1 else several or what + 's'}"
+
+
 def truncate(reason: str) -> str:
     """The *reason* in at most `REASON_LENGTH` characters: a longer one loses its middle."""
     if len(reason) <= REASON_LENGTH:

@@ -20,8 +20,10 @@ from spotmpi.backends import targets
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
+from spotmpi.core.wording import counted
 from spotmpi.entries import code as code_identity
 from spotmpi.entries import inputs
+from spotmpi.entries.arguments import values_of
 from spotmpi.entries.build_lock import collect, only_builder
 from spotmpi.entries.inputs import Resolved
 from spotmpi.entries.manifest import (
@@ -202,7 +204,7 @@ def _build(request: _Request, store: Store) -> Manifest:
     run, cost = None, None
     if missing:
         _require_reachable(request, store)
-    print_message(f"building {request.reference}: {len(missing)} of {len(request.tasks)} parts")
+    print_message(f"building {request.reference}: {len(missing)} of {counted(len(request.tasks), 'part')}")
     if missing:
         built, run, cost = _build_parts(request, store, missing)
         for task in missing:
@@ -381,7 +383,7 @@ def _map(
 def _complete(tasks: Sequence[Task], total: int) -> str:
     """How many of *total* parts are complete: those that had not to be built, and those of *tasks* that are now."""
     kept = total - len(tasks) + sum(part_files.complete(task) is not None for task in tasks)
-    return f"{kept} of {total} parts are kept"
+    return f"{kept} of {counted(total, 'part')} {'is' if kept == 1 else 'are'} kept"
 
 
 def _require_same(request: _Request, store: Store, built: dict[str, list[part_files.Record]], pool: Any) -> None:
@@ -411,6 +413,7 @@ def _manifest(request: _Request, files: tuple[File, ...], run: str | None, cost:
     parts = dict(zip((task.key for task in request.tasks), first.files.names, strict=True))
     module = code_identity.function_name(function).removesuffix(f".{function.__qualname__}")
     details = {"function": f"{module}:{function.__qualname__}", "parts": parts, "tokens": tokens}
+    details["objects"] = values_of({name: request.arguments[name] for name in tokens})
     return Manifest(
         kind=DATASET,
         name=request.reference.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import sys
 import tempfile
 import uuid
@@ -25,6 +26,7 @@ from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Echo
 from spotmpi.entries import inputs
+from spotmpi.entries.arguments import decoded
 from spotmpi.entries.definitions import without_comments
 from spotmpi.entries.manifest import DATASET, Code, Input, Manifest, RawFile
 from spotmpi.entries.store import Store, is_reference, reference_in
@@ -216,12 +218,9 @@ class _Rebuild:
         if "function" not in manifest.details:
             self._echo(_reuse_note(manifest))
             return DataSet(manifest, store)
-        if manifest.details.get("tokens"):
-            named = ", ".join(manifest.details["tokens"])
-            raise SpotmpiError(f"{manifest} has arguments that its manifest does not hold ({named}): call its function")
         sources = {each.argument: self._source(each, store) for each in manifest.inputs}
         dataset = self._dataset(manifest)
-        arguments = {**sources, **manifest.arguments}
+        arguments = {**sources, **_arguments(manifest, dataset)}
         key, code = planned_key(dataset, **arguments)
         if key != manifest.key:
             raise SpotmpiError(f"{manifest} cannot be made again: {_reason(manifest, code)}")
@@ -266,6 +265,27 @@ class _Rebuild:
         options = {"name": manifest.name, "row_group": manifest.details["row_group"], "image": image}
         options |= {"spec": pool_values(self.spec)} if self.spec else {}
         return found.options(**options, store=self._store.storage.url, on=self._on, pool=self._pool, check=0.0)
+
+
+def _arguments(manifest: Manifest, dataset: Dataset) -> dict[str, Any]:
+    """The arguments of a data set that are no sources; of defaults that its manifest does not hold those of the code.
+
+    Raises:
+        SpotmpiError: it does not hold others.
+    """
+    found, missing = dict(manifest.arguments), []
+    objects, parameters = manifest.details.get("objects", {}), inspect.signature(dataset.function).parameters
+    for name in manifest.details.get("tokens", {}):
+        del found[name]  # which is for people
+        try:
+            found[name] = decoded(objects[name])
+        except (LookupError, AttributeError, ImportError, TypeError, ValueError):
+            if name not in parameters or parameters[name].default is inspect.Parameter.empty:
+                missing.append(name)
+    if missing:
+        named = ", ".join(missing)
+        raise SpotmpiError(f"{manifest} has arguments that its manifest does not hold ({named}): call its function")
+    return found
 
 
 def _digest(file: RawFile | None) -> str:

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from spotmpi.agent.protocol import counted as counted
+
 LONGEST = 1000  # characters of a reason, a name or a value; of a longer one both ends are kept
 WHOLE = 100_000  # characters of a long text, such as all hosts of a run
 
@@ -87,11 +89,6 @@ def printable_output(line: str) -> str:
 def printable_lines(text: str) -> str:
     """`printable` of text that may have several lines and tabs."""
     return "\n".join(_shown(line) for line in shorten(text, WHOLE).split("\n"))
-
-
-def counted(count: int, what: str) -> str:
-    """A number with its noun: "1 node", "2 nodes"."""
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def shorten(text: str, longest: int) -> str:

@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 _KEY = re.compile(r"[0-9a-f]{64}")
 LATEST = 253402300800.0  # Unix seconds of the year 10000, which dates do not reach
 _DETAILS: dict[str, type] = {  # what commands show of those of each kind
-    **dict.fromkeys(("metrics", "spec", "parts", "tokens"), dict),
+    **dict.fromkeys(("metrics", "spec", "parts", "tokens", "objects"), dict),
     **dict.fromkeys(("command", "function", "checkpoint", "state"), str),
     "row_group": int,
 }

@@ -11,7 +11,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 
 import spotmpi
@@ -344,14 +343,87 @@ def test_an_entry_that_several_others_were_made_from_is_explained_once(
     assert inputs["datasets:both-7"] == ["datasets:both-6"] * 2 and len(inputs) == 21
 
 
-def test_a_number_of_numpy_is_no_argument_that_a_manifest_holds(
-    tmp_path: Path, modules: Modules, pool: InProcess
+ARGUMENTS = """
+import collections, dataclasses, datetime, decimal, enum, functools, pathlib
+import numpy
+import spotmpi
+
+
+class Kind(enum.Enum):
+    LOW = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    at: float
+    kinds: tuple = (Kind.LOW,)
+
+
+@dataclasses.dataclass(slots=True)
+class Config:
+    inner: Inner
+    of: dict = dataclasses.field(default_factory=lambda: {1: 2, "x": {3}})
+
+
+class Plain:
+    def __init__(self, at):
+        self.at = at
+
+
+class Reduced(Plain):
+    def __reduce__(self):
+        return Reduced, (self.at,)
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+def half(x):
+    return x / 2
+
+
+def scaled(x, by):
+    return x * by
+
+
+@spotmpi.dataset
+def cut(raw: spotmpi.Source, at, other: Config = Config(Inner(0.25)), unheld: Plain = Reduced(3)):
+    return {"x": raw["x"], "at": [repr(type(at))] * len(raw["x"])}
+"""
+HELD = [
+    "numpy.float64(0.5)",
+    "numpy.arange(6.0).reshape(2, 3)",
+    "(1, 2.5, ('a', None), float('nan'))",
+    "{1: {'b': {2}}, ('c',): frozenset({3})}",
+    "Config(Inner(0.5), {5: (6,)})",
+    "Plain(Plain([Kind.LOW]))",
+    "Pair(1, half)",
+    "half",
+    "Plain",
+    "functools.partial(scaled, by=3)",
+    "datetime.datetime(2026, 11, 27, 12, tzinfo=datetime.timezone.utc)",
+    "[datetime.date(2026, 1, 2), decimal.Decimal('1.50'), pathlib.Path('a/b'), 1j, b'\\x00']",
+]
+
+
+@pytest.mark.parametrize("value", HELD)
+def test_a_data_set_is_made_again_with_arguments_that_are_no_json(
+    value: str, tmp_path: Path, modules: Modules, pool: InProcess
 ) -> None:
-    modules.write(
-        sets="import spotmpi\n\n@spotmpi.dataset\ndef cut(raw: spotmpi.Source, at):\n    return {'x': raw['x']}\n"
-    )
+    """A tuple or a dataclass, even as a default, ended as an argument that its manifest did not hold."""
+    modules.write(sets=ARGUMENTS)
     (tmp_path / "raw.csv").write_text("x\n1\n")
-    found = modules.load().cut.options(pool=pool)(tmp_path / "raw.csv", at=numpy.float64(0.5))
+    sets = modules.load()
+    found = sets.cut.options(pool=pool)(tmp_path / "raw.csv", at=eval(value, vars(sets)))
+    result = reproduce(found.path, modules.folder, pool=pool)
+    assert (result.different, result.files) == ((), 1)
+
+
+def test_an_argument_of_which_not_all_is_known_is_named(tmp_path: Path, modules: Modules, pool: InProcess) -> None:
+    modules.write(sets=ARGUMENTS)
+    (tmp_path / "raw.csv").write_text("x\n1\n")
+    sets = modules.load()
+    found = sets.cut.options(pool=pool)(tmp_path / "raw.csv", at=sets.Reduced(1))
     with pytest.raises(SpotmpiError, match=r"has arguments that its manifest does not hold \(at\): call its function"):
         reproduce(found.path, modules.folder, pool=pool)
 

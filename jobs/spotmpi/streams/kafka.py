@@ -38,7 +38,7 @@ def partitions(source: str, record: Sequence[Part] = ()) -> list[Part]:
 
     ranges = {}
     try:
-        for number in topics.partitions(source, "source", consumer):
+        for number in topics.partitions(source, "source", consumer, begins=not record):
             partition = confluent_kafka.TopicPartition(topic.name, number)
             begin, end = consumer.get_watermark_offsets(partition, timeout=topics.TIMEOUT)
             ranges[number] = (begin, end)

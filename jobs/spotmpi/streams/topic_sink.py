@@ -55,7 +55,7 @@ class TopicSink:
         self._address, self._identity, self._record = address, identity, record
         self._topic = topics.parse(address, _USE)
         self._client = reader = self._reader("")  # the client whose call may fail
-        self._partitions = topics.partitions(address, _USE, reader)
+        self._partitions = topics.partitions(address, _USE, reader, begins=_recorded(record) == [])
         with self._translated("be written"):
             text = broadcast.receive(_READY) if identity.rank else ""
             self._producer = self._fenced(identity.rank)

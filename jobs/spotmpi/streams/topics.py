@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -19,6 +20,8 @@ from spotmpi.streams.errors import SourceError, StreamError
 SCHEME = "kafka://"
 _MAX_PORT = 65535
 TIMEOUT = 30.0  # seconds for an answer of a broker
+_PATIENCE = 3.0  # seconds for the first answer, after which the user is told what is waited for, and why
+_UNREACHED = 10.0  # seconds after which a run that begins gives brokers up where each try to reach one has failed
 # Of every client that reads.
 READER = {
     "enable.auto.commit": False,
@@ -46,7 +49,8 @@ _REMEDIES = {
     "GROUP_AUTHORIZATION_FAILED": f"{_RIGHTS} read the groups spotmpi-*, and spotmpi-stream of a source",
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": f"{_RIGHTS} describe and write the transactional IDs spotmpi-*",
 }
-_GENERAL = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "REQUEST_TIMED_OUT")  # errors that have a cause
+_UNREACHED_ALL = "_ALL_BROKERS_DOWN"
+_GENERAL = ("_TRANSPORT", "_TIMED_OUT", _UNREACHED_ALL, "REQUEST_TIMED_OUT")  # errors that have a cause
 _said: dict[str, dict[str, str]] = {}  # what clients of an address have said since, by the name of the error
 
 
@@ -128,21 +132,17 @@ def _logger() -> logging.Logger:
     return logger
 
 
-def partitions(address: str, use: str, consumer: Any) -> list[int]:
-    """The numbers of the partitions of a topic.
+def partitions(address: str, use: str, consumer: Any, begins: bool = False) -> list[int]:
+    """The numbers of the partitions of a topic; *begins* says that the run has not used it before.
 
     Raises:
         StreamError: there is no such topic.
         SourceError: no broker answers.
     """
-    import confluent_kafka
     from confluent_kafka import KafkaError
 
     own = parse(address, use)
-    try:
-        metadata = consumer.list_topics(own.name, timeout=TIMEOUT).topics[own.name]
-    except confluent_kafka.KafkaException as error:
-        raise SourceError(f"the topic {own} cannot be listed: {reason(error, address, consumer)}") from error
+    metadata = _listed(own, address, consumer, begins).topics[own.name]
     answer = metadata.error
     if answer is not None and answer.code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
         kind = SourceError if answer.retriable() else StreamError
@@ -151,6 +151,30 @@ def partitions(address: str, use: str, consumer: Any) -> list[int]:
         cause = reason(answer) if answer else "no partition"
         raise StreamError(f"the brokers {own.brokers} have no topic {own.name}: {cause}; create it")
     return sorted(metadata.partitions)
+
+
+def _listed(own: Topic, address: str, consumer: Any, begins: bool) -> Any:
+    """What the brokers say of a topic; whoever waits for them hears soon what each try to reach them has met.
+
+    Raises:
+        SourceError: no broker answers.
+    """
+    import confluent_kafka
+
+    waited, seconds = 0.0, min(_PATIENCE, TIMEOUT)
+    while True:
+        try:
+            return consumer.list_topics(own.name, timeout=seconds)
+        except confluent_kafka.KafkaException as error:
+            heard = {**_heard(address, consumer)}
+            cause = reason(error, address, consumer)
+            waited += seconds
+            seconds = min(TIMEOUT, _UNREACHED if begins and _UNREACHED_ALL in heard else TIMEOUT) - waited
+            if error.args[0].name() not in _GENERAL or seconds <= 0:
+                raise SourceError(f"the topic {own} cannot be listed: {cause}") from error
+            if waited <= _PATIENCE:
+                print(f"waiting for the topic {own}: {cause}", file=sys.stderr, flush=True)
+            _said.get(address, {}).update(heard)  # the client does not repeat it
 
 
 def reason(error: Any, address: str = "", client: Any = None) -> str:
@@ -164,9 +188,7 @@ def reason(error: Any, address: str = "", client: Any = None) -> str:
         return str(error)
     name, cause = first.name(), first.str() or str(first)
     if name in _GENERAL and client is not None:
-        with contextlib.suppress(Exception):  # an error again, or a double
-            client.poll(0)  # which tells what it has met
-        said = _said.get(address, {})
+        said = _heard(address, client)
         name = next((each for each in _REMEDIES if each in said), name)
         cause = said.get(name, cause)
         said.clear()
@@ -175,3 +197,10 @@ def reason(error: Any, address: str = "", client: Any = None) -> str:
         remedy = "no broker listens there: check host and port, and whether it runs"
     cause = re.sub(r" \(after \d+ms in state \w+\)", "", cause).rstrip(".")
     return f"{cause}; {remedy}" if remedy else cause
+
+
+def _heard(address: str, client: Any) -> dict[str, str]:
+    """What clients of an address have said since it was last named as a reason."""
+    with contextlib.suppress(Exception):  # an error again, or a double
+        client.poll(0)  # which tells what it has met
+    return _said.get(address, {})

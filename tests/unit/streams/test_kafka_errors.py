@@ -119,6 +119,50 @@ def test_what_the_client_has_met_is_the_cause_of_an_answer_that_did_not_come(
 
 
 @pytest.mark.parametrize(
+    ("met", "begins", "timeouts"),
+    [
+        ([KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN], True, [3, 7]),
+        ([KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN], False, [3, 27]),
+        ([KafkaError._TRANSPORT], True, [3, 27]),  # another broker may answer
+        ([], True, [3, 27]),  # no try has ended yet
+    ],
+)
+def test_whoever_waits_for_brokers_is_told_soon_and_no_new_run_waits_long_for_those_that_refuse_it(
+    met: list[int],
+    begins: bool,
+    timeouts: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Each of three attempts waited 30 s in silence."""
+
+    class Client:
+        """Tells once what it has met, as that of confluent-kafka, and lists no topic."""
+
+        def __init__(self, settings: dict[str, Any]) -> None:
+            self._tell, self._met = settings["error_cb"], list(met)
+            self.timeouts: list[float] = []
+
+        def poll(self, timeout: float) -> None:
+            while self._met:
+                self._tell(KafkaError(self._met.pop(0), "refused"))
+
+        def list_topics(self, topic: str, timeout: float) -> None:
+            self.timeouts.append(timeout)
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "no answer"))
+
+    monkeypatch.setattr("confluent_kafka.Consumer", Client)
+    monkeypatch.setattr(topics, "_said", {})
+    address = "kafka://b:9092/t"
+    client = topics.client("Consumer", address, "source", {})
+    cause = f"refused; {REFUSED}" if met else "no answer; check host, port and security.protocol, and .* connect"
+    with pytest.raises(SourceError, match=f"^the topic t of b:9092 cannot be listed: {cause}$"):
+        topics.partitions(address, "source", client, begins)
+    assert client.timeouts == timeouts
+    assert re.fullmatch(f"waiting for the topic t of b:9092: {cause}\n", capfd.readouterr().err)
+
+
+@pytest.mark.parametrize(
     ("code", "message"),
     [
         (KafkaError.UNKNOWN_TOPIC_OR_PART, r"brokers b:9092 have no topic t: Broker: [^{}]*; create it"),

@@ -138,5 +138,5 @@ def _rows(path: Path) -> int | None:
         return int(pyarrow.parquet.read_metadata(path).num_rows)
     if path.suffix == ".jsonl":
         with path.open("rb") as file:
-            return sum(1 for _ in file)
+            return sum(1 for line in file if line.strip())
     return None

@@ -23,8 +23,12 @@ class Message(NamedTuple):
     value: bytes | None
 
 
-class NoTypes(bytes):
-    """A file of Parquet that has no rows, and no columns or some without a type: those of others do not fit it."""
+class Hidden(bytes):
+    """A file without rows that is to be hidden from readers of its folder.
+
+    That is one of Parquet with no columns or some without a type, since those of others do not fit it, and one of JSON
+    Lines, in which many readers want a row. It has some byte, unlike what a machine that lost its power may have.
+    """
 
 
 def encode(write: str, name: str, number: int, results: Any) -> Any:
@@ -58,7 +62,9 @@ def _encode(write: str, results: Any) -> Any:
         return _parquet(results)
     if is_topic(write):
         return [_message(row) for row in _rows(results)]
-    return "".join(_json(row) + "\n" for row in _rows(results)).encode() if write in FORMATS else results
+    if write in FORMATS:
+        return "".join(_json(row) + "\n" for row in _rows(results)).encode() or Hidden(b"\n")
+    return results
 
 
 def _files(contents: Any) -> dict[str, bytes]:
@@ -86,7 +92,7 @@ def _parquet(results: Any) -> bytes:
     file = BytesIO()
     pyarrow.parquet.write_table(table, file)
     has_types = table.num_columns and not any(map(pyarrow.types.is_null, table.schema.types))
-    return file.getvalue() if table.num_rows or has_types else NoTypes(file.getvalue())
+    return file.getvalue() if table.num_rows or has_types else Hidden(file.getvalue())
 
 
 def table_of(results: Any) -> Any:

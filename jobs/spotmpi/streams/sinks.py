@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from spotmpi.agent import record
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import FILES
-from spotmpi.streams.results import NoTypes
+from spotmpi.streams.results import Hidden
 
 Results = Sequence[tuple[int, Any]]  # what `spotmpi.streams.results.encode` gave for batches, by number
 _PARTIAL = re.compile(r"\.results-(\d+)\..*part")
@@ -62,8 +62,8 @@ class FunctionSink:
 class ResultFiles:
     """A folder with one file for each batch, or with one folder of files.
 
-    The name of one without rows and types begins with ``_``, so that readers of the folder, which take the columns of
-    the first file for those of all, pass it over.
+    The name of one without rows, or without rows and types in Parquet, begins with ``_``, so that readers of the
+    folder, which take the columns of the first file for those of all, pass it over.
     """
 
     most = 1
@@ -103,7 +103,7 @@ class ResultFiles:
             StreamError: the disk is full.
         """
         for number, content in results:
-            path = self._folder / f"{'_' * isinstance(content, NoTypes)}{self._name(number)}"
+            path = self._folder / f"{'_' * isinstance(content, Hidden)}{self._name(number)}"
             # Another process may write the same results, as where the node of an earlier attempt is still up.
             partial = self._folder / f".results-{number:08d}.{os.urandom(4).hex()}.part"
             try:

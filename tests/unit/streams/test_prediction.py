@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+from spotmpi.api.keep_requests import _rows
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Settings, Slice, read_settings
 from spotmpi.streams.rank import every_row, predict, train
@@ -55,6 +56,20 @@ def test_a_first_batch_without_rows_takes_no_column_from_readers_of_the_folder(n
 
     assert pyarrow.parquet.read_table(tmp_path).to_pydict() == {"number": [1], "half": [0.5]}
     assert files.missing([0, 1, 2]) == [2], "a batch without rows is not computed again"
+
+
+@pytest.mark.parametrize("nothing", [[], {}, {"x": []}])
+def test_a_batch_without_rows_is_not_computed_again_and_has_no_line_for_readers(nothing: Any, tmp_path: Path) -> None:
+    """Its file was empty, which is what a machine that lost its power leaves, so each resume computed it again."""
+    files = ResultFiles(tmp_path, "jsonl")
+    write(files, "jsonl", nothing, 0)
+    write(files, "jsonl", [{"x": 1}], 1)
+
+    assert files.missing([0, 1, 2]) == [2]
+    assert [part.rows for part in parts_of(Settings(str(tmp_path)))] == [1]
+    (hidden,) = tmp_path.glob("_*")
+    assert [part.rows for part in parts_of(Settings(str(hidden)))] == [0]
+    assert (_rows(hidden), _rows(files.path(1))) == (0, 1)
 
 
 @pytest.mark.parametrize(("last_batch", "used"), [("drop", "keep"), ("keep", "keep"), ("pad", "pad")])
@@ -115,7 +130,7 @@ def test_an_array_of_more_than_one_dimension_has_a_list_in_each_row(
     if kind == "parquet":
         rows = pyarrow.parquet.read_table(file).to_pylist()
     else:
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        rows = [json.loads(line) for line in file.read_text().splitlines()] if len(array) else []
 
     assert [row["p"] for row in rows] == array.tolist()
     assert [row["masked"] for row in rows] == masked.tolist()

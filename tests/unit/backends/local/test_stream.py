@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import io
 import json
 import lzma
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from spotmpi.agent.plan import POSTPROCESS
@@ -193,6 +195,23 @@ def test_a_source_without_a_file_is_refused_before_anything_is_started(
     assert problems == ([] if found else [str(Problem("stream.source", place, message))])
 
 
+def _parquet(rows: int) -> bytes:
+    """A file of Parquet whose footer has lists, text, truth values and numbers before and beside that of its rows."""
+    columns = {"x": pyarrow.array(range(rows), pyarrow.int64()), "y": [[{"z": "a" * 300}]] * rows, "t": [0.5] * rows}
+    schema = pyarrow.schema(
+        [
+            ("x", pyarrow.int64()),
+            ("y", pyarrow.list_(pyarrow.struct([("z", pyarrow.string())]))),
+            pyarrow.field("t", pyarrow.float32(), metadata={"unit": "s" * 200}),
+            *((f"c{number}", pyarrow.timestamp("us", "UTC")) for number in range(20)),
+        ]
+    )
+    times = {f"c{number}": pyarrow.nulls(rows, schema.field(f"c{number}").type) for number in range(20)}
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({**columns, **times}, schema), file)
+    return file.getvalue()
+
+
 def _empty(kind: str, path: Path) -> Path:
     """A file of this kind without a row, as those who write them leave it."""
     contents = {
@@ -200,6 +219,7 @@ def _empty(kind: str, path: Path) -> Path:
         "jsonl": b"\n",
         "csv.gz": gzip.compress(b"x,y\n"),
         "jsonl.xz": lzma.compress(b""),
+        "parquet": _parquet(0),
     }
     file = path / f"a.{kind}"
     file.write_bytes(contents[kind])
@@ -208,13 +228,19 @@ def _empty(kind: str, path: Path) -> Path:
 
 def _with_row(kind: str, path: Path) -> Path:
     """The same with one row."""
-    contents = {"csv": b"x\r1\r", "jsonl": b"{}", "csv.gz": gzip.compress(b"x\n1"), "jsonl.xz": lzma.compress(b"{}\n")}
+    contents = {
+        "csv": b"x\r1\r",
+        "jsonl": b"{}",
+        "csv.gz": gzip.compress(b"x\n1"),
+        "jsonl.xz": lzma.compress(b"{}\n"),
+        "parquet": _parquet(200),
+    }
     file = path / f"b.{kind}"
     file.write_bytes(contents[kind])
     return file
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "csv.gz", "jsonl.xz"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "csv.gz", "jsonl.xz", "parquet"])
 def test_a_source_whose_files_have_no_rows_is_refused_as_one_without_files_is(kind: str, tmp_path: Path) -> None:
     """The run started, and ended with the traceback of a rank and exit code 1."""
 

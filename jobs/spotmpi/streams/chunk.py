@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from spotmpi.agent import protocol
+from spotmpi.agent.protocol import counted
 from spotmpi.streams import sources, tensors
 from spotmpi.streams.errors import SourceError, StreamError, loading_error, with_trace
 from spotmpi.streams.order import PARQUET, Order, Settings, Slice, describe
@@ -238,23 +239,27 @@ def _skip(settings: Settings, name: str, number: int, where: str, error: BaseExc
     Raises:
         StreamError: they are not; with the batch, its rows and the user's traceback.
     """
-    cause = f"{type(error).__name__}: {error}{_keys(error, value)}"
+    cause = f"{type(error).__name__}: {error}{missing_key(error, value)}"
     if settings.on_error == SKIP:
         return Skip(number, where, cause)
     raise with_trace(f"{name} failed for batch {number} ({where}): {cause}", error) from None
 
 
-def _keys(error: BaseException, value: Any) -> str:
-    """What a batch or a row of it has in place of the key that *error* is about; empty for any other error."""
+def missing_key(error: BaseException, value: Any) -> str:
+    """What a batch or a row of it has in place of the key that *error* is about; empty for any other error.
+
+    *value* is the batch: a dictionary or data frame of columns, or a list of rows.
+    """
     key = error.args[0] if isinstance(error, KeyError) and error.args else None
     if not isinstance(key, str):
         return ""
     named = enumerate(value) if isinstance(value, list) else [(None, value)]
     for row, each in named:
-        if isinstance(each, dict) and key not in each:
-            others = f" and {len(each) - _KEYS} others" if len(each) > _KEYS else ""
+        keys = list(each.keys()) if callable(getattr(each, "keys", None)) else [key]
+        if key not in keys:
+            others = f" and {counted(len(keys) - _KEYS, 'other')}" if len(keys) > _KEYS else ""
             whose = "the batch" if row is None else f"row {row} of the batch"
-            return f"; {whose} has {', '.join(map(str, list(each)[:_KEYS]))}{others}"
+            return f"; {whose} has {', '.join(map(str, keys[:_KEYS]))}{others}"
     return ""
 
 

@@ -8,6 +8,7 @@ import functools
 import os
 import sys
 import time
+import traceback
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -35,6 +36,7 @@ CHUNK_BYTES = 8 << 20  # a chunk has so many bytes, or takes so long: a task cos
 CHUNK_SECONDS = 0.25
 MAX_CHUNK = 64  # batches
 MAX_SKIPS = 100  # of a rank, after which the run ends
+_yielded: list[Any] = []  # the batch that the last stream of this process has given to the user, for a message
 _RANK_VARIABLES = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("RANK", "WORLD_SIZE"))
 
 
@@ -135,6 +137,7 @@ class Stream:
                 for self.number, batch in result.batches:
                     self.position = self.number - self.rank + self.size
                     self.count += 1
+                    _yielded[:] = [batch]
                     yield batch
         finally:
             if self.count and not self.finished:  # the loop was left early
@@ -199,6 +202,7 @@ class Stream:
         return Counts(self.count, in_flight, len(self.skips))
 
     def _finish(self) -> None:
+        _yielded.clear()
         self._checks.finish()
         self.finished = True
         self._meter.report(self._counts(0), force=True)
@@ -301,4 +305,8 @@ def _end_run(kind: type[BaseException], error: BaseException, trace: TracebackTy
     if isinstance(error, StreamLost | SourceError):
         print(f"{kind.__name__}: {error}", file=sys.stderr)  # agents find the reason of a rank's end in such a line
         leave(protocol.INTERRUPTED if isinstance(error, StreamLost) else protocol.FAILED)
-    sys.__excepthook__(kind, at_user(error), error.__traceback__)
+    hint = chunk.missing_key(error, _yielded[0]) if _yielded else ""
+    if hint:
+        print(f"{''.join(traceback.format_exception(at_user(error))).rstrip()}{hint}", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, at_user(error), error.__traceback__)

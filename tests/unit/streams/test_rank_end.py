@@ -42,6 +42,21 @@ def train_raises(batches):
     for batch in batches:
         check(batch)
 
+def column(batches):
+    for batch in batches:
+        batch["price"]
+
+def own_dictionary(batches):
+    for batch in batches:
+        {}["x"]
+
+def column_of_results(batches):
+    for batch in batches:
+        yield [{"x": batch["price"]}]
+
+def columns(rows, seed):
+    return {"x": rows, "label": rows}
+
 def load(batches):
     check(batches)
 
@@ -58,6 +73,7 @@ def predict_twice(batches):
 """
 FAILED = "own_flow:prepare failed for batch 0 (tests.unit.streams.flow:numbers rows 0 to 0): ValueError: odd"
 TWICE = "own_flow:predict_twice has to yield one result for each batch: it yielded 2 for 1"
+HAS = "the batch has x, label"
 LOADED = (
     "own_flow:load failed before it took a batch, where it loads the model in /model: ValueError: odd; "
     "correct the function, or name a model that it can load"
@@ -73,6 +89,9 @@ LOADED = (
         ("train", "away", "", protocol.FAILED, [], "SourceError: s3://set cannot be read: no answer"),
         ("train", "lost", "", protocol.INTERRUPTED, [], "StreamLost: the scheduler of the stream is lost"),
         ("train", "train_raises", "", 1, ["train_raises", "check"], "ValueError: odd"),
+        ("train", "column", "own_flow:columns", 1, ["column"], f"KeyError: 'price'; {HAS}"),
+        ("predict", "column_of_results", "own_flow:columns", 1, ["column_of_results"], f"KeyError: 'price'; {HAS}"),
+        ("train", "own_dictionary", "own_flow:columns", 1, ["own_dictionary"], "KeyError: 'x'"),
     ],
 )
 def test_an_error_is_one_line_below_the_frames_of_the_user_alone(

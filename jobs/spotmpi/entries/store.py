@@ -14,6 +14,7 @@ import msgspec
 from spotmpi.agent.files import exists, is_file
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
+from spotmpi.core.wording import counted
 from spotmpi.entries import manifest as form
 from spotmpi.entries.manifest import (
     COMMANDS,
@@ -205,15 +206,19 @@ class Store:
             if found is None:
                 return f"{manifest}: {file.path} is missing"
             if found != (file.bytes, file.sha256):
-                made = f"{file.bytes} bytes with {file.sha256[:SHORT]}"
-                return f"{manifest}: {file.path} is damaged: {found[0]} bytes with {found[1][:SHORT]}, not {made}"
+                there, kept = (f"{counted(n, 'byte')} with {d[:SHORT]}" for n, d in (found, (file.bytes, file.sha256)))
+                return f"{manifest}: {file.path} is damaged: {there}, not {kept}"
             return None
 
         with ThreadPoolExecutor(_THREADS) as threads:
             lines = [line for line in threads.map(check, manifest.files) if line]
         more = sorted({*self.storage.files(place)} - {file.path for file in manifest.files})
         lines += [f"{manifest}: {path} is not a file of it" for path in more]
-        lines += [f"{manifest}: its parent {each} is missing" for each in manifest.parents if self.get(each) is None]
+        for each in manifest.parents:
+            try:
+                lines += [] if self.get(each) else [f"{manifest}: its parent {each} is missing"]
+            except SpotmpiError as error:
+                lines.append(f"{manifest}: its parent {each} cannot be read: {error}")
         return lines
 
     def copy(self, manifest: Manifest, target: Path) -> None:

@@ -373,7 +373,7 @@ def test_verify_finds_damaged_files_and_edited_manifests_and_histories(store: St
     run("digits-1")
     kept = api.keep("digits-1", "digits")
     api.promote("digits:1", "prod")
-    assert invoke("models", "verify").stdout == "1 models read, 0 problems\n"
+    assert invoke("models", "verify").stdout == "1 model read, 0 problems\n"
     top = f"models/digits/{kept.key}"
     store.storage.remove(f"{top}/files/state.safetensors")
     store.storage.write("models/digits/.aliases/prod/000001", b"{}")
@@ -385,6 +385,25 @@ def test_verify_finds_damaged_files_and_edited_manifests_and_histories(store: St
     output = invoke("models", "verify", "--json")
     assert output.returncode == 1 and "was edited or damaged" in json.loads(output.stdout)["problems"][0]
     assert "was edited or damaged" in invoke("models", "show", "digits").stderr
+
+
+def test_verify_reads_the_other_entries_where_the_manifest_of_a_parent_was_edited(store: Store) -> None:
+    """It ended with that line, and with nothing on the files of any entry."""
+    run("digits-1")
+    parent = api.keep("digits-1", "digits")
+    run("digits-2", loss=0.1)
+    child = api.keep("digits-2", "digits", parents=["digits:1"])
+    name = f"models/digits/{parent.key}/manifest.json"
+    store.storage.write(name, (store.storage.read(name) or b"").replace(b"0.5", b"0.1"))
+    store.storage.remove(f"models/digits/{child.key}/files/state.safetensors")
+    output = invoke("models", "verify")
+    edited, missing, of_parent, read = output.stdout.splitlines()
+    assert output.returncode == 1 and read == "1 model read, 3 problems"
+    assert edited.startswith("the manifest ") and missing.endswith("state.safetensors is missing")
+    assert (
+        of_parent
+        == f"models:digits@{child.key[:12]}: its parent models:digits@{parent.key[:12]} cannot be read: {edited}"
+    )
 
 
 def test_what_others_write_into_a_shared_store_cannot_drive_a_terminal_or_break_a_command(store: Store) -> None:

@@ -187,5 +187,5 @@ def test_a_pod_fetches_by_https_with_checksum_and_trusted_certificate(
         assert (code, output) == (1, "") and "the SHA-256 of the file is not the given one" in errors
         assert not (shared.folder / "weights" / "weights.npz").exists()
         code, output, errors = pushed(right, *trusted)
-        assert code == 0 and output.endswith("weights: 1 files, 1.0 MB, 1 of them new\n"), errors
+        assert code == 0 and output.endswith("weights: 1 file, 1.0 MB, 1 of them new\n"), errors
         assert tree(shared.folder / "weights") == site.files

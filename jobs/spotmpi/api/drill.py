@@ -51,9 +51,10 @@ class Recovery:
     resumed: float  # until the next attempt's first iteration was reported
 
     def __str__(self) -> str:
+        repeated = wording.counted(self.lost_iterations, "iteration")
         return (
             f"{self.how} of {self.member}: attempt ended after {self.detected:.1f} s, next one started after "
-            f"{self.rescheduled:.1f} s, first iteration after {self.resumed:.1f} s, {self.lost_iterations} iterations "
+            f"{self.rescheduled:.1f} s, first iteration after {self.resumed:.1f} s, {repeated} "
             f"repeated ({self.cause})"
         )
 

@@ -13,6 +13,7 @@ from spotmpi.api import lineage
 from spotmpi.api.lineage import Node
 from spotmpi.core import names
 from spotmpi.core.names import RunPaths
+from spotmpi.core.wording import counted
 from spotmpi.entries.manifest import COMMANDS, SHORT, WORDS, Manifest
 from spotmpi.entries.store import Store
 from spotmpi.entries.versions import current
@@ -69,7 +70,7 @@ def _conditions(manifest: Manifest, store: Store) -> Iterator[tuple[str, str]]:
         "Aliases": ", ".join(aliases),
         "Key": manifest.key,
         "Created": lineage.moment(manifest.created),
-        "Size": f"{manifest.bytes / 1e6:,.1f} MB in {len(manifest.files)} files",
+        "Size": f"{manifest.bytes / 1e6:,.1f} MB in {counted(len(manifest.files), 'file')}",
         "Rows": f"{manifest.rows:,}" if manifest.rows is not None else "",
         "Run": manifest.run,
         "Command": manifest.details.get("command"),
@@ -120,5 +121,5 @@ def _items(node: Node, depth: int, seen: set[str]) -> Iterator[Item]:
 def _files(manifest: Manifest) -> Section:
     cells = [(file.path, f"{file.bytes:,}", file.sha256[:SHORT]) for file in manifest.files[:_FILES]]
     more = len(manifest.files) - len(cells)
-    text = (f"The first {_FILES} of {len(manifest.files):,} files.",) if more else ()
+    text = (f"The first {_FILES} of {counted(len(manifest.files), 'file')}.",) if more else ()
     return Section("Files", text, ("File", "Bytes", "SHA-256"), tuple(cells))

@@ -17,6 +17,7 @@ from spotmpi.agent.files import is_file
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
+from spotmpi.core.wording import counted
 from spotmpi.entries.manifest import SHORT, WORDS, File, Input, Manifest, RawFile, Reference
 from spotmpi.entries.store import Store, folder, is_reference, reference_in
 from spotmpi.runs import reader
@@ -338,7 +339,7 @@ def lines(node: Node, prefix: str = "", last: bool | None = None) -> Iterator[st
 def fact(name: str, value: Any) -> str:
     """A fact of a node for people."""
     if name in ("rows", "bytes", "files") and isinstance(value, int):
-        return f"{value:,} {name}"
+        return counted(value, name[:-1])
     if name == "cost":
         return f"${value:.2f}"
     if name == REPEATED:

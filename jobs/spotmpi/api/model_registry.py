@@ -44,11 +44,12 @@ def push(name: str, image: str, store: str | None, sign_key: str | Path | None, 
     target, model = read_image(image), find(name, store)
     entry = form.write(model.manifest).encode()
     config = _config(model.manifest)
+    total = wording.counted(len(model.manifest.files), "file")
     with Repository(target) as repository:
         for number, file in enumerate(model.manifest.files, 1):
             digest = f"sha256:{file.sha256}"
             if not repository.has_blob(digest):
-                echo(f"pushing {file.path}, {number} of {len(model.manifest.files)} files, {file.bytes / 1e6:,.1f} MB")
+                echo(f"pushing {file.path}, {number} of {total}, {file.bytes / 1e6:,.1f} MB")
                 with _intact(model, file) as path:
                     repository.push_blob(digest, file.bytes, path)
         for content in (entry, config):
@@ -100,9 +101,10 @@ def pull(image: str, store: str | None, key: str | Path | None, echo: Echo, keep
         with errors(f"{source} cannot be pulled to {temporary}"):
             require_room(Path(temporary), sum({file.sha256: file.bytes for file in entry.files}.values()))
         places: dict[str, str] = {}  # by digest
+        total = wording.counted(len(entry.files), "file")
         for number, file in enumerate(entry.files, 1):
             if file.sha256 not in places:
-                echo(f"pulling {file.path}, {number} of {len(entry.files)} files, {file.bytes / 1e6:,.1f} MB")
+                echo(f"pulling {file.path}, {number} of {total}, {file.bytes / 1e6:,.1f} MB")
                 place = Path(temporary, str(number))  # names and digests are whatever the registry says
                 repository.pull_blob(f"sha256:{file.sha256}", file.bytes, place)
                 places[file.sha256] = str(place)

@@ -100,10 +100,8 @@ def resize(run: str, workers: int, on: TargetLike = None, stage: str | None = No
     except PoolError as error:
         if load_spec(RunPaths(Path(state.folder)).spec).launcher != POOL:
             return
-        remedy = f"call `pool.scale({workers})` in its driver"
-        raise SpotmpiError(
-            f"run {run} gets {workers} workers, but its scheduler could not be told: {error}; {remedy}"
-        ) from error
+        remedy, size = f"call `pool.scale({workers})` in its driver", wording.counted(workers, "worker")
+        raise SpotmpiError(f"run {run} gets {size}, but its scheduler could not be told: {error}; {remedy}") from error
 
 
 @contextlib.contextmanager

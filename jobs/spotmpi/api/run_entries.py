@@ -15,6 +15,7 @@ from spotmpi.agent.files import is_file
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.progress import Echo
+from spotmpi.core.wording import counted
 from spotmpi.entries.manifest import FILES, MANIFEST
 from spotmpi.entries.store import Store, folder, reference_in
 from spotmpi.spec.job import JobSpec
@@ -83,5 +84,6 @@ def fetch(spec: JobSpec, echo: Echo) -> None:
         manifest = store.get(reference) if reference else None
         if manifest is None:
             raise SpotmpiError(f"{place} has to be copied from {store.storage.url}, which does not have it any more")
-        echo(f"copying to this machine: {manifest.title}, {len(manifest.files)} files, {manifest.bytes / 1e6:,.1f} MB")
+        size = f"{counted(len(manifest.files), 'file')}, {manifest.bytes / 1e6:,.1f} MB"
+        echo(f"copying to this machine: {manifest.title}, {size}")
         store.copy_to(Store(str(place.parents[2])), manifest)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from spotmpi.agent import protocol, record
 from spotmpi.agent.plan import read_member
 from spotmpi.core.events import Event
-from spotmpi.core.wording import printable, printable_lines, printable_output
+from spotmpi.core.wording import counted, printable, printable_lines, printable_output
 from spotmpi.runs.reader import RunState
 from spotmpi.streams.figures import Figures, Reports
 from spotmpi.streams.figures import text as stream_text
@@ -268,10 +268,10 @@ def event_text(event: Event, throughput: Throughput) -> str:
     because = f": {printable(event.reason)}" if event.reason else ""
     if event.kind == record.STARTED:
         nodes = event.values.get("nodes")
-        return f"attempt {event.attempt} started" + (f" on {nodes} nodes" if nodes else "")
+        return f"attempt {event.attempt} started" + (f" on {counted(nodes, 'node')}" if nodes else "")
     if event.kind == record.RESTARTED:
-        counted = (f"{what}: {event.values.get(what, 0)}" for what in ("failures", "interruptions"))
-        return f"starting again ({printable(', '.join(counted))}){because}"
+        causes = (f"{what}: {event.values.get(what, 0)}" for what in ("failures", "interruptions"))
+        return f"starting again ({printable(', '.join(causes))}){because}"
     if event.kind == record.RECOGNIZED:
         if event.values.get("form") == record.PATTERN:
             return ""  # the user knows it

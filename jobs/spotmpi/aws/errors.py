@@ -9,6 +9,7 @@ from typing import Any
 
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.redaction import redacted
+from spotmpi.core.wording import counted
 
 DENIED = {
     "AccessDenied",
@@ -83,10 +84,8 @@ def _from_authentication(code: str, response: Mapping[str, Any], region: str, no
     # EC2 returns AuthFailure for a wrong clock too, so the clock is checked before the code.
     if skew is not None and abs(skew) > _MAX_SKEW:
         direction = "ahead of" if skew > timedelta(0) else "behind"
-        minutes = round(abs(skew).total_seconds() / 60)
-        return CloudError(
-            f"this machine's clock is {minutes} minutes {direction} AWS's: set it (`timedatectl`), then repeat"
-        )
+        minutes = counted(round(abs(skew).total_seconds() / 60), "minute")
+        return CloudError(f"this machine's clock is {minutes} {direction} AWS's: set it (`timedatectl`), then repeat")
     if code in EXPIRED or code == "RequestExpired":
         return CloudError(f"the AWS credentials have expired: {LOG_IN}, then repeat the command")
     if code in SIGNATURE:

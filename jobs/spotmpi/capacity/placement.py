@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal, Union
 
+from spotmpi.agent.protocol import counted
 from spotmpi.capacity.job import Job
 
 CAPACITY_BLOCK: Literal["capacity-block"] = "capacity-block"
@@ -34,8 +35,7 @@ class Placement:
     reservation: str = ""  # of a Capacity Block
 
     def __str__(self) -> str:
-        nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
-        return f"{nodes} {self.instance_type}, {self.market}, in {self.zone}"
+        return f"{counted(self.nodes, 'node')} {self.instance_type}, {self.market}, in {self.zone}"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from spotmpi.agent.protocol import counted
 from spotmpi.capacity.blocks import choose_block, without_blocks
 from spotmpi.capacity.choice import FIT_AGAIN, Choice, Moment, Planner, mode_speeds, too_late
 from spotmpi.capacity.job import Job, hours
@@ -280,9 +281,9 @@ def _spot_now(view: _View) -> str:
     """What spot pools have at this moment; for a job of on-demand nodes, that these are not there."""
     market, least = view.market, view.state.job.sizes[0]
     if view.state.job.market == "on-demand":
-        return f"{view.on_demand.zone} has no {least} on-demand nodes"
+        return f"{view.on_demand.zone} has no {counted(least, 'on-demand node')}"
     usable = [index for index in range(len(market.pools)) if market.offered[index, -1] >= least]
     if not usable:
-        return f"no zone has {least} spot node{'s' * (least > 1)}"
+        return f"no zone has {counted(least, 'spot node')}"
     cheapest = min(usable, key=lambda index: float(market.price[index, -1]))
     return f"spot nodes cost ${market.price[cheapest, -1]:.2f} each per hour in {market.pools[cheapest].zone}"

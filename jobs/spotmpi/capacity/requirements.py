@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from spotmpi.capacity.job import Job, hours
 from spotmpi.core.errors import Problem
+from spotmpi.core.wording import counted
 
 if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
@@ -57,7 +58,7 @@ def _too_much_work(job: Job) -> list[Problem]:
 def problems(job: Job, on_demand_price: float | None) -> Iterator[Problem]:
     """Why *job* cannot be done within its limits, each reason with its remedy; the price is per node and hour."""
     if len(job.speeds) != len(job.sizes) or job.speeds[-1] != 1 or not all(0 < speed <= 1 for speed in job.speeds):
-        remedy = f"give {len(job.sizes)} numbers above 0, one for each of `nodes`, the last one 1"
+        remedy = f"give {counted(len(job.sizes), 'number')} above 0, one for each of `nodes`, the last one 1"
         yield Problem("capacity.speeds", list(job.speeds), remedy)
         return
     if not job.on_demand_allowed:

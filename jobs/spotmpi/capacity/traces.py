@@ -18,6 +18,7 @@ from spotmpi.capacity.market import Market
 from spotmpi.capacity.placement import CapacityPool
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
+from spotmpi.core.wording import counted
 
 _MOST_TICKS = 10_000_000  # of a trace, ten years in steps of half a minute
 _MOST_NODES = 1_000_000
@@ -131,7 +132,7 @@ def _checked(trace: Trace) -> Trace:
     if trace.on_demand is not None and not 0 < trace.on_demand < math.inf:
         raise ValueError(f"its on-demand price is {trace.on_demand:g}; it must be above 0")
     if price is not None and len(price) != len(nodes):
-        raise ValueError(f"it has {len(nodes)} ticks of nodes, but {len(price)} of prices")
+        raise ValueError(f"it has {counted(len(nodes), 'tick')} of nodes, but {len(price)} of prices")
     if price is not None and not (np.isfinite(price).all() and (price >= 0).all()):
         raise ValueError("its prices are not all numbers from 0 on")
     return replace(trace, nodes=nodes.astype(np.int64))
@@ -208,6 +209,6 @@ def _problems(
         )
     most = max((int(trace.nodes.max(initial=0)) for trace in used), default=0)
     if used and most < job.sizes[0]:
-        remedy = f"up to {most} nodes: name fewer" if most else "no node at any time: name other zones"
+        remedy = f"up to {counted(most, 'node')}: name fewer" if most else "no node at any time: name other zones"
         problems.append(Problem("nodes", job.sizes[0], f"the traces have {remedy}"))
     return problems

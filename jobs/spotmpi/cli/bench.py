@@ -89,6 +89,7 @@ def _show_trials(spec: Path, options: StudyOptions, overrides: Sequence[str], on
 
     from spotmpi.api.studies import plan_bench
     from spotmpi.api.view import echo
+    from spotmpi.core.wording import counted
     from spotmpi.study.study import MEASURED
 
     study = plan_bench(spec, options, overrides, on, echo)
@@ -98,7 +99,7 @@ def _show_trials(spec: Path, options: StudyOptions, overrides: Sequence[str], on
         rows = [{key: getattr(trial, key) for key in keys} for trial in trials]
         print(json.dumps({**study.source, "trials": rows}))
         return
-    echo(f"{len(trials)} trials in the order of seed {study.seed}; nothing was started")
+    echo(f"{counted(len(trials), 'trial')} in the order of seed {study.seed}; nothing was started")
     if study.from_file:
         echo(f"estimate: {study.budget.estimate(trials)}")
     width = max(len(trial.variant) for trial in trials)

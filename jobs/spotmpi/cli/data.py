@@ -11,6 +11,7 @@ import typer
 
 from spotmpi.cli.entries import EntryCommands
 from spotmpi.cli.options import Json, On, Set, grouped
+from spotmpi.core.wording import counted
 
 if TYPE_CHECKING:
     from spotmpi.data.datasets import Storage
@@ -192,4 +193,4 @@ EntryCommands("datasets", "data set").add_to(app)
 
 
 def _counts(transfer: Transfer) -> str:
-    return f"{transfer.files} files, {transfer.bytes / 1e6:,.1f} MB, {transfer.transferred} of them new"
+    return f"{counted(transfer.files, 'file')}, {transfer.bytes / 1e6:,.1f} MB, {transfer.transferred} of them new"

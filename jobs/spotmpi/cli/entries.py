@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spotmpi.cli.options import Json
+from spotmpi.core.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -151,7 +152,11 @@ class EntryCommands:
         if as_json:
             print(json.dumps({"verified": len(chosen), "problems": problems}))
         else:
-            print(*map(printable, problems), f"{len(chosen)} {self._word}s read, {len(problems)} problems", sep="\n")
+            print(
+                *map(printable, problems),
+                f"{counted(len(chosen), self._word)} read, {counted(len(problems), 'problem')}",
+                sep="\n",
+            )
         if problems:
             raise typer.Exit(1)
 

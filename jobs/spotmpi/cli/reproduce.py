@@ -11,6 +11,7 @@ import typer
 
 from spotmpi.cli.entries import StoreOption
 from spotmpi.cli.options import Json, On
+from spotmpi.core.wording import counted
 
 
 def command(
@@ -35,6 +36,9 @@ def command(
     if as_json:
         print(json.dumps(asdict(result)))
     else:
-        print("\n".join(f"different: {each}" for each in result.different) or f"identical: {result.files} files")
+        print(
+            "\n".join(f"different: {each}" for each in result.different)
+            or f"identical: {counted(result.files, 'file')}"
+        )
     if result.different:
         raise typer.Exit(1)

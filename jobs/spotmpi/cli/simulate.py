@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotmpi.cli.options import Json, Set, grouped
+from spotmpi.core.wording import counted
 
 if TYPE_CHECKING:
     from spotmpi.api.simulation import Simulation
@@ -88,4 +89,4 @@ def _print(simulation: Simulation) -> None:
         for each in simulation.results
     ]
     show_table(_HEADER, rows, right=range(1, len(_HEADER)))
-    print(f"means of {simulation.windows} windows in {days(86400 * simulation.days)}")
+    print(f"means of {counted(simulation.windows, 'window')} in {days(86400 * simulation.days)}")

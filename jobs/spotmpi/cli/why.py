@@ -38,8 +38,9 @@ def command(
     if open_lineage:
         from spotmpi.api import open_lineage as events
         from spotmpi.api.view import echo
+        from spotmpi.core.wording import counted
 
-        echo(f"{events.send(tree, open_lineage)} events of OpenLineage: {open_lineage}")
+        echo(f"{counted(events.send(tree, open_lineage), 'event')} of OpenLineage: {open_lineage}")
     if as_json:
         print(json.dumps(tree.values()))
     elif not open_lineage:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spotmpi.cli.options import Json, grouped
+from spotmpi.core.wording import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,16 +79,16 @@ def request_increase(comparison: ZoneComparison, number: int, yes: bool) -> Incr
     vcpus = required_quota(row)
     if vcpus is None:
         need = f"{comparison.nodes} x {row.type} in {row.region}"
-        echo(f"the quota suffices for {need}: {row.quota} vCPUs, {row.running} in use")
+        echo(f"the quota suffices for {need}: {counted(row.quota or 0, 'vCPU')}, {row.running} in use")
         return None
     for each in comparison.increases:
         if (each.region, each.code) == (row.region, row.quota_code):
             echo(
-                f"a request for {each.vcpus} vCPUs is pending ({each.status}, request {each.id}); "
+                f"a request for {counted(each.vcpus, 'vCPU')} is pending ({each.status}, request {each.id}); "
                 "AWS accepts one at a time"
             )
             return None
-    what = f"{NAMES[row.quota_code or '']} in {row.region}: {row.quota} -> {vcpus} vCPUs"
+    what = f"{NAMES[row.quota_code or '']} in {row.region}: {row.quota} -> {counted(vcpus, 'vCPU')}"
     if not confirm(f"Request {what}?", yes):
         raise typer.Abort
     increase = request_quota(row)
@@ -114,7 +115,8 @@ def write_row(comparison: ZoneComparison, number: int, stack: str, group: str | 
         echo(f"its storage is in the stack {stack}-data: set the same first zone in that stack's file")
     for each in after.groups:
         if each.type == row.type and each.max is not None and each.max < comparison.nodes:
-            echo(f"group {each.name} has max {each.max}: raise it to {comparison.nodes} for {comparison.nodes} nodes")
+            needed = counted(comparison.nodes, "node")
+            echo(f"group {each.name} has max {each.max}: raise it to {comparison.nodes} for {needed}")
     return path
 
 
@@ -138,9 +140,9 @@ def show(comparison: ZoneComparison) -> None:
         print(_pending(increase, comparison.queried_at))
     first = comparison.rows[0]
     if first.short:
-        lack = f"{first.short} vCPUs of spot quota for {comparison.nodes} nodes"
+        lack = f"{counted(first.short, 'vCPU')} of spot quota for {counted(comparison.nodes, 'node')}"
         print(f"Row 1 lacks {lack}: --request-quota requests them.")
-    busy = "unknown" if first.busy is None else f"${first.busy:.2f}/h with {comparison.nodes} busy nodes"
+    busy = "unknown" if first.busy is None else f"${first.busy:.2f}/h with {counted(comparison.nodes, 'busy node')}"
     idle = "unknown" if first.idle is None else f"${first.idle:.2f}/h idle"
     print(f"A whole environment at row 1: {idle}, {busy} ({prices.ENVIRONMENT_SOURCE}).")
     print(f"One zone storage: {zones.STORAGE_SOURCE}.")
@@ -197,10 +199,10 @@ def _pending(increase: Increase, now: datetime) -> str:
     from spotmpi.aws.quotas import NAMES
 
     age = now - increase.created
-    ago = f"{age.days} days" if age.days >= 2 else f"{max(0, int(age.total_seconds() // 3600))} hours"
+    ago = f"{age.days} days" if age.days >= 2 else counted(max(0, int(age.total_seconds() // 3600)), "hour")
     name = NAMES.get(increase.code, increase.code)
     request = f"{increase.status}, request {increase.id}"
-    return f"Requested {ago} ago: {increase.vcpus} vCPUs of {name} in {increase.region} ({request})."
+    return f"Requested {ago} ago: {counted(increase.vcpus, 'vCPU')} of {name} in {increase.region} ({request})."
 
 
 def _cell(row: Row, source: str, value: Any, text: Callable[[Any], str] = str) -> str:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from spotmpi.core import archives
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import SWEEP_RECORD, SWEEPS, RunPaths
+from spotmpi.core.wording import counted
 
 LARGEST = 500 << 20  # bytes of files; more is data, not code
 
@@ -50,7 +51,7 @@ class Packed(NamedTuple):
                 raise SpotmpiError(f"could not write the code to {folder}: {error}; {remedy}") from error
 
     def __str__(self) -> str:
-        return f"{self.files} files, {self.size / 1e3:,.0f} kB ({self.digest})"
+        return f"{counted(self.files, 'file')}, {self.size / 1e3:,.0f} kB ({self.digest})"
 
 
 def names(folder: Path) -> list[str]:

@@ -17,6 +17,7 @@ from spotmpi.backends.kubernetes.volume_access import volume_access
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.progress import Echo
+from spotmpi.core.wording import counted
 from spotmpi.data import fetch
 from spotmpi.data.local_source import Index, Source, source_of
 from spotmpi.data.remote_source import Download, authority_of, downloads_of, is_remote
@@ -87,7 +88,7 @@ def push_voc(
     """
     if len(tars) != _VOC_TARS:
         remedy = "name the three original tar files: 2012 trainval, 2007 trainval, 2007 test (a folder here: ./voc)"
-        raise input_error("voc", f"{len(tars)} files", remedy)
+        raise input_error("voc", counted(len(tars), "file"), remedy)
     return _push(_Push(tars, folder, authority, voc=True), storage, echo)
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from spotmpi.agent import fetch, files, store, unpack, web_file
 from spotmpi.core.errors import input_error
+from spotmpi.core.wording import counted
 from spotmpi.data.remote_source import Download
 from spotmpi.plan import pods, volume_pod
 from spotmpi.plan.agent_plan import VOLUME
@@ -82,7 +83,9 @@ def downloads_secret(
     if len(packed) > _LARGEST:
         count = sum(map(len, sources))
         raise input_error(
-            "SRC", f"{count} files", "are too many for one Job: push a few of the folders at a time, or a tar"
+            "SRC",
+            counted(count, "file"),
+            "are too many for one Job: push a few of the folders at a time, or a tar",
         )
     texts = {**_CODE, "authority.pem": authority}
     data = {_key(path): base64.b64encode(text.encode()).decode() for path, text in texts.items()}

@@ -17,6 +17,7 @@ from spotmpi.agent.unpack import DAMAGES, require_readable, unpack
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess, json_answer, unreadable_answer
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.progress import Echo
+from spotmpi.core.wording import counted
 from spotmpi.data.local_source import Index, Source
 from spotmpi.plan import volume_pod
 from spotmpi.plan.agent_plan import VOLUME
@@ -52,7 +53,7 @@ class DataStore:
         """
         if index is None:
             index = await asyncio.to_thread(index_of, source)
-        self._echo(f"{len(index)} files, {format_size(_bytes(index))}: comparing with the volume")
+        self._echo(f"{counted(len(index), 'file')}, {format_size(_bytes(index))}: comparing with the volume")
         missing = {name: index[name] for name in await self._missing(folder, index)}
         batches, lock, sent_bytes = _batches(source, set(missing)), asyncio.Lock(), 0
 
@@ -76,7 +77,7 @@ class DataStore:
             raise several.exceptions[0] from several
         if missing and (incomplete := await self._missing(folder, missing)):
             raise SpotmpiError(
-                f"{len(incomplete)} files did not arrive completely, such as {incomplete[0]}; push again"
+                f"{counted(len(incomplete), 'file')} did not arrive completely, such as {incomplete[0]}; push again"
             )
         return Transfer(len(index), _bytes(index), len(missing))
 
@@ -126,14 +127,18 @@ class DataStore:
         """Copy every file below *folder* to *into*, except those that are in it already."""
         index = _checked(json_answer(await self._ask("index", folder), dict), into)
         required = await asyncio.to_thread(store.missing, str(into), index)
-        self._echo(f"{len(index)} files, {format_size(_bytes(index))}: {len(required)} are missing on this machine")
+        self._echo(
+            f"{counted(len(index), 'file')}, {format_size(_bytes(index))}: {len(required)} missing on this machine"
+        )
         missing = required
         for _ in range(ROUNDS):
             if missing:
                 await self._receive(folder, {name: index[name] for name in missing}, into)
                 missing = await asyncio.to_thread(store.missing, str(into), {name: index[name] for name in missing})
         if missing:
-            raise SpotmpiError(f"{len(missing)} files did not arrive completely, such as {missing[0]}; pull again")
+            raise SpotmpiError(
+                f"{counted(len(missing), 'file')} did not arrive completely, such as {missing[0]}; pull again"
+            )
         return Transfer(len(index), _bytes(index), len(required))
 
     async def _receive(self, folder: str, index: Index, into: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from spotmpi.agent import checkpoint_files
+from spotmpi.core.wording import counted
 from spotmpi.entries.manifest import MODEL, SHORT, Code, Input, Manifest
 
 _MAX_FILES = 10  # that are named of each input
@@ -106,7 +107,7 @@ def _files(one: Input, other: Input) -> Iterator[str]:
     ]
     yield from changes[:_MAX_FILES]
     if len(changes) > _MAX_FILES:
-        yield f"  and {len(changes) - _MAX_FILES} more files"
+        yield f"  and {counted(len(changes) - _MAX_FILES, 'more file')}"
 
 
 def _short(text: str | None) -> str:

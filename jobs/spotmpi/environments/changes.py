@@ -13,6 +13,7 @@ from typing import Any
 
 from spotmpi.aws.account import Aws
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.wording import counted
 from spotmpi.environments.stack_file import SYSTEM
 from spotmpi.environments.versions import addon_versions, ami_release, group_of, next_minor, offered, order
 
@@ -81,8 +82,8 @@ class Losses:
     system: int = 0
 
     def __str__(self) -> str:
-        nodes = [f"{number} running nodes of {group}" for group, number in self.nodes.items()]
-        system = [f"{self.system} system nodes, one after the other"] * bool(self.system)
+        nodes = [f"{counted(number, 'running node')} of {group}" for group, number in self.nodes.items()]
+        system = [f"{counted(self.system, 'system node')}, one after the other"] * bool(self.system)
         return ", ".join([*self.data, *nodes, *self.in_use, *system])
 
 

@@ -13,6 +13,7 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.wording import counted
 from spotmpi.environments import location, node_group_sizes
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.leftovers import (
@@ -182,7 +183,7 @@ class _Down:
             groups = delete_unused_security_groups(self._dependencies.aws, self._inventory)
             if not interfaces and not groups:
                 raise
-            deleted = [f"{len(interfaces)} interfaces of the CNI"] * bool(interfaces)
+            deleted = [f"{counted(len(interfaces), 'interface')} of the CNI"] * bool(interfaces)
             deleted += [f"security group {id} of EKS" for id in groups]
             self._dependencies.echo(f"deleted from the network: {', '.join(deleted)}; destroying again")
             self._dependencies.pulumi.run(stack, "destroy", "--yes", "--skip-preview")

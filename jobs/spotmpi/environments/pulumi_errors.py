@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from spotmpi.aws import errors
 from spotmpi.aws.launch_failures import LAUNCH_FAILURES
 from spotmpi.core.pulumi import refusal
+from spotmpi.core.wording import counted
 
 _LAST_LINES = 15  # of an output without diagnostics
 _LONGEST, _LONGEST_KNOWN = 300, 200  # characters of a provider's message, and of one whose remedy is known
@@ -67,7 +68,7 @@ def explain(stack: str, command: str, output: str) -> str:
         found = [_Error("", lines[-1].removeprefix("error:").strip() if lines else "no output")]
     remedies = [(each, _remedy(each.text, stack)) for each in found]
     error, remedy = next((each for each in remedies if each[1]), remedies[0])
-    more = f" (and {len(found) - 1} more errors, above)" if len(found) > 1 else ""
+    more = f" (and {counted(len(found) - 1, 'more error')}, above)" if len(found) > 1 else ""
     end = f": {remedy}; then the same command continues" if remedy else "; the same command continues"
     reason = error.shown(_LONGEST_KNOWN if remedy else _LONGEST)
     return f"`pulumi {command} --stack {stack}` failed: {reason}{more}{end}"

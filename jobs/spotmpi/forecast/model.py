@@ -82,12 +82,12 @@ class Series:
 
     def warnings(self) -> list[str]:
         """Implausible measured rates."""
-        warnings = []
+        warnings, base = [], wording.counted(self.nodes[0], "node")
         for nodes in self.nodes[1:]:
             efficiency = self.efficiency(nodes, self.rate(nodes))
             if efficiency > EFFICIENCY_LIMIT:
                 warnings.append(
-                    f"{self.name}, {nodes} nodes: efficiency {efficiency:.1%} against {self.nodes[0]} nodes is above "
+                    f"{self.name}, {nodes} nodes: efficiency {efficiency:.1%} against {base} is above "
                     f"{EFFICIENCY_LIMIT:.0%}: slow base, or different work".replace("%", " %")
                 )
         return warnings

@@ -20,7 +20,7 @@ import httpx2
 from spotmpi.aws.errors import CloudError
 from spotmpi.aws.registry import registry_login
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.wording import printable
+from spotmpi.core.wording import counted, printable
 from spotmpi.images.build import ecr_region
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -138,8 +138,8 @@ class Repository:
                 raise SpotmpiError(f"{target} cannot be written: {error.strerror or error}") from error
         if (length, f"sha256:{whole.hexdigest()}") != (size, digest):
             remedy = "pull again, and push it again if that does not help"
-            came = f"{length} bytes with the digest sha256:{whole.hexdigest()[:12]}"
-            raise SpotmpiError(f"{self.image} is damaged: {came} came for {size} of {digest[:19]}: {remedy}")
+            came = f"{counted(length, 'byte')} with the digest sha256:{whole.hexdigest()[:12]}"
+            raise SpotmpiError(f"{self.image} is damaged: {came} came for {size:,} of {digest[:19]}: {remedy}")
 
     def push_manifest(self, manifest: Mapping[str, Any]) -> str:
         """Let the tag of the image name a manifest; its digest."""

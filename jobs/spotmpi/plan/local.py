@@ -153,7 +153,9 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
     if count > machine.cores:
         counts = {"rank": 0 if spec.pool else spec.world_size, "worker": sum(each.count for each in spec.workers)}
         processes = " and ".join(counted(number, each) for each, number in counts.items() if number)
-        notes.append(f"oversubscribed: {count} threads of {processes} share {counted(machine.cores, 'core')}")
+        notes.append(
+            f"oversubscribed: {counted(count, 'thread')} of {processes} share {counted(machine.cores, 'core')}"
+        )
     if spec.files:
         what = "workers start in copies of" if spec.pool and not spec.command else "the command starts in"
         copied = "`code` and `files`" if spec.code else "`files`"

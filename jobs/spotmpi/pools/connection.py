@@ -171,11 +171,11 @@ class SchedulerConnection:
             return None
         limit = max(description["replacement_limit"] or 0.0, LOSS_TIMEOUT)
         seconds, size = time.monotonic() - self._last_worker, description["size"]
+        workers = "the only worker is" if size == 1 else f"all {size} workers are"
         if seconds > limit:
-            return (await self._ask_probe())[0] or f"nodes 1 to {size}: all {size} workers are lost for {limit:g}s"
+            return (await self._ask_probe())[0] or f"nodes 1 to {size}: {workers} lost for {limit:g}s"
         if seconds > LOSS_TIMEOUT and not self._awaits_workers:
             self._awaits_workers = True
-            workers = "the only worker is" if size == 1 else f"all {size} workers are"
             self._report(f"{workers} lost; calls wait up to {limit:g}s (limits.start) for replacements")
         return None
 

@@ -20,6 +20,7 @@ from distributed.comm.core import CommClosedError
 from distributed.core import clean_exception
 from distributed.scheduler import KilledWorker
 
+from spotmpi.agent.protocol import counted
 from spotmpi.pools.calls import Call
 from spotmpi.pools.errors import PoolError
 from spotmpi.programs.pool.call import CallAborted, CallFailure, execute, execute_async
@@ -167,10 +168,8 @@ async def plain_async_client(url: str, tls: str) -> Client:
 def remote_error(call: Call, error: Any, traceback: Any) -> BaseException:
     """What a call raised, with the traceback of the worker; Dask's own error for lost workers in our words."""
     if isinstance(error, KilledWorker):
-        times = error.allowed_failures + 1
-        return CallAborted(
-            f"a call of {call.name} lost its worker {times} times (limits.interruptions); it is not retried"
-        )
+        times = counted(error.allowed_failures + 1, "time")
+        return CallAborted(f"a call of {call.name} lost its worker {times} (limits.interruptions); it is not retried")
     if isinstance(error, CallFailure):
         return _load_error(call, error)
     assert isinstance(error, BaseException)

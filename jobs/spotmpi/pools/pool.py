@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO, TypeVar
 
+from spotmpi.agent.protocol import counted
 from spotmpi.pools import calls
 from spotmpi.pools.calls import Call, is_count, warn_if_large
 from spotmpi.pools.connection import CLOSED
@@ -182,7 +183,9 @@ class Pool:
         size = int(self._opened().workers()["size"])
         values = None if each is None else list(each)
         if values is not None and len(values) != size:
-            raise ValueError(f"each has {len(values)} values for {size} workers: give one for each worker")
+            raise ValueError(
+                f"each has {counted(len(values), 'value')} for {counted(size, 'worker')}: give one for each worker"
+            )
         sent = [
             self._submit(function, args if values is None else (values[worker], *args), {}, worker)
             for worker in range(size)
@@ -311,10 +314,10 @@ class Pool:
         summary = self.summary()
         hosts = sorted({worker["host"] for worker in workers["workers"].values()})
         nodes = ", ".join(summary.nodes or hosts) or "no node"
-        facts = [("workers", f"{len(workers['workers'])} of {workers['size']} workers connected on {nodes}")]
+        facts = [("workers", f"{len(workers['workers'])} of {counted(workers['size'], 'worker')} connected on {nodes}")]
         facts += [("zone", f"zone {summary.zone}")] if summary.zone else []
         facts += [("cost", f"${summary.cost:.2f} so far")] if summary.cost is not None else []
-        return [*facts, ("calls", f"{self._engine.in_flight()} calls")]
+        return [*facts, ("calls", counted(self._engine.in_flight(), "call"))]
 
     def _opened(self) -> Engine:
         self.open()

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from spotmpi.agent.protocol import counted
 from spotmpi.programs.exits import Failed, Fatal
 from spotmpi.programs.options import Parser, at_least, positive
 from spotmpi.programs.reporting import Reporter
@@ -51,7 +52,9 @@ def sizes(smallest: int, largest: int, ratio: int) -> Iterator[int]:
     """Message sizes in bytes, whole float32 items, each *ratio* times the one before; Fatal where there is none."""
     size = max(smallest // _ITEM, 1) * _ITEM
     if size > largest:
-        raise Fatal(f"options: --max-bytes {largest} is smaller than the first message, which has {size} bytes")
+        raise Fatal(
+            f"options: --max-bytes {largest} is smaller than the first message, which has {counted(size, 'byte')}"
+        )
     while size <= largest:
         yield size
         size *= ratio
@@ -76,7 +79,8 @@ def measure(
         times, wrong = _one_size(world, create_buffer(size // _ITEM), size // _ITEM)
         done += MEASURED
         if wrong:
-            raise Failed(f"allreduce of {size} bytes over {world.size} ranks gave wrong sums on ranks {wrong}")
+            what = f"{counted(size, 'byte')} over {counted(world.size, 'rank')}"
+            raise Failed(f"allreduce of {what} gave wrong sums on ranks {wrong}")
         scalars = bandwidths(size, world.size, times)
         best = max(best, scalars["busbw"])
         reporter.metric(done, 0.0, times, {"bytes": size, **scalars})

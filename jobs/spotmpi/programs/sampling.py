@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from spotmpi.agent.protocol import counted
 from spotmpi.programs.exits import Fatal
 
 
@@ -106,7 +107,7 @@ def divide(
     if global_batch % world_size:
         lower = global_batch // world_size * world_size
         near = f"{lower} or {lower + world_size}" if lower else str(world_size)
-        raise Fatal(f"--global-batch {global_batch} is not divisible by {world_size} ranks: use {near}")
+        raise Fatal(f"--global-batch {global_batch} is not divisible by {counted(world_size, 'rank')}: use {near}")
     per_rank = global_batch // world_size
     least = per_rank if most_ranks is None else max(1, global_batch // most_ranks)
     parts = next(parts for parts in range(1, per_rank + 1) if per_rank % parts == 0 and per_rank // parts <= least)

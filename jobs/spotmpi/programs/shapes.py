@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 import numpy as np
 from PIL import Image, ImageDraw
 
+from spotmpi.agent.protocol import counted
 from spotmpi.programs.voc import SUBFOLDERS
 
 SIZES = ((500, 375), (375, 500), (500, 333), (320, 320))
@@ -161,7 +162,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     write_shapes(options.folder, options.images, options.seed, options.test_images)
-    print(f"{options.folder}: {options.images} images in trainval, {options.test_images} in test")
+    print(f"{options.folder}: {counted(options.images, 'image')} in trainval, {options.test_images} in test")
 
 
 def _positive(text: str) -> int:

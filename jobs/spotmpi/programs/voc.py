@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spotmpi.agent.files import is_file, is_folder
+from spotmpi.agent.protocol import counted
 from spotmpi.programs.boxes import Floats, Integers
 from spotmpi.programs.exits import Fatal
 
@@ -117,8 +118,9 @@ def _read_set(folder: Path, name: str) -> list[LabelledImage]:
     present = {path.name for path in (folder / "JPEGImages").iterdir()}
     missing = [n for n in names if f"{n}.jpg" not in present]
     if missing:
+        which = f"{len(missing)} of {counted(len(names), 'image')} {'is' if len(missing) == 1 else 'are'}"
         raise Fatal(
-            f"{listing}: {len(missing)} of {len(names)} images are not in JPEGImages "
+            f"{listing}: {which} not in JPEGImages "
             f"({_some(f'{n}.jpg' for n in missing)}); add them, or remove them from the list"
         )
     # On a network file system each small file takes milliseconds of waiting.

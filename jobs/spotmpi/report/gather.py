@@ -317,7 +317,7 @@ def _trial_order(sweep: Sweep) -> str:
     study = sweep.study
     repeats = counted(study.repeats, "repeat")
     return (
-        f"{len(sweep.trials)} trials: nodes {', '.join(map(str, study.nodes))}; {repeats}, each with all "
+        f"{counted(len(sweep.trials), 'trial')}: nodes {', '.join(map(str, study.nodes))}; {repeats}, each with all "
         f"configurations in its own random order (seed {study.seed}); failed trials are retried at most "
         f"{counted(study.retries, 'time')}."
     )

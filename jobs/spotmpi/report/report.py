@@ -184,7 +184,10 @@ def _facts(run: TrialResult) -> list[tuple[str, str]]:
     image = work["image"]
     return [
         ("Program", " ".join([work["program"], *work["args"]])),
-        ("Machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB" if machine else ""),
+        (
+            "Machine",
+            f"{machine['cpu']}, {counted(machine['cores'], 'core')}, {machine['memory_gib']} GiB" if machine else "",
+        ),
         ("GPUs", _gpus(machine["gpus"]) if machine else ""),
         ("System", machine.get("system", "")),
         ("Hosts", ", ".join(context.get("hosts") or [])),
@@ -210,11 +213,11 @@ def _data(run: TrialResult) -> str:
     if data and data["state"] is None:
         parts.append(data["path"])
     elif data:
-        size = f"{data['files']} files, {data['bytes'] / 1e6:.1f} MB"
+        size = f"{counted(data['files'], 'file')}, {data['bytes'] / 1e6:.1f} MB"
         parts.append(f"{data['path']} ({size}, {(data['content'] or data['state'])[:12]})")
     if context.get("samples"):
         known = "synthetic" if run.synthetic else fingerprint and str(fingerprint)[:12]
-        parts.append(f"{context['samples']} samples" + (f" ({known})" if known else ""))
+        parts.append(counted(context["samples"], "sample") + (f" ({known})" if known else ""))
     return "; ".join(parts)
 
 
@@ -351,7 +354,7 @@ def _slow_ranks(rows: Sequence[Row], without_allreduce: Mapping[tuple[str, int],
         slow = slowest(without_allreduce.get((row.line.variant, row.nodes), ()) or row.runs)
         if slow and slow[1] > SLOW_RANK_LIMIT:
             delay = f"rank {slow[0]} takes {share(slow[1])} longer than the median rank"
-            warnings.append(f"{row.line.variant}, {row.ranks} ranks: {delay}, and all others wait for it.")
+            warnings.append(f"{row.line.variant}, {counted(row.ranks, 'rank')}: {delay}, and all others wait for it.")
     return warnings
 
 

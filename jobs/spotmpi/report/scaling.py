@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from spotmpi.core.wording import counted
 from spotmpi.forecast.model import Model, Series, fit
 from spotmpi.forecast.published import PublishedTable, published_references
 from spotmpi.metrics import intervals
@@ -41,7 +42,9 @@ def series_of(report: Report) -> list[Series]:
                 several = len({row.slots for row in own}) > 1
                 name = label(line, report.lines) or report.title
                 series_.append(
-                    _series(f"{name}, {slots} slots" if several else name, line, rows, report.without_allreduce)
+                    _series(
+                        f"{name}, {counted(slots, 'slot')}" if several else name, line, rows, report.without_allreduce
+                    )
                 )
     return series_
 

@@ -215,7 +215,7 @@ def timeline_section(attempts: Sequence[Attempt]) -> Section | None:
         (str(each.trial), str(each.number), f"{each.end - origin:.0f} s", each.outcome, each.reason)
         for each in unfinished
     )
-    text = [f"{len(attempts)} attempts of {len({each.trial for each in attempts})} trials."]
+    text = [f"{counted(len(attempts), 'attempt')} of {counted(len({each.trial for each in attempts}), 'trial')}."]
     text += (
         ["Iterations that were repeated after a restart count once, with the times of the later attempt."]
         if unfinished

@@ -20,6 +20,7 @@ from spotmpi.agent import hardware
 from spotmpi.agent.files import write_atomically
 from spotmpi.agent.launchers import is_mpi
 from spotmpi.core import code_folder, names
+from spotmpi.core.wording import counted
 from spotmpi.runs import data_fingerprint
 
 if TYPE_CHECKING:
@@ -147,7 +148,8 @@ def _data_text(data: dict[str, Any] | None) -> str:
         return "none"
     if data["state"] is None:
         return str(data["path"])
-    return f"{data['path']} ({data['files']} files, {data['bytes']} bytes, {(data['content'] or data['state'])[:12]})"
+    size = f"{counted(data['files'], 'file')}, {counted(data['bytes'], 'byte')}"
+    return f"{data['path']} ({size}, {(data['content'] or data['state'])[:12]})"
 
 
 def _image(spec: JobSpec) -> dict[str, str] | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from spotmpi.core import names
 from spotmpi.core.errors import Problem
 from spotmpi.core.names import CAPACITY_BLOCK
+from spotmpi.core.wording import counted
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.workers import millicores
 
@@ -324,7 +325,7 @@ def _misfit(spec: JobSpec, group: NodeGroup, most: int) -> str | None:
     if other:
         return other
     if fills_nodes(spec) and spec.nodes > most:
-        return f"there are at most {most} nodes"
+        return f"there {'is' if most == 1 else 'are'} at most {counted(most, 'node')}"
     if gpus > group.gpus:
         return f"GPUs per node: {group.gpus}, requested: {gpus}"
     if fills_nodes(spec) and group.gpus and group.gpus != (gpus or spec.slots):
@@ -351,7 +352,7 @@ def _other_kind(spec: JobSpec, group: NodeGroup) -> str | None:
 
 def _refusal(spec: JobSpec, groups: Sequence[NodeGroup], misfits: dict[str, str]) -> Problem:
     reasons = [f"{group.name} ({group.type}): {misfits[group.name]}" for group in groups if group.name in misfits]
-    size = f"{spec.nodes} nodes x {spec.slots} slots"
+    size = f"{counted(spec.nodes, 'node')} x {counted(spec.slots, 'slot')}"
     field = "kubernetes.node_groups" if spec.kubernetes.node_groups else "nodes"
     value = spec.kubernetes.node_groups or spec.nodes
     return Problem(field, value, f"{size} fit no node group; {'; '.join(reasons) or 'there is none'}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spotmpi.agent.plan import WORKER
 from spotmpi.core.errors import Problem
+from spotmpi.core.wording import counted
 from spotmpi.spec import node_groups
 from spotmpi.spec.job import Capacity, JobSpec, Resources
 from spotmpi.spec.node_groups import Choice
@@ -87,7 +88,7 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choices | list[Problem
             as_written = there[0].spec.model_copy(update={"capacity": spec.capacity})
             return (there[0]._replace(spec=as_written), *there[1:])
     roles = [
-        f"{spec.nodes} nodes",
+        counted(spec.nodes, "node"),
         *(f"its {'workers' if each.role == WORKER else each.table}" for each in spec.workers),
     ]
     where = ", ".join(f"{', '.join(sorted(zones))} for {role}" for zones, role in zip(found, roles, strict=True))

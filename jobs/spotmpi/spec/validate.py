@@ -179,7 +179,11 @@ def _pool(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
             yield Problem(f"checkpoint.{key}", set_, "a pool writes no checkpoints; remove it")
     gpus = spec.pool.gpu * spec.pool.count if spec.pool else 0
     if gpus > capabilities.gpus:
-        yield Problem("pool.gpu", spec.pool and spec.pool.gpu, f"requested {gpus} GPUs, {capabilities.gpus} available")
+        yield Problem(
+            "pool.gpu",
+            spec.pool and spec.pool.gpu,
+            f"requested {wording.counted(gpus, 'GPU')}, {capabilities.gpus} available",
+        )
 
 
 def _no_workers(what: str) -> str:
@@ -317,11 +321,12 @@ def _keep(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
 
 def _resources(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     if capabilities.processes is not None and max(spec.nodes, spec.world_size) > capabilities.processes:
-        remedy = f"{spec.nodes} nodes x {spec.slots} slots exceed the {capabilities.processes} processes possible here"
+        size = f"{wording.counted(spec.nodes, 'node')} x {wording.counted(spec.slots, 'slot')}"
+        remedy = f"{size} exceed the {capabilities.processes} processes possible here"
         yield Problem("nodes", spec.nodes, remedy)
     requested = spec.resources.gpu * spec.world_size
     if requested > capabilities.gpus:
-        count = "1 GPU" if requested == 1 else f"{requested} GPUs"
+        count = wording.counted(requested, "GPU")
         remedy = f"requested {count}, {capabilities.gpus} available; with 0 the program runs on CPUs"
         yield Problem("resources.gpu", spec.resources.gpu, remedy)
 
@@ -422,7 +427,8 @@ def _sizes(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
     if fit != sizes:
         wrong = " and ".join(str(size) for size in sizes if size not in fit)
         ranks = "" if spec.slots == 1 else f" of {spec.slots} slots"
-        remedy = f"{wrong} nodes{ranks} cannot share a global batch of {batch} samples equally: use "
+        wrong += f" {'node' if wrong == '1' else 'nodes'}{ranks}"
+        remedy = f"{wrong} cannot share a global batch of {wording.counted(batch or 0, 'sample')} equally: use "
         yield Problem("nodes", sizes, remedy + (f"{fit}, or another batch" if fit else "another batch"))
     if capabilities.persistent is not None:
         yield from validate_cluster.sizes(spec, capabilities.persistent)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
+from spotmpi.agent.protocol import counted
 from spotmpi.streams import columns, sources
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Part, Settings, Slice
@@ -64,7 +65,9 @@ class Source(Mapping[str, Any]):
 
     def _only(self) -> Part:
         if len(self._files) != 1:
-            raise StreamError(f"the source {self._source} has {len(self._files)} files here: read its rows instead")
+            raise StreamError(
+                f"the source {self._source} has {counted(len(self._files), 'file')} here: read its rows instead"
+            )
         return self._files[0]
 
     def __getitem__(self, column: str) -> Any:
@@ -79,7 +82,7 @@ class Source(Mapping[str, Any]):
         return len(self._columns)
 
     def __repr__(self) -> str:
-        return f"<{len(self._files)} files of the source {self._source}>"
+        return f"<{counted(len(self._files), 'file')} of the source {self._source}>"
 
 
 @dataclass(frozen=True)

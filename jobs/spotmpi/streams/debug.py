@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from spotmpi.agent.protocol import counted
 from spotmpi.streams.chunk import Chunk, ChunkRequest
 from spotmpi.streams.engine import Task
 from spotmpi.streams.errors import StreamError
@@ -83,7 +84,7 @@ def difference(first: Any, second: Any, place: str = "") -> str | None:
         return next(filter(None, (difference(first[key], second[key], f"{place}[{key!r}]") for key in first)), None)
     if isinstance(first, (list, tuple)):
         if len(first) != len(second):
-            return f"{name} has {len(first)} items, then {len(second)}"
+            return f"{name} has {counted(len(first), 'item')}, then {len(second)}"
         pairs = enumerate(zip(first, second, strict=True))
         return next(filter(None, (difference(one, two, f"{place}[{at}]") for at, (one, two) in pairs)), None)
     if hasattr(first, "__array__"):
@@ -143,7 +144,7 @@ def _array_difference(one: Any, two: Any, place: str) -> str | None:
         return None
     at = tuple(map(int, places[0]))
     where = f"{place}[{', '.join(map(str, at))}]" if at else place or "the batch"
-    count = f" ({len(places)} of {one.size} values differ)"
+    count = f" ({len(places)} of {counted(one.size, 'value')} {'differs' if len(places) == 1 else 'differ'})"
     if one.dtype.kind == "O":
         return f"{difference(one[at], two[at], where)}{count}"
     return f"{where} is {_short(one[at])}, then {_short(two[at])}{count}"

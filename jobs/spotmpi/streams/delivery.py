@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from spotmpi.agent.protocol import counted
 from spotmpi.streams import chunk
 from spotmpi.streams.chunk import Result, size_of
 from spotmpi.streams.engine import Task
@@ -90,7 +91,8 @@ class Delivery:
                 result = self._stream.receive(task, first.number, first.rows, self._role)
             except StreamError as error:
                 cause, line, trace = str(error).partition("\n")
-                kept = f"the results of {self._written} batches are written, and a resumed run computes the others"
+                written = counted(self._written, "batch", "batches")
+                kept = f"the results of {written} are written, and a resumed run computes the others"
                 raise StreamError(f"{cause}; {kept}{line}{trace}") from None
             self._in_flight.popleft()
             self._length = chunk_length(result, self._length)

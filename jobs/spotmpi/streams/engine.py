@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from spotmpi.agent.plan import WORKER, Member
+from spotmpi.agent.protocol import counted
 from spotmpi.programs.pool.settings import quiet_loggers, security, use_steady_time, worker_member
 from spotmpi.streams import chunk
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost, loading_error
@@ -209,7 +210,9 @@ class _Task:
             raise StreamError(f"{self._title} repeatedly ended the process of its worker: {remedy}") from None
         except KilledWorker as error:
             times = error.allowed_failures + 1
-            raise StreamError(f"{self._title} lost its worker {times} times (limits.interruptions)") from None
+            raise StreamError(
+                f"{self._title} lost its worker {counted(times, 'time')} (limits.interruptions)"
+            ) from None
         except (FutureCancelledError, OSError) as error:
             raise StreamLost(f"the scheduler of the stream is lost: {error}") from error
         finally:

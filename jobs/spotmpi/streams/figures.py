@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spotmpi.agent import protocol
+from spotmpi.agent.protocol import counted
 
 RECENT = 30.0  # seconds of a rank's reports that rates come from
 HIGH_SHARE = 0.1  # of its time that a rank waits, from which a remedy is named
@@ -169,7 +170,7 @@ def text(figures: Figures) -> str:
     """The figures in one line."""
     parts = [
         f"{figures.batches_per_second:.4g} batches/s",
-        f"{figures.in_flight} chunks in flight",
+        f"{counted(figures.in_flight, 'chunk')} in flight",
         f"ranks wait {percent(figures.ranks_wait)}",
         f"workers wait {percent(figures.workers_wait)}",
         *([f"postprocess workers wait {percent(figures.postprocess_wait)}"] if figures.postprocess_workers else []),

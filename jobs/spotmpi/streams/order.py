@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from spotmpi.agent.plan import WORKER, WORKERS
+from spotmpi.agent.protocol import counted
 from spotmpi.streams.errors import StreamError
 
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # module:function
@@ -132,7 +133,7 @@ def differences(old: Sequence[Part], new: Sequence[Part]) -> str:
 def describe(slices: Sequence[Slice]) -> str:
     """The first of *slices*, for a message."""
     more = len(slices) - _MAX_SLICES
-    return ", ".join(map(str, slices[:_MAX_SLICES])) + (f" and {more} more ranges" if more > 0 else "")
+    return ", ".join(map(str, slices[:_MAX_SLICES])) + (f" and {counted(more, 'more range')}" if more > 0 else "")
 
 
 class Order:
@@ -153,7 +154,7 @@ class Order:
         self.epoch_batches = whole + (1 if rest and settings.last_batch != DROP else 0)
         if not self.epoch_batches:
             raise StreamError(
-                f"the source {settings.source} has {self.rows} rows and a batch {settings.batch}: "
+                f"the source {settings.source} has {counted(self.rows, 'row')} and a batch {settings.batch}: "
                 'no batch is complete; use a smaller batch, or last_batch = "pad" or "keep"'
             )
         self.total = self.epoch_batches * settings.epochs
@@ -197,8 +198,9 @@ class Order:
             return range(start + rank, max(start + rank, self.total), size)
         steps = left // size if self.settings.last_batch == DROP else -(-left // size)
         if start == 0 and not steps:
+            lack = f"{counted(self.total, 'batch', 'batches')} for {counted(size, 'rank')}"
             raise StreamError(
-                f"the stream has {self.total} batches for {size} ranks: each rank needs one; "
+                f"the stream has {lack}: each rank needs one; "
                 'use fewer ranks, a smaller batch, more epochs, or last_batch = "pad" or "keep"'
             )
         return range(start + rank, start + rank + steps * size, size)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from spotmpi.agent.files import exists, is_folder
+from spotmpi.agent.protocol import counted
 from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Part
 
@@ -124,8 +125,8 @@ def check_unchanged(system: Any, part: Part, reader: str = "the stream", remedy:
         raise StreamError(f"{part.name} was removed while {reader} reads it: {remedy}") from None
     if (size, current) != (part.size, part.version):
         raise StreamError(
-            f"{part.name} was changed while {reader} reads it: {part.size} bytes of {part.version}, "
-            f"now {size} bytes of {current}; {remedy}"
+            f"{part.name} was changed while {reader} reads it: {counted(part.size, 'byte')} of {part.version}, "
+            f"now {counted(size, 'byte')} of {current}; {remedy}"
         )
     return number
 

@@ -92,7 +92,7 @@ def open_sweep(study: Study, recording: Recording, fresh: bool, echo: Echo) -> S
         differences = fingerprint.differences(unfinished.work, identity)
         if not differences:
             done = sum(trial.finished for trial in unfinished.trials)
-            progress = f"{done} of {len(unfinished.trials)} trials done"
+            progress = f"{done} of {wording.counted(len(unfinished.trials), 'trial')} done"
             echo(f"continuing sweep {unfinished.id}: {progress} ({wording.option('new')} starts over)")
             unfinished.study = study  # limits may have changed
             return unfinished

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from spotmpi.core.errors import Problem
+from spotmpi.core.wording import counted
 from spotmpi.spec.job import JobSpec
 
 Value = bool | int | float | str
@@ -295,7 +296,7 @@ def _batch_problems(spec: JobSpec, nodes: int) -> list[Problem]:
     batch, ranks = spec.option("--global-batch"), nodes * spec.slots
     if batch is None or not re.fullmatch("[0-9]+", batch) or int(batch) % ranks == 0:
         return []
-    return [Problem("parameters.nodes", nodes, f"global batch {batch} is not divisible by {ranks} ranks")]
+    return [Problem("parameters.nodes", nodes, f"global batch {batch} is not divisible by {counted(ranks, 'rank')}")]
 
 
 def _conflict(values: Values, one: str, other: str, remedy: str) -> Problem:

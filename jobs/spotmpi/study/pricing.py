@@ -61,7 +61,7 @@ def _with_workers(
     for (name, nodes), price in prices.items():
         if price is not None and workers[name]:
             count, each = _mean(workers[name], price.node_hour)
-            share = f"{price.source}{_SHARE} {count} stream workers"
+            share = f"{price.source}{_SHARE} {wording.counted(count, 'stream worker')}"
             price = Price(price.node_hour + each * count / nodes, share, each)
         if price is not None:
             shared[name, nodes] = price
@@ -119,7 +119,7 @@ def goal_with_price(goal: Goal, known: Price | None, specs: Sequence[JobSpec], o
         if spec.stream is not None:
             count, each = _mean(_worker_hours(spec, environment), known.worker_hour or known.node_hour)
             workers_price = count * each
-            sources.append(f"and {count} stream workers at ${each:g} each")
+            sources.append(f"and {wording.counted(count, 'stream worker')} at ${each:g} each")
     source = "; ".join(filter(None, sources)) or None
     return replace(goal, price=known.node_hour, price_source=source, workers_price=workers_price)
 

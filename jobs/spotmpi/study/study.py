@@ -116,15 +116,16 @@ class Budget:
     def estimate(self, trials: Sequence[Trial]) -> str:
         """The time and money that the remaining trials will take, as text."""
         remaining = [trial for trial in trials if not trial.finished]
+        count = wording.counted(len(remaining), "trial")
         each = [self.expected_seconds(trial, trials) for trial in remaining]
         known = [seconds for seconds in each if seconds is not None]
         if len(known) < len(remaining):
-            return f"{len(remaining)} trials of unknown duration (set limits.trial in the study for an estimate)"
+            return f"{count} of unknown duration (set limits.trial in the study for an estimate)"
         costs = [self.cost(trial, seconds) for trial, seconds in zip(remaining, known, strict=True)]
         least = "at least " if None in costs else ""  # for those that have a price
         money = "" if not self.all_prices else f" and {least}${sum(cost or 0.0 for cost in costs):.2f}"
         exceeded = self._exceeded_limits(trials, sum(known), costs)
-        return f"{len(remaining)} trials, about {_minutes(sum(known))}{money}{exceeded}"
+        return f"{count}, about {_minutes(sum(known))}{money}{exceeded}"
 
     def exhausted(self, trial: Trial, trials: Sequence[Trial]) -> str | None:
         """Why *trial* exceeds the limits, or None if it may start."""

@@ -150,7 +150,7 @@ def test_a_pull_with_a_broken_connection_requests_the_missing_files_again(
     assert pull(volume, tmp_path / "back").transferred == len(tree(sample))
     assert (volume.torn, tree(tmp_path / "back")) == ([], tree(sample))
     volume.torn = ["give"] * 99
-    with pytest.raises(SpotmpiError, match=r"files did not arrive completely, such as .*; pull again"):
+    with pytest.raises(SpotmpiError, match=r"files? did not arrive completely, such as .*; pull again"):
         pull(volume, tmp_path / "other")
 
 
@@ -160,7 +160,7 @@ def test_a_pull_of_a_folder_that_changes_brings_all_else_and_the_next_one_is_who
     push(volume, sample)
     volume.before["give"] = (volume.folder / "voc" / "big").unlink
 
-    with pytest.raises(SpotmpiError, match="1 files did not arrive completely, such as big; pull again"):
+    with pytest.raises(SpotmpiError, match="1 file did not arrive completely, such as big; pull again"):
         pull(volume, tmp_path / "back")
     (sample / "big").unlink()
     assert tree(tmp_path / "back") == tree(sample)
@@ -334,7 +334,7 @@ def test_voc_comes_from_its_three_tar_files_into_one_folder_and_is_counted(
     assert (code, output) == (1, "")
     assert "VOC2007/trainval has 1 of 2, VOC2007/test has 0 of 1 images; push what is missing" in errors
     code, _, errors = spotmpi("push", "voc", voc[0], "team/voc")
-    assert code == 2 and "voc = '1 files': name the three original tar files" in errors
+    assert code == 2 and "voc = '1 file': name the three original tar files" in errors
 
 
 def answer(cluster: FakeCluster, **answers: bytes) -> FakeVolume:

@@ -308,7 +308,7 @@ def test_the_same_files_have_the_same_job_however_they_are_signed() -> None:
 
 def test_more_downloads_than_fit_into_a_secret_are_refused() -> None:
     many = [Download(f"https://x.org/{os.urandom(200).hex()}", "x", None) for _ in range(6000)]
-    with pytest.raises(InputError, match=r"6000 files.*are too many for one Job"):
+    with pytest.raises(InputError, match=r"6,000 files.*are too many for one Job"):
         fetch_job.downloads_secret(job(), [many], "voc", "")
 
 

@@ -113,7 +113,7 @@ def test_a_data_set_is_built_once_and_found_again_without_a_pool(raw: Path, modu
     assert found.table.to_pydict() == {"user": [101, 102, 103], "stars": [0.75] * 3}
     assert (found.rows, pool.built) == (3, ["a", "b", "c"])
     # In a notebook it is shown so; with its manifest, the code and files were pages.
-    assert repr(found) == f"<DataSet ratings:1: 3 rows, 3 files, {found.manifest.bytes} bytes, in {found.path}>"
+    assert repr(found) == f"<DataSet ratings:1: 3 rows, 3 files, {found.manifest.bytes:,} bytes, in {found.path}>"
     pool.map = refuse  # type: ignore[assignment, method-assign]
     assert modules.load().ratings.options(pool=pool)(raw / "*.csv", 0.5) == found
     assert Store().problems(found.manifest) == []
@@ -333,7 +333,7 @@ def test_a_function_that_fails_names_its_part_and_the_next_call_builds_only_the_
     raw: Path, modules: Modules, pool: InProcess
 ) -> None:
     failing = modules.load().failing.options(pool=pool)
-    kept = r"failing failed for b: KeyError: 'no b' \(1 of 3 parts are kept\)"  # also where only two were to be built
+    kept = r"failing failed for b: KeyError: 'no b' \(1 of 3 parts is kept\)"  # also where only two were to be built
     for built in (["a", "b"], ["b"]):
         pool.calls.clear()
         with pytest.raises(SpotmpiError, match=kept) as caught:
@@ -426,7 +426,7 @@ def test_a_pool_that_loses_its_scheduler_is_replaced_and_its_parts_are_kept_and_
     assert (found.rows, found.manifest.cost) == (3, 0.75), "the price of three pools"
     assert [pool.built for pool in opened] == [["a"], ["b"], ["c"]]
     assert [stem for name, stem in opened[-1].calls if name == "rebuild"] and len(opened[-1].calls) == 4
-    line = "the pool is lost: node 0: it was reclaimed (1 of 3 parts are kept): another one builds the others"
+    line = "the pool is lost: node 0: it was reclaimed (1 of 3 parts is kept): another one builds the others"
     assert line in capfd.readouterr().err
 
 

@@ -226,9 +226,9 @@ def test_damaged_layers_and_manifests_are_never_kept(
     state = next(file for file in model.files if file.path == "state.safetensors")
     registry.replace(f"sha256:{state.sha256}", b"\0\2" * 3_000_000)
     line = failure("pull", image)
-    assert f"{image} is damaged: 6000000 bytes with the digest" in line and state.sha256[:12] in line
+    assert f"{image} is damaged: 6,000,000 bytes with the digest" in line and state.sha256[:12] in line
     registry.replace(f"sha256:{state.sha256}", b"\0\1" * 1000)
-    assert "2000 bytes" in failure("pull", image)
+    assert "2,000 bytes" in failure("pull", image)
     assert Store().list() == []
 
 

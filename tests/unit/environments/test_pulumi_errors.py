@@ -215,7 +215,7 @@ def test_of_several_errors_the_one_with_a_remedy_is_told_and_the_others_are_coun
         "    error: creating EC2 VPC: api error VpcLimitExceeded: full\n"
     )
     message = explain("lab", "up", output)
-    assert "aws:ec2:Vpc spotmpi-lab: creating EC2 VPC" in message and "(and 1 more errors, above)" in message
+    assert "aws:ec2:Vpc spotmpi-lab: creating EC2 VPC" in message and "(and 1 more error, above)" in message
     assert "something odd" in explain("lab", "up", output.replace("VpcLimitExceeded", "Odd"))
 
 

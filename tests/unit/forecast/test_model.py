@@ -180,7 +180,7 @@ def test_efficiency_is_the_rate_over_that_of_as_many_times_the_smallest_count() 
 
 def test_every_count_but_the_smallest_can_be_implausible() -> None:
     assert Series("s", {1: [1.0], 2: [2.2], 4: [4.1]}).warnings() == [
-        "s, 2 nodes: efficiency 110.0 % against 1 nodes is above 105 %: slow base, or different work"
+        "s, 2 nodes: efficiency 110.0 % against 1 node is above 105 %: slow base, or different work"
     ]
     assert len(Series("w", {1: [1.0], 2: [1.2], 4: [1.1]}, strong=False).warnings()) == 2
 

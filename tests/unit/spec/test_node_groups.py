@@ -152,7 +152,7 @@ def test_the_plan_notes_further_groups_that_fit() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"nodes": 9}, f"nodes = 9: 9 nodes x 1 slots fit no node group; {G4DN}: there are at most 8 nodes; g5"),
+        ({"nodes": 9}, f"nodes = 9: 9 nodes x 1 slot fit no node group; {G4DN}: there are at most 8 nodes; g5"),
         ({"resources": {"gpu": 8}}, f"{G4DN}: GPUs per node: 1, requested: 8; {G5}: GPUs per node: 4"),
         ({"slots": 2}, f"{G5}: GPUs per node: 4, and all must be used: set slots = 4, or exclusive"),
         ({"resources": {"cpu": 4.5}}, f"{G4DN}: CPUs per node: 4, requested: 4.5"),
@@ -184,7 +184,7 @@ def test_the_plan_notes_further_groups_that_fit() -> None:
             {"kubernetes": {"node_selector": {LABEL: "g5"}}},
             f"{G4DN}: requested: spotmpi.dev/group=g5; {G5}: GPUs per node",
         ),
-        ({"kubernetes": {"node_groups": ["g5"]}}, "kubernetes.node_groups = ['g5']: 1 nodes x 1 slots fit no node "),
+        ({"kubernetes": {"node_groups": ["g5"]}}, "kubernetes.node_groups = ['g5']: 1 node x 1 slot fit no node "),
         (
             {"kubernetes": {"node_groups": ["g4dn", "g5"], "exclusive": False}, "resources": {"gpu": 1}},
             "kubernetes.node_groups = ['g4dn', 'g5']: have different numbers of GPUs: name groups with the same number",
@@ -235,7 +235,7 @@ def test_all_problems_of_an_order_come_at_once_each_with_its_remedy() -> None:
         "kubernetes.queue = 'gpus': Kueue would decide where the nodes come from as well: remove it, or capacity.order"
         "; kubernetes.node_groups = ['g6']: capacity.order names the groups already: remove one of the two",
         "order = 'g6': is named twice: remove one of the two",
-        "order = 'g6': 2 nodes x 4 slots fit no node group; g6 (g6.xlarge): there are at most 1 nodes",
+        "order = 'g6': 2 nodes x 4 slots fit no node group; g6 (g6.xlarge): there is at most 1 node",
         "order = 'p9': the environment has the groups g6, g5, c6i; markets are spot, on-demand and capacity-block",
         "order = 'on-demand': the environment has no on-demand group: add one to its stack (spotmpi:groups with "
         "`market`), or remove it",

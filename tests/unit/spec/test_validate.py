@@ -73,7 +73,7 @@ def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
         ({"image": "chainermn", "program": "ssd"}, "program = 'ssd': the chainermn image has: allreduce, digits"),
         ({**COMMAND, "launcher": "none", "slots": 2}, 'slots = 2: "none" starts one process per node'),
         ({**GOOD, "run_on": "first"}, "run_on = 'first': needs launcher = \"none\""),
-        ({**GOOD, "slots": 10**9}, "nodes = 1: 1 nodes x 1000000000 slots exceed"),
+        ({**GOOD, "slots": 10**9}, "nodes = 1: 1 node x 1,000,000,000 slots exceed"),
         ({**COMMAND, "metrics": {"pattern": "("}}, "metrics.pattern = '(': is not a regular expression"),
         ({**GOOD, "metrics": {"samples_per_iteration": 3}}, "metrics.samples_per_iteration = 3: the programs of an"),
     ],

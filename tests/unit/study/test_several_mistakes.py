@@ -48,7 +48,7 @@ def test_a_study_with_mistakes_in_file_spec_parameters_and_for_its_target() -> N
         "data = 'nowhere': not a readable folder; check the path",
         "limits.money = -1: input should be greater than 0",
         "mpi = 3: input should be a table",
-        "nodes = 1000000: 1000000 nodes x 1 slots exceed the 1024 processes possible here",
+        "nodes = 1000000: 1,000,000 nodes x 1 slot exceed the 1024 processes possible here",
         "parameters.buket_mb = [10]: unknown parameter; known: "
         + ", ".join(("nodes", *KNOWN))
         + "; for another one give a table of values with settings",

@@ -10,6 +10,7 @@ from spotmpi.aws import scaling
 from spotmpi.aws.launch_failures import explain_failure
 from spotmpi.aws.registry import has_image
 from spotmpi.core.environment import Environment, NodeGroup
+from spotmpi.core.wording import counted
 from spotmpi.environments import versions
 from spotmpi.environments.checks.check import Finding, LiveEnvironment, Subject, live_check
 from spotmpi.environments.versions import KubernetesVersion
@@ -46,7 +47,8 @@ def _support(version: str, known: KubernetesVersion | None, command: str, today:
         message = f"standard support of {version} ended on {ends}: EKS may upgrade the control plane at any time"
         return Finding(title, "error", message, remedy, command)
     if left <= NOTICE:
-        message = f"standard support of {version} ends on {ends}, in {left} days: then EKS upgrades the control plane"
+        when = f"{ends}, in {counted(left, 'day')}"
+        message = f"standard support of {version} ends on {when}: then EKS upgrades the control plane"
         return Finding(title, "warning", message, remedy, command)
     return Finding(title, "ok", f"{version}, in standard support until {ends}")
 
@@ -134,7 +136,9 @@ def autoscaler_tags(subject: Subject, live: LiveEnvironment) -> Iterator[Finding
         else:
             least = sum(each.min for each in own)
             warm = f"; {least} kept warm by `spotmpi scale`" if least > group.min else ""
-            yield Finding(title, "ok", f"{sum(len(each.instances) for each in own)} of {group.max} nodes{warm}")
+            yield Finding(
+                title, "ok", f"{sum(len(each.instances) for each in own)} of {counted(group.max, 'node')}{warm}"
+            )
 
 
 def _expected_tags(group: NodeGroup, live: LiveEnvironment) -> dict[str, str]:

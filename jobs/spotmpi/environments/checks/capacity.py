@@ -11,6 +11,7 @@ from spotmpi.aws import instances, prices, quotas
 from spotmpi.aws.capacity_blocks import USABLE, CapacityBlock, capacity_blocks
 from spotmpi.aws.errors import CallError
 from spotmpi.core.names import CAPACITY_BLOCK
+from spotmpi.core.wording import counted
 from spotmpi.environments.checks.check import Check, Finding, Level, Subject
 from spotmpi.environments.resource_kinds import TAG
 from spotmpi.environments.stack_file import SYSTEM, StackFile, StackGroup
@@ -87,7 +88,7 @@ def _differences(stack: StackFile, group: StackGroup, block: CapacityBlock) -> I
         where += "" if block.zone in stack.zones else ", and add it to `zones` of the stack"
         yield "error", f"is in {block.zone}, not in {', '.join(zones)}", where
     if (group.max or 0) > block.nodes:
-        yield "error", f"has {block.nodes} nodes, not {group.max}", f"set the group's max to {block.nodes}"
+        yield "error", f"has {counted(block.nodes, 'node')}, not {group.max}", f"set the group's max to {block.nodes}"
 
 
 def quota(subject: Subject) -> Iterator[Finding]:
@@ -162,7 +163,7 @@ def _quota(subject: Subject, group: StackGroup, vcpus: int, code: str, limit: in
     assert group.max is not None
     free = max(0, limit - used)
     allowed = free // vcpus
-    message = f"{quotas.NAMES[code]} leaves {free} vCPUs: {allowed} of {group.max} x {group.type}"
+    message = f"{quotas.NAMES[code]} leaves {counted(free, 'vCPU')}: {allowed} of {group.max} x {group.type}"
     if allowed >= group.max:
         return Finding(f"quota of {group.name}", "ok", message)
     command = f"spotmpi zones --types {group.type} --nodes {group.max} --region {subject.region} --request-quota"

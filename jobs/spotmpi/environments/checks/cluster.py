@@ -11,6 +11,7 @@ from spotmpi.agent import protocol
 from spotmpi.backends.kubernetes.client.api import Object
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import NotPermitted
+from spotmpi.core.wording import counted
 from spotmpi.environments.checks.check import Finding, LiveEnvironment, Subject, live_check
 from spotmpi.environments.nodes import Node, list_nodes, with_placement
 
@@ -23,7 +24,7 @@ _PUBLIC = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{60,}={0,2}( .*)?")
 def nodes(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
     """Each node of a group: ready, of the group's type, in the zone and placement group, with its GPUs."""
     cluster_nodes = list_nodes(live.cluster, live.environment.namespace)
-    yield Finding("API", "ok", f"responds; {len(cluster_nodes)} nodes")
+    yield Finding("API", "ok", f"responds; {counted(len(cluster_nodes), 'node')}")
     for node in with_placement(cluster_nodes, subject.aws, subject.region):
         known = {group.name: group for group in live.environment.node_groups}
         if node.group in known:
@@ -46,10 +47,10 @@ def _node(node: Node, group: NodeGroup) -> Finding:
     if group.placement_group and not grouped:
         return Finding(name, "error", "is in no placement group, but its node group sets one", "run `pulumi up`")
     if node.gpus < group.gpus:
-        message = f"has {node.gpus} of {group.gpus} GPUs: its device plugin or driver fails"
+        message = f"has {node.gpus} of {counted(group.gpus, 'GPU')}: its device plugin or driver fails"
         command = f"kubectl -n {_SYSTEM} get pods -o wide --field-selector spec.nodeName={node.name}"
         return Finding(name, "error", message, "wait a minute if it is new, else delete it", command)
-    resources = f"{node.cpus:g} CPU, {node.memory_gib:.0f} GiB, {node.gpus} GPUs"
+    resources = f"{node.cpus:g} CPU, {node.memory_gib:.0f} GiB, {counted(node.gpus, 'GPU')}"
     return Finding(name, "ok", f"{node.type} in {node.zone}, {resources}, driver {node.driver or 'unknown'}")
 
 
@@ -83,8 +84,8 @@ def _plugin(plugins: list[Object]) -> Finding:
     desired, ready = status.get("desiredNumberScheduled") or 0, status.get("numberReady") or 0
     if ready < desired:
         command = f"kubectl -n {_SYSTEM} get pods -o wide"
-        return Finding(name, "error", f"runs on {ready} of {desired} GPU nodes", "look at its pods", command)
-    return Finding(name, "ok", f"on {ready} GPU nodes")
+        return Finding(name, "error", f"runs on {ready} of {counted(desired, 'GPU node')}", "look at its pods", command)
+    return Finding(name, "ok", f"on {counted(ready, 'GPU node')}")
 
 
 def scaling_status(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:

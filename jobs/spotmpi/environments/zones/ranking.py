@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from spotmpi.core.wording import counted
 from spotmpi.environments.zones.rows import Row
 
 
@@ -58,7 +59,8 @@ def _no_price(row: Row, first: Row) -> str:
 
 
 def _quota(row: Row, first: Row) -> str:
-    return f"spot quota {row.quota} vCPUs, {row.running} in use, {row.needed} needed: --request-quota requests more"
+    quota = f"spot quota {counted(row.quota or 0, 'vCPU')}"
+    return f"{quota}, {row.running} in use, {row.needed} needed: --request-quota requests more"
 
 
 def _score(row: Row, first: Row) -> str:

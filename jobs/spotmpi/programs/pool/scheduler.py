@@ -33,6 +33,7 @@ from tornado.ioloop import PeriodicCallback
 from spotmpi.agent import protocol
 from spotmpi.agent.files import write_atomically
 from spotmpi.agent.plan import WORKER, Member, read_member
+from spotmpi.agent.protocol import counted
 from spotmpi.programs.pool import collect_garbage
 from spotmpi.programs.pool.call import KEY_MARK, TAKEN, CallAborted, driver_of
 from spotmpi.programs.pool.execution import shortened
@@ -225,7 +226,7 @@ class CallsPlugin(SchedulerPlugin):
         return pinned_worker(task.resource_restrictions or ()) >= self.size
 
     def _refuse_misplaced(self) -> None:
-        size = "1 worker" if self.size == 1 else f"{self.size} workers"
+        size = counted(self.size, "worker")
         for task in list(self.scheduler.tasks.values()):
             if task.state in _UNFINISHED and self._is_misplaced(task):
                 worker = pinned_worker(task.resource_restrictions or ())
@@ -390,8 +391,7 @@ async def serve(options: argparse.Namespace) -> int:
             write_atomically(
                 options.address_file, json.dumps({"url": scheduler.address, "id": scheduler.id, "process": os.getpid()})
             )
-        workers = "1 worker" if options.workers == 1 else f"{options.workers} workers"
-        print(f"scheduler of {workers} listens at {scheduler.address}", flush=True)
+        print(f"scheduler of {counted(options.workers, 'worker')} listens at {scheduler.address}", flush=True)
         stopped = asyncio.ensure_future(stop.wait())
         watch = DriverWatch(options.start_limit, options.driver_limit, scheduler.clock.read())
         while not stop.is_set():

@@ -100,7 +100,7 @@ def test_no_file_of_this_machine_that_anothers_command_names_is_read(
 def test_what_is_named_again_is_sent(runs: Path, cluster: FakeCluster, secret: Path) -> None:
     values = {"files": ["/theirs/train.py"], "env_passthrough": ["TOKEN"]}
     plan = resume(cluster, runs, values, f"files=['{secret}']", "env_passthrough=['HOME']")
-    assert plan["notes"][-1].startswith("code: 1 files")
+    assert plan["notes"][-1].startswith("code: 1 file,")
     assert cluster_plan.forwarded_variables(plan["objects"]) == ["HOME"]
     assert "notes" in resume(cluster, runs, values, "files=[]", "env_passthrough=[]")
     assert resume(cluster, runs.parent / "others", {}), "a spec that sends nothing needs no word"

@@ -30,7 +30,7 @@ UNKNOWN = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
             node("a", 1, **{"node.kubernetes.io/instance-type": "g5.xlarge"}),
             "is of type g5.xlarge, but group g4dn has g4dn.xlarge",
         ),
-        (node("a", gpus=0), "has 0 of 1 GPUs"),
+        (node("a", gpus=0), "has 0 of 1 GPU:"),
     ],
     ids=["not ready", "another type", "no GPU"],
 )
@@ -65,7 +65,7 @@ def test_a_node_with_the_wrong_placement_is_an_error(
         ("jobset-controller", "JobSet", "it manages every run"),
         ("cluster-autoscaler", "autoscaler", "it adds and removes nodes"),
         ("coredns", "DNS", "it resolves the pods' names"),
-        ("nvidia-device-plugin", "device plugin", "on 0 of 1 GPU nodes"),
+        ("nvidia-device-plugin", "device plugin", "on 0 of 1 GPU node"),
     ],
 )
 def test_a_stopped_or_missing_controller_is_an_error(

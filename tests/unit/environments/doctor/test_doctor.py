@@ -34,7 +34,7 @@ ALLOWED_TO_ALL = {"sts:GetCallerIdentity"}
 def test_in_a_healthy_environment_every_line_is_ok(healthy: HealthyEnvironment) -> None:
     findings = healthy.findings()
     assert {name: each.message for name, each in findings.items() if each.level != "ok"} == {}
-    assert findings["node a"].message == "g4dn.xlarge in us-east-1a, 3.92 CPU, 15 GiB, 1 GPUs, driver 580.95.05"
+    assert findings["node a"].message == "g4dn.xlarge in us-east-1a, 3.92 CPU, 15 GiB, 1 GPU, driver 580.95.05"
     assert findings["API"].message == "responds; 2 nodes"
     assert findings["scaling of g4dn"].message == "1 of 2 nodes"
     assert {"add-on coredns", "node group spotmpi-mine-g4dn-1234567", "mount target", "port 2049"} <= set(findings)

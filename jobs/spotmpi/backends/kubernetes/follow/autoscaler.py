@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from spotmpi.core.wording import counted
+
 Object = Mapping[str, Any]
 
 NAMESPACE, STATUS = "kube-system", "cluster-autoscaler-status"
@@ -35,7 +37,7 @@ def problem_of(config_map: Object, now: float) -> str | None:
     if status["autoscalerStatus"] != "Running":
         return f"the cluster autoscaler is not running yet ({status['autoscalerStatus']})"
     problems = [problem for group in status.get("nodeGroups") or [] for problem in _group_problem(group)]
-    more = [f"{len(problems) - _MAX_GROUPS} more groups"] if len(problems) > _MAX_GROUPS else []
+    more = [counted(len(problems) - _MAX_GROUPS, "more group")] if len(problems) > _MAX_GROUPS else []
     return "; ".join([*problems[:_MAX_GROUPS], *more]) or None
 
 
@@ -48,16 +50,18 @@ def _group_problem(group: Object) -> Iterator[str]:
     counts = health.get("nodeCounts") or {}
     registered = counts.get("registered") or {}
     target, ready = health.get("cloudProviderTarget") or 0, registered.get("ready") or 0
+    nodes = f"{ready} of {counted(target, 'machine')} {'is a ready node' if target == 1 else 'are ready nodes'}"
     if scaling.get("status") == "Backoff":
         backoff = scaling.get("backoffInfo") or {}
         reason = backoff.get("errorMessage") or backoff.get("errorCode") or "its last scale-up failed"
         yield f"group {name}: {reason}"
     elif health.get("status") == "Unhealthy":
-        yield f"group {name}: unhealthy, {ready} of {target} machines are ready nodes"
-    elif counts.get("longUnregistered"):
-        yield f"group {name}: {counts['longUnregistered']} machines have not registered as nodes long after their start"
+        yield f"group {name}: unhealthy, {nodes}"
+    elif late := counts.get("longUnregistered"):
+        have = "has" if late == 1 else "have"
+        yield f"group {name}: {counted(late, 'machine')} {have} not registered as nodes long after the start"
     elif scaling.get("status") == "InProgress":
-        yield f"group {name}: {ready} of {target} machines are ready nodes"
+        yield f"group {name}: {nodes}"
 
 
 def _parse_time(text: object, default: float) -> float:

@@ -31,6 +31,7 @@ from spotmpi.core import archives, names
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event, Lines
 from spotmpi.core.progress import Echo
+from spotmpi.core.wording import counted
 from spotmpi.plan import cluster_plan
 from spotmpi.plan.pods import module
 from spotmpi.plan.volume_pod import Volume, store_command
@@ -228,7 +229,7 @@ class PodLog:
         lost = missing - sum(not _is_same_line(each, entry) for each in new)
         if lost <= 0:
             return new
-        reason = f"{lost} entries of {member} are no longer available"
+        reason = f"{counted(lost, 'entry', 'entries')} of {member} {'is' if lost == 1 else 'are'} no longer available"
         return [*new, PodEntry(0, event=Event(until, record.GAP, values={"size": lost, "reason": reason}))]
 
     def _is_new(self, entry: PodEntry) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from spotmpi.backends.kubernetes.submit import capacity_blocks
 from spotmpi.backends.kubernetes.submit.target import placement_rates
 from spotmpi.core.errors import Problem, SpotmpiError
+from spotmpi.core.wording import counted
 from spotmpi.plan.cluster import ClusterTarget, beginning_on
 from spotmpi.plan.placement import Beginning
 from spotmpi.spec import roles
@@ -70,7 +71,7 @@ def _quota_problems(spec: JobSpec, environment: Environment, groups: Sequence[No
             if code is None or allowed >= needed:
                 return
             command = quotas.increase_command(region, quotas.SERVICE, code, needed)
-            quota = f"the quota {quotas.NAMES[code]} ({code}) allows {allowed} vCPUs in {region}"
+            quota = f"the quota {quotas.NAMES[code]} ({code}) allows {counted(allowed, 'vCPU')} in {region}"
             lacks.append(f"{quota}, and {nodes} x {group.type} have {needed} (`{command}`)")
     except SpotmpiError:
         return

@@ -50,6 +50,7 @@ from spotmpi.streams import part_files, sources
 from spotmpi.streams.dataset import Dataset
 from spotmpi.streams.part_files import Task
 
+_NOT_SHIPPED = "; workers have its modules and sources, and no files beside these: make it a source"
 _MAX_LOSSES = 3  # how often a call is given up by its pool, of which each is several lost workers
 PARTS = ".parts"  # the folder of parts that are being built, below that of their data set's name
 _POOL = ".pool"  # there, in the folder of a key: the id of the pool that builds it
@@ -198,19 +199,22 @@ def _image(dataset: Dataset) -> dict[str, str] | None:
 
 
 def _build(request: _Request, store: Store) -> Manifest:
-    """Build the parts that the store does not have, and create the entry."""
+    """Build the parts that the store does not have, and create the entry.
+
+    What an interrupted build has left is not built again, but compared like the others: nobody knows whether it was.
+    """
     kept = _kept_parts(request, store)
-    missing = [task for task in request.tasks if task.key not in kept]
+    tasks = [task for task in request.tasks if task.key not in kept]
+    built = {task.key: records for task in tasks if (records := part_files.complete(task)) is not None}
+    missing = len(tasks) - len(built)
     run, cost = None, None
     if missing:
         _require_reachable(request, store)
-    print_message(f"building {request.reference}: {len(missing)} of {counted(len(request.tasks), 'part')}")
-    if missing:
-        built, run, cost = _build_parts(request, store, missing)
-        for task in missing:
-            kept[task.key] = [
-                (_file(record, task.key), f"{_own(store, task)}/{record[0]}") for record in built[task.key]
-            ]
+    print_message(f"building {request.reference}: {missing} of {counted(len(request.tasks), 'part')}")
+    if missing or (tasks and request.dataset.settings.check > 0):
+        run, cost = _build_parts(request, store, tasks, built)
+    for task in tasks:
+        kept[task.key] = [(_file(record, task.key), f"{_own(store, task)}/{record[0]}") for record in built[task.key]]
     code_identity.identify(request.dataset.function, request.arguments, imported=request.dataset.imported)  # unchanged
     files = sorted((each for task in request.tasks for each in kept[task.key]), key=lambda each: each[0].path)
     manifest = _manifest(request, tuple(file for file, _ in files), run, cost)
@@ -232,26 +236,26 @@ def _require_parents(request: _Request) -> None:
 
 
 def _build_parts(
-    request: _Request, store: Store, missing: Sequence[Task]
-) -> tuple[dict[str, list[part_files.Record]], str | None, float | None]:
-    """The files of parts by their keys, the pool that has built the last of them, and what all pools have cost.
+    request: _Request, store: Store, tasks: Sequence[Task], built: dict[str, list[part_files.Record]]
+) -> tuple[str | None, float | None]:
+    """Add the files of *tasks* by their keys to *built*; the pool of the last of them, and what all pools have cost.
 
     A pool that loses its scheduler is replaced by another one, unless it is that of the user.
     """
-    built: dict[str, list[part_files.Record]] = {}
     cost: float | None = None
+    missing = len(tasks) - len(built)
     for lost in itertools.count(1):
         try:
-            with _pool(request, store, len(missing)) as pool:
+            with _pool(request, store, max(1, missing)) as pool:
                 try:
-                    _map(pool, part_files.build, missing, built, len(request.tasks))
+                    _map(pool, part_files.build, tasks, built, len(request.tasks))
                     _require_same(request, store, built, pool)
                 finally:
                     spent = pool.summary().cost
                     cost = cost if spent is None else (cost or 0.0) + spent
-            return built, pool.id or None, cost
+            return pool.id or None, cost
         except PoolLost as error:
-            cause = f"{str(error).partition(';')[0]} ({_complete(missing, len(request.tasks))})"
+            cause = f"{str(error).partition(';')[0]} ({_complete(tasks, len(request.tasks))})"
             if request.dataset.settings.pool is not None or lost == _MAX_LOSSES:
                 raise SpotmpiError(f"{request.reference} is not built: {cause}; call it again") from error
             print_message(f"{cause}: another one builds the others")
@@ -278,20 +282,16 @@ _Kept = dict[str, list[tuple[File, str]]]  # the files of parts by their keys, w
 
 
 def _kept_parts(request: _Request, store: Store) -> _Kept:
-    """The parts that an earlier version has, and those that an interrupted build of this one has left."""
-    wanted = {task.key: task for task in request.tasks}
+    """The parts that an earlier version has."""
+    wanted = {task.key for task in request.tasks}
     kept: _Kept = {}
     for manifest in store.list(DATASET, request.reference.name, on_damage=print_message):
         place = f"{folder(manifest.reference)}/files"
-        found: _Kept = {part: [] for part in wanted.keys() & manifest.details.get("parts", {}).keys()}
+        found: _Kept = {part: [] for part in wanted & manifest.details.get("parts", {}).keys()}
         for file in manifest.files:
             if file.part in found:
                 found[file.part].append((file, f"{place}/{file.path}"))
         kept.update(found)
-    for part, task in wanted.items():
-        records = part_files.complete(task) if part not in kept else None
-        if records is not None:
-            kept[part] = [(_file(each, part), f"{_own(store, task)}/{each[0]}") for each in records]
     return kept
 
 
@@ -375,6 +375,7 @@ def _map(
             lines = str(error).strip().splitlines() or [type(error).__name__]
             reason = f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and lines[1:] else lines[0]
             kind = "" if type(error).__module__.startswith("spotmpi.") else f"{type(error).__name__}: "
+            reason += _NOT_SHIPPED if isinstance(error, FileNotFoundError) else ""
             raise SpotmpiError(
                 f"{failed.dataset.name} failed for {failed.stem}: {kind}{reason} ({_complete(tasks, total)})"
             ) from error

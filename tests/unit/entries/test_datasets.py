@@ -32,7 +32,7 @@ from spotmpi.entries.store import Store
 from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.programs.pool.call import CallAborted
 from spotmpi.runs.reader import RunState
-from spotmpi.streams import part_files
+from spotmpi.streams import part_files, storage
 from spotmpi.streams.dataset import Dataset
 from tests.unit.entries.conftest import Modules
 from tests.unit.entries.in_process import InProcess
@@ -342,6 +342,30 @@ def test_a_function_that_fails_names_its_part_and_the_next_call_builds_only_the_
         assert Store().list() == [] and pool.built == built
 
 
+def test_a_file_beside_a_module_is_not_shipped_and_the_remedy_says_what_to_do(
+    raw: Path, modules: Modules, pool: InProcess
+) -> None:
+    looks = "def looks(raw):\n    return {'x': [len(open('absent.csv').read())]}\n"
+    modules.write(sets=f"{SETS}\n@spotmpi.dataset\n{looks}")
+    remedy = r"and no files beside these: make it a source \(0 of 3 parts are kept\)$"
+    with pytest.raises(SpotmpiError, match=rf"^looks failed for a: FileNotFoundError: .*'absent.csv'; .*{remedy}"):
+        modules.load().looks.options(pool=pool)(raw)
+
+
+def test_a_file_of_an_entry_with_other_bytes_is_named_where_it_cannot_be_read(
+    raw: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was the folder of all of them."""
+    monkeypatch.setattr(storage, "PAUSES", ())
+    sets = modules.load()
+    found = sets.ratings.options(pool=pool)(raw)
+    damaged = Path(found.path, "b.parquet")
+    damaged.chmod(0o600)
+    damaged.write_bytes(damaged.read_bytes()[:20] + b"X" * 20 + damaged.read_bytes()[40:])
+    with pytest.raises(SpotmpiError, match=rf"^above failed for b: {damaged} cannot be read: "):
+        sets.ratings.options(pool=pool, name="above")(found)
+
+
 def test_an_error_that_this_process_cannot_load_is_named_without_its_traceback(
     raw: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -428,6 +452,29 @@ def test_a_pool_that_loses_its_scheduler_is_replaced_and_its_parts_are_kept_and_
     assert [stem for name, stem in opened[-1].calls if name == "rebuild"] and len(opened[-1].calls) == 4
     line = "the pool is lost: node 0: it was reclaimed (1 of 3 parts is kept): another one builds the others"
     assert line in capfd.readouterr().err
+
+
+def test_parts_of_a_builder_that_was_killed_before_they_were_compared_are_compared_by_the_next_one(
+    raw: Path, modules: Modules, pool: InProcess
+) -> None:
+    """The next call took them as they were, hidden state and all."""
+    modules.write(sets=SETS + "\n@spotmpi.dataset\ndef hidden(raw):\n    return {'x': [time.time()]}\n")
+    hidden, whole = modules.load().hidden.options(pool=pool), pool.map
+
+    def killed(function: Callable[..., Any], tasks: list[Any]) -> Any:
+        if function is part_files.rebuild:
+            raise KeyboardInterrupt
+        return whole(function, tasks)
+
+    pool.map = killed  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        hidden(raw)
+    pool.map = whole  # type: ignore[method-assign]
+    assert len(pool.built) == 3
+    with pytest.raises(SpotmpiError, match=r"hidden gives other files when it builds . again, so it has hidden state"):
+        hidden(raw)
+    assert len(pool.built) == 3 and Store().list() == []
+    assert hidden.options(check=0.0)(raw).rows == 3 and len(pool.built) == 6, "what was other the second time is gone"
 
 
 def test_parts_of_a_build_that_broke_off_are_kept(

@@ -192,7 +192,8 @@ def read_table(settings: Settings, parts: Sequence[Part]) -> Any:
     kind = _format(parts[0].name)
     if kind in (_TAR, _BYTES):
         raise StreamError(f"{parts[0].name} is not a table: use Parquet, CSV or JSON Lines, or read its content")
-    return with_retries(lambda: tables.read_all(settings, parts, kind), settings.source)
+    where = parts[0].name if len(parts) == 1 else settings.source
+    return with_retries(lambda: tables.read_all(settings, parts, kind), where)
 
 
 def _rows(settings: Settings, system: Any, slices: Sequence[Slice]) -> Any:

@@ -466,7 +466,7 @@ def test_parts_of_a_builder_that_was_killed_before_they_were_compared_are_compar
             raise KeyboardInterrupt
         return whole(function, tasks)
 
-    pool.map = killed  # type: ignore[method-assign]
+    pool.map = killed  # type: ignore[assignment, method-assign]
     with pytest.raises(KeyboardInterrupt):
         hidden(raw)
     pool.map = whole  # type: ignore[method-assign]

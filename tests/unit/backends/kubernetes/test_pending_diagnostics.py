@@ -81,6 +81,10 @@ GCE = "https://googleapis.example/zones/z/instanceGroups/pool-1-grp"
         (group(scale_up="status: InProgress", counts="ready: 1"), "group gpu-a: 1 of 2 machines are ready nodes"),
         (group(health="Unhealthy", counts="ready: 1"), "group gpu-a: unhealthy, 1 of 2 machines are ready nodes"),
         (
+            group().replace("longUnregistered: 0", "longUnregistered: 1"),
+            "group gpu-a: 1 machine has not registered as a node long after its start",
+        ),
+        (
             group().replace("longUnregistered: 0", "longUnregistered: 2"),
             "group gpu-a: 2 machines have not registered as nodes long after their start",
         ),

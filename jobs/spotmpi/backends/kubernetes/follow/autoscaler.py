@@ -58,8 +58,9 @@ def _group_problem(group: Object) -> Iterator[str]:
     elif health.get("status") == "Unhealthy":
         yield f"group {name}: unhealthy, {nodes}"
     elif late := counts.get("longUnregistered"):
-        have = "has" if late == 1 else "have"
-        yield f"group {name}: {counted(late, 'machine')} {have} not registered as nodes long after the start"
+        have = "machine has not registered as a node long after its start"
+        several = "machines have not registered as nodes long after their start"
+        yield f"group {name}: {counted(late, have, several)}"
     elif scaling.get("status") == "InProgress":
         yield f"group {name}: {nodes}"
 

@@ -17,7 +17,7 @@ def differences(one: Manifest, other: Manifest) -> list[str]:
     """The lines that say why two entries are not the same; empty where nothing that counts differs."""
     return [
         *_code(one.code or Code(""), other.code or Code("")),
-        *_values("argument", _arguments(one), _arguments(other)),
+        *_values("argument", _arguments(one, other), _arguments(other, one)),
         *_inputs(one, other),
         *_values("image", one.image or {}, other.image or {}),
         *(_model(one, other) if one.kind == MODEL else _values("setting", _settings(one), _settings(other))),
@@ -36,9 +36,12 @@ def _code(one: Code, other: Code) -> Iterator[str]:
     yield from _values("package", one.packages, other.packages)
 
 
-def _arguments(manifest: Manifest) -> dict[str, Any]:
-    """The arguments; for those whose text does not tell all, their digests."""
-    return {**manifest.arguments, **manifest.details.get("tokens", {})}
+def _arguments(manifest: Manifest, other: Manifest) -> dict[str, Any]:
+    """The arguments; for those whose text does not tell how the *other* ones differ, their digests."""
+    tokens, others = (each.details.get("tokens", {}) for each in (manifest, other))
+    told = [name for name in tokens if tokens[name] != others.get(name)]
+    told = [name for name in told if manifest.arguments.get(name) != other.arguments.get(name)]
+    return {**manifest.arguments, **{name: tokens[name] for name in tokens if name not in told}}
 
 
 def _settings(manifest: Manifest) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,21 @@ def test_diff_has_code_as_a_diff_arguments_values_and_inputs(versions: list[Data
         "  c.csv was removed",
     ]
     assert json.loads(invoke("data", "diff", versions[0].key, versions[1].key, "--json").stdout) == lines
+
+
+def test_diff_shows_arguments_that_are_no_json_by_their_text_and_by_digests_where_that_is_the_same(
+    tmp_path: Path, modules: Modules, pool: InProcess
+) -> None:
+    """It showed digests for a tuple."""
+    modules.write(sets="import spotmpi\n\n@spotmpi.dataset\ndef cut(raw, at):\n    return {'x': raw['x']}\n")
+    (tmp_path / "raw.csv").write_text("x\n1\n")
+    cut = modules.load().cut.options(pool=pool)
+    one, two, long, longer = (
+        cut(tmp_path / "raw.csv", at=each).manifest for each in ((1, 2), (1, 3), (*range(200), 1), (*range(200), 2))
+    )
+    assert differences(one, two) == ["argument at: '(1, 2)', '(1, 3)'"]
+    (line,) = differences(long, longer)
+    assert re.fullmatch("argument at: '[0-9a-f]+', '[0-9a-f]+'", line)
 
 
 def test_the_same_version_differs_in_nothing(versions: list[DataSet]) -> None:

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from spotmpi.agent.plan import NODE, WORKER, Member
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.backends.kill_ranks import PROGRAM, require_killed
 from spotmpi.backends.slurm import queue
+from spotmpi.backends.slurm.controller import Controller
 from spotmpi.backends.slurm.files import RunFiles, archive
 from spotmpi.backends.slurm.follow import Watch
 from spotmpi.backends.slurm.login import Login, NoAnswer
@@ -58,6 +59,7 @@ class SlurmBackend:
         self.look_interval = look
         self.end_limit = END_LIMIT
         self.silence_limit = SILENCE_LIMIT
+        self.controller = Controller()
         self._login = Login(host)
         self._partition = partition
         self._python = "python3" if host else sys.executable
@@ -134,7 +136,7 @@ class SlurmBackend:
     def _is_submitted(self, run: str) -> bool | None:
         """Whether Slurm has a job of a run, though sbatch did not say so; None where slurmctld does not tell."""
         with contextlib.suppress(SpotmpiError):
-            job = self.job(run)
+            job = self._awaited_job(run)
             return job is not None and not job.over
         return None
 
@@ -143,7 +145,7 @@ class SlurmBackend:
         if not (state := self.state(paths.id)).over:
             raise RunInUse(f"run {paths.id} is {state.state}; stop it with `spotmpi stop {paths.id}`")
         deadline = time.monotonic() + self.end_limit
-        while (job := self.job(paths.id)) and not job.over:
+        while (job := self._awaited_job(paths.id)) and not job.over:
             if time.monotonic() > deadline:
                 raise RunInUse(f"run {paths.id} has ended, and its job {job.id} is still {job.state}; try again later")
             time.sleep(0.2)
@@ -186,10 +188,13 @@ class SlurmBackend:
         return Stream(folder_events(paths, follow, watch.alive, own=watch.collect))
 
     def state(self, run: str) -> RunState:
-        """The state that the record and the queue give."""
+        """The state that the record and the queue give; the record alone once it has the end, or nobody answers."""
         paths, files = self._find(run)
         files.refresh()
-        return self.reconcile(paths, self.job(paths.id))
+        state = reader.state(paths, writer_alive=True)
+        if state.state in record.TERMINAL or (jobs := self._jobs([paths])) is None:
+            return state
+        return self.reconcile(paths, jobs.get(paths.id))
 
     def list(self) -> list[RunState]:
         """The runs of this login node that the runs folder has, oldest first."""
@@ -201,9 +206,12 @@ class SlurmBackend:
         active = {paths.id for paths in mine if reader.state(paths).state not in record.TERMINAL}
         for paths in (paths for paths in mine if paths.id in active):
             self.refresh(paths.id)
-        jobs = queue.find(self._login, active)
+        jobs = self._jobs([paths for paths in mine if paths.id in active])
         return [
-            self.reconcile(paths, jobs.get(paths.id)) if paths.id in active else reader.state(paths) for paths in mine
+            reader.state(paths, writer_alive=True)
+            if jobs is None or paths.id not in active
+            else self.reconcile(paths, jobs.get(paths.id))
+            for paths in mine
         ]
 
     def reconcile(self, paths: RunPaths, job: QueuedJob | None) -> RunState:
@@ -231,6 +239,17 @@ class SlurmBackend:
         """The newest job of a run, None where Slurm knows none."""
         return queue.find(self._login, [run]).get(run)
 
+    def _awaited_job(self, run: str) -> QueuedJob | None:
+        return self.controller.answer(lambda: self.job(run))
+
+    def _jobs(self, runs: Collection[RunPaths]) -> dict[str, QueuedJob] | None:
+        """The newest job of each of *runs*; None where slurmctld does not answer, and agents of all of them run."""
+
+        def is_needed() -> bool:
+            return any(reader.state(paths, writer_alive=True).state != reader.RUNNING for paths in runs)
+
+        return self.controller.answer(lambda: queue.find(self._login, [paths.id for paths in runs]), is_needed)
+
     def record_waiting(self, paths: RunPaths, job: QueuedJob) -> None:
         """Record why the run waits, once for each reason, and end it after ``limits.start`` where its spec has that.
 
@@ -252,15 +271,18 @@ class SlurmBackend:
             return
         request = stop_requests.KILL if now else stop_requests.STOP
         files.write(f"{REQUESTS}/{request}", json.dumps({"reason": reason}).encode())
-        job = self.job(paths.id)
+        jobs = self._jobs([paths])
+        job = (jobs or {}).get(paths.id)
+        runs = jobs is None or (job is not None and not job.over and not job.waits)
         deadline = time.monotonic() + KILL_LIMIT
-        while now and job and not job.over and not job.waits and time.monotonic() < deadline:
+        while now and runs and time.monotonic() < deadline:
             time.sleep(0.2)
             files.refresh()
             if reader.state(paths, writer_alive=True).state in record.TERMINAL:
                 return
+        job = self._awaited_job(paths.id) if now and jobs is None else job
         if job and not job.over and (now or job.waits):
-            self._cancel(job)
+            self.controller.answer(lambda: self._cancel(job))
 
     def require_fault(self, run: str, member: Member, fault: str) -> None:
         """Refuse the deletion of a node, which Slurm does not have, and a node that the job does not have."""
@@ -320,7 +342,7 @@ class SlurmBackend:
     def _running(self, run: str, member: Member) -> tuple[QueuedJob, str]:
         """The job of a run and the name of a node; SpotmpiError where it does not run."""
         paths, _ = self._find(run)
-        job = self.job(paths.id)
+        job = self._awaited_job(paths.id)
         if job is None or job.over or job.waits:
             raise SpotmpiError(f"run {paths.id} has no nodes at the moment; see `spotmpi status {paths.id}`")
         hosts = queue.hosts(self._login, job)

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from spotmpi.agent import record
-from spotmpi.backends.slurm.login import NoAnswer
+from spotmpi.backends.slurm.login import NoAnswer, NoController
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 SYNC_INTERVAL = 1.0  # seconds between copies of the record over ssh
 RETRY_INTERVAL = 5.0  # seconds between them while the login node does not answer
+# Seconds between looks at the queue while slurmctld does not answer: squeue tries for ten, in which nothing is shown.
+LOOK_AGAIN = 30.0
 
 
 class Watch:
@@ -31,6 +33,7 @@ class Watch:
         self._alive = True
         self._next_look = self._next_copy = 0.0
         self._silent_since: float | None = None
+        self._is_unanswered = False  # the last look at the queue
         self._events: list[Event] = []
 
     def alive(self) -> bool:
@@ -42,7 +45,8 @@ class Watch:
                 self._silent_since = None
             if self._silent_since is None and time.monotonic() >= self._next_look:
                 self._alive = self._look()
-                self._next_look = time.monotonic() + self._backend.look_interval
+                interval = self._backend.look_interval
+                self._next_look = time.monotonic() + (max(interval, LOOK_AGAIN) if self._is_unanswered else interval)
         except NoAnswer as error:
             self._wait_for_answer(error)
         return self._alive
@@ -59,18 +63,32 @@ class Watch:
         if self._silent_since is None:
             self._silent_since = now
             reason = f"{text}; the run goes on there, and this follows it again within {self._patience:g}s"
-            self._events.append(Event(time.time(), record.WAITING, values={"reason": reason}))
+            self._say(reason)
         if now >= self._silent_since + self._patience:
             remedy = f"the run goes on there, and `spotmpi logs -f {self._paths.id}` follows it"
             raise NoAnswer(f"{text}; {remedy}") from error
         self._next_copy = now + RETRY_INTERVAL
 
+    def _say(self, reason: str) -> None:
+        self._events.append(Event(time.time(), record.WAITING, values={"reason": reason}))
+
+    def _note_no_answer(self, error: SpotmpiError) -> None:
+        """Say that Slurm could not be asked, once until it is again."""
+        if not self._is_unanswered:
+            self._say(f"{str(error).removesuffix('; try again')}; what agents record is shown meanwhile")
+        self._is_unanswered = True
+
     def _look(self) -> bool:
         try:
             job = self._backend.job(self._paths.id)
-        except SpotmpiError:
-            return True  # slurmctld may be restarting
+        except SpotmpiError as error:  # slurmctld may be restarting
+            self._note_no_answer(error)
+            return True
+        self._is_unanswered = False
         if job is not None and job.waits:
-            self._backend.record_waiting(self._paths, job)
+            try:
+                self._backend.record_waiting(self._paths, job)
+            except NoController as error:
+                self._note_no_answer(error)
             return True
         return not self._backend.reconcile(self._paths, job).over

@@ -32,6 +32,21 @@ _SSH = (
 )
 
 
+# What Slurm's commands say where slurmctld, or munge which signs what they ask, does not answer: after ten seconds of
+# their own tries, or at once.
+_NO_CONTROLLER = (
+    "Unable to contact slurm controller",
+    "Socket timed out on send/recv operation",
+    "Zero Bytes were transmitted or received",
+    "Protocol authentication error",
+    "Slurm backup controller in standby mode",
+)
+
+
+class NoController(SpotmpiError):
+    """slurmctld or munge does not answer, as while one of them restarts; nodes and their jobs go on."""
+
+
 class NoAnswer(SpotmpiError):
     """A command did not answer, or the connection was lost: what it was to do may have been done."""
 
@@ -70,6 +85,7 @@ class Login:
 
         Raises:
             NoAnswer: it did not answer, or the connection was lost; *purpose* is what it was for.
+            NoController: it could not ask slurmctld.
             SpotmpiError: it cannot be started, or its exit code is not *allowed*.
         """
         words = self.command(command)
@@ -97,8 +113,13 @@ class Login:
             if code not in allowed:
                 errors.seek(0)
                 lines = errors.read().decode("utf-8", "replace").strip().splitlines()
-                kind = NoAnswer if self.host is not None and code == _LOST else SpotmpiError
-                raise kind(f"cannot {purpose}: {'; '.join(lines[-3:]) or f'exit code {code}'}")
+                raise self._kind(code, lines)(f"cannot {purpose}: {'; '.join(lines[-3:]) or f'exit code {code}'}")
+
+    def _kind(self, code: int, lines: Sequence[str]) -> type[SpotmpiError]:
+        """The error of a command that printed *lines* on stderr."""
+        if self.host is not None and code == _LOST:
+            return NoAnswer
+        return NoController if any(words in line for line in lines for words in _NO_CONTROLLER) else SpotmpiError
 
     def _wait(self, process: subprocess.Popen[bytes], given: BinaryIO, printed: BinaryIO) -> int:
         """The exit code of *process*; TimeoutExpired once it neither reads nor prints."""

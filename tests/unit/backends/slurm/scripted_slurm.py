@@ -15,8 +15,16 @@ REFUSAL = (
 # An argument overrides a variable, and that an option in the script (sbatch(1)). A lost answer is what sbatch says of a
 # slurmctld that took the job.
 LOST = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
-# Of squeue while there is no slurmctld.
-DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
+# Of squeue while there is no slurmctld, or no munged, or a slurmctld that is frozen.
+DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+NO_MUNGE = """\
+squeue: error: If munged is up, restart with --num-threads=10
+squeue: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": No such file or directory
+squeue: error: slurm_send_node_msg: auth_g_create: REQUEST_JOB_INFO has authentication error
+slurm_load_jobs error: Protocol authentication error"""
+FROZEN = "slurm_load_jobs error: Socket timed out on send/recv operation"
+_COUNT = """count() { sed -i 1s/.// "$DOUBLE/down"; [ "$(head -n 1 "$DOUBLE/down")" ] || : > "$DOUBLE/down"
+if [ "$1" ]; then printf '%s' "$1"; sed -n '$s/.*error: //p' "$DOUBLE/silence"; else cat "$DOUBLE/silence"; fi >&2; }"""
 _SBATCH = """cat > "$DOUBLE/script"
 [ -e "$DOUBLE/refusal" ] && { cat "$DOUBLE/refusal" >&2; exit 1; }
 name=${SBATCH_JOB_NAME:-$(sed -n 's/^#SBATCH --job-name=//p' "$DOUBLE/script")}
@@ -25,13 +33,13 @@ for each; do case $each in --job-name=*) name=${each#*=} ;; esac; done
 [ -e "$DOUBLE/silent" ] && exec sleep 60
 echo 7"""
 _PROGRAMS = {
-    "squeue": '[ -e "$DOUBLE/down" ] && { cat "$DOUBLE/down" >&2; exit 1; }\n'
+    "squeue": '[ -s "$DOUBLE/down" ] && { count; exit 1; }\n'
     'cat "$DOUBLE/queue"; case " $* " in *" --me "*) ;; *) cat "$DOUBLE/queue of others" ;; esac',
     "sbatch": _SBATCH,
     # Not Slurm's: the login node is this machine, with a home in a folder of its own.
     "ssh": '[ -s "$DOUBLE/cut" ] && { sed -i s/.// "$DOUBLE/cut"; echo "Connection refused" >&2; exit 255; }\n'
     'while [ "$1" != -- ]; do shift; done; cd "$DOUBLE/home" && HOME=$PWD sh -c "$3"; exit $?',
-    "scancel": ":",
+    "scancel": '[ -s "$DOUBLE/down" ] && { count "scancel: error: Kill job error on job id $1: "; exit 239; }',
     "scontrol": '[ "$1" = show ] && printf "n0\\nn1\\n"',
     "srun": '[ ! -e "$DOUBLE/step" ] || cat "$DOUBLE/step"',
 }
@@ -45,7 +53,7 @@ class ScriptedSlurm:
         folder.mkdir()
         for name, text in _PROGRAMS.items():
             call = f'echo {name} "$@" >> "$DOUBLE/calls"'
-            (folder / name).write_text(f'#!/bin/sh\nDOUBLE="{folder}"\n{call}\n{text}\nexit 0\n')
+            (folder / name).write_text(f'#!/bin/sh\nDOUBLE="{folder}"\n{_COUNT}\n{call}\n{text}\nexit 0\n')
             (folder / name).chmod(0o755)
         (folder / "queue").touch()
         (folder / "queue of others").touch()
@@ -70,9 +78,10 @@ class ScriptedSlurm:
         """Let sbatch fail from now on though slurmctld has taken the job."""
         (self.folder / "lost").write_text(LOST)
 
-    def lose_controller(self) -> None:
-        """Let squeue find no slurmctld from now on."""
-        (self.folder / "down").write_text(DOWN)
+    def lose_controller(self, count: int = 10_000, words: str = DOWN) -> None:
+        """Let so many calls of squeue and scancel find no slurmctld from now on."""
+        (self.folder / "silence").write_text(words + "\n")
+        (self.folder / "down").write_text("." * count)
 
     def find_controller(self) -> None:
         """Let squeue find slurmctld again."""

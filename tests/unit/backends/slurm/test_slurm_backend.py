@@ -13,11 +13,16 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import protocol, record
+from spotmpi.agent import protocol, record, stop_requests
+from spotmpi.agent.context import REQUESTS
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
+from spotmpi.api.runs import stop_run
 from spotmpi.backends import targets
-from spotmpi.backends.slurm import files
+from spotmpi.backends.slurm import backend as slurm_backend
+from spotmpi.backends.slurm import controller, files
 from spotmpi.backends.slurm.backend import SlurmBackend
+from spotmpi.backends.slurm.controller import Controller
+from spotmpi.backends.slurm.follow import Watch
 from spotmpi.backends.slurm.login import Login, NoAnswer
 from spotmpi.backends.slurm.queue import QueuedJob, parse
 from spotmpi.backends.targets import Target
@@ -26,7 +31,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.runs import reader
 from spotmpi.spec.source import from_values
 from spotmpi.spec.validate import validate
-from tests.unit.backends.slurm.scripted_slurm import ScriptedSlurm
+from tests.unit.backends.slurm.scripted_slurm import DOWN, FROZEN, NO_MUNGE, ScriptedSlurm
 
 RUN = "train-1"
 
@@ -317,10 +322,111 @@ def test_of_a_job_that_slurmctld_took_before_it_was_lost_no_end_is_recorded(
 ) -> None:
     slurm.lose_answers()
     slurm.lose_controller()
+    backend.controller.limit = 0.1
     with pytest.raises(SpotmpiError, match=r"timed out.*; `spotmpi status train-1` tells later whether"):
         submit(backend)
     slurm.find_controller()
     assert (backend.state(RUN).state, last_event(backend)[0]) == ("waiting", "waiting")
+
+
+@pytest.fixture
+def messages(backend: SlurmBackend, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What commands say while they wait for slurmctld, which they ask again at once."""
+    monkeypatch.setattr(controller, "RETRY_INTERVAL", 0.01)
+    texts: list[str] = []
+    backend.controller = Controller(texts.append, limit=30.0)
+    return texts
+
+
+STARTED = {"event": "started", "attempt": 1}
+
+
+@pytest.mark.parametrize("words", [DOWN, NO_MUNGE, FROZEN])
+@pytest.mark.parametrize("command", ["status", "list", "stop"])
+def test_commands_wait_for_slurmctld_or_munge_and_say_so_once(
+    backend: SlurmBackend, slurm: ScriptedSlurm, messages: list[str], command: str, words: str
+) -> None:
+    submit(backend)
+    slurm.show(RUN, "PENDING", "Priority")
+    slurm.lose_controller(3, words)
+    if command == "stop":
+        backend.stop(RUN, "enough", now=False)
+        assert "scancel 7" in slurm.calls
+    else:
+        (state,) = backend.list() if command == "list" else [backend.state(RUN)]
+        assert state.state == "waiting"
+    (message,) = messages
+    assert message.startswith("cannot read the queue of Slurm: ")
+    assert message.endswith(f"{words.splitlines()[-1]}; this waits up to 30s for it")
+
+
+def test_a_command_gives_slurmctld_up_with_one_line(
+    backend: SlurmBackend, slurm: ScriptedSlurm, messages: list[str]
+) -> None:
+    submit(backend)
+    slurm.lose_controller()
+    backend.controller.limit = 0.1
+    with pytest.raises(SpotmpiError) as caught:
+        backend.state(RUN)
+    assert str(caught.value) == (
+        f"cannot read the queue of Slurm: {DOWN}, for 0.1s; `scontrol ping` shows whether slurmctld answers; "
+        "runs go on without it: repeat the command once it does"
+    )
+    assert len(messages) == 1
+
+
+def test_a_run_with_agents_is_stopped_and_shown_without_slurmctld(
+    backend: SlurmBackend, slurm: ScriptedSlurm, messages: list[str]
+) -> None:
+    submit(backend)
+    agents_record(backend, STARTED)
+    slurm.lose_controller()
+    assert [backend.state(RUN).state, *(state.state for state in backend.list())] == ["running", "running"]
+    backend.stop(RUN, "enough", now=False)
+    assert (backend.runs_folder / RUN / REQUESTS / stop_requests.STOP).exists()
+    agents_record(backend, {"event": "stopped", "reason": "enough", "attempt": 1})
+    asked = len(slurm.calls)
+    assert backend.state(RUN).over
+    assert len(slurm.calls) == asked
+    assert messages == [f"cannot read the queue of Slurm: {DOWN}; what agents record counts meanwhile"]
+
+
+def test_a_run_is_killed_without_slurmctld_by_its_agents_else_once_it_answers(
+    backend: SlurmBackend, slurm: ScriptedSlurm, messages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_backend, "KILL_LIMIT", 0.3)
+    submit(backend)
+    slurm.show(RUN, "RUNNING", nodes="n0")
+    agents_record(backend, STARTED)
+    slurm.lose_controller(4)
+    backend.stop(RUN, "enough", now=True)
+    assert (backend.runs_folder / RUN / REQUESTS / stop_requests.KILL).exists()
+    assert slurm.calls[-1] == "scancel 7"
+
+
+def test_a_stop_that_agents_do_not_carry_out_gives_up_without_slurmctld(
+    backend: SlurmBackend, slurm: ScriptedSlurm, messages: list[str]
+) -> None:
+    submit(backend)
+    agents_record(backend, STARTED)
+    slurm.lose_controller()
+    backend.controller.limit = 0.5
+    with pytest.raises(SpotmpiError, match=r"for 0.5s; `scontrol ping`"):
+        stop_run(backend, RUN, "enough")
+
+
+def test_a_follower_says_once_that_slurmctld_does_not_answer(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:
+    submit(backend)
+    agents_record(backend, STARTED)
+    slurm.lose_controller()
+    watch = Watch(backend, RunPaths(backend.runs_folder / RUN), 600.0)
+    assert [watch.alive() for _ in range(2)] == [True, True]
+    (event,) = watch.collect()
+    assert (event.kind, event.reason) == (
+        "waiting",
+        f"cannot read the queue of Slurm: {DOWN}; what agents record is shown meanwhile",
+    )
+    assert sum(call.startswith("squeue") for call in slurm.calls) == 1  # each question stops the output for ten seconds
 
 
 def test_a_job_of_another_user_with_the_name_of_a_run_is_not_taken_for_it(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from spotmpi.agent import pack, pod_context, record, store
 from spotmpi.agent.files import exists, lock_file
 from spotmpi.agent.unpack import DAMAGES, require_readable, unpack
+from spotmpi.backends.downloads import remove, remove_unfit_records, report_skipped
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
@@ -22,7 +22,6 @@ from spotmpi.core import names, wording
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Echo
-from spotmpi.core.wording import printable
 from spotmpi.plan.cluster_plan import cached_plan
 from spotmpi.plan.pods import python
 from spotmpi.plan.volume_pod import Volume
@@ -30,10 +29,8 @@ from spotmpi.runs import recorded_plan
 
 # Where the local copy knows more: it also has what happened before the first pod ran.
 _LOCAL_FILES = ("events.jsonl", "spec.toml", "plan.yaml")
-_FOLDERS = ("logs", "attempts")
 _PACK = Path(pack.__file__).read_text(encoding="utf-8")
 _LARGEST_LIST = 256 << 20  # bytes of names that could not be packed
-_MAX_SKIPPED = 8  # entries that a message names
 
 
 async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, echo: Echo, part: str | None = None) -> None:
@@ -51,7 +48,7 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, echo: Echo, par
         packed, unpacked = Path(temporary, "run.tar"), Path(temporary, "run")
         command = python(_PACK, f"{pod_context.RUNS}/{paths.id}", part or ".", str(store.TAIL))
         await _read(api, paths.id, volume, command, packed, echo)
-        skipped = _unpack(packed, unpacked, paths.id) | _remove_unfit_records(RunPaths(unpacked))
+        skipped = _unpack(packed, unpacked, paths.id) | remove_unfit_records(RunPaths(unpacked))
         packed.unlink()
         new = _trusted(RunPaths(unpacked), paths.id, api, part)
         if part:  # never of the record, which a follower may be writing
@@ -60,7 +57,7 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, echo: Echo, par
         else:
             with _locked(paths):
                 _move_into(new, paths.folder)
-    _report_skipped(skipped, paths.id, echo)
+    report_skipped(skipped, paths.id, echo)
 
 
 def _unpack(packed: Path, folder: Path, run: str) -> dict[str, str]:
@@ -97,37 +94,6 @@ def _damaged(archive: tarfile.TarFile) -> dict[str, str]:
     if not isinstance(damaged, dict):
         raise tarfile.TarError("its list of damaged files cannot be read")
     return {str(name): str(reason) for name, reason in damaged.items()}
-
-
-def _remove_unfit_records(new: RunPaths) -> dict[str, str]:
-    """Remove the links in a downloaded record, and folders in the place of its files; the names, and why.
-
-    Followers write to the record: a link would lead what a pod prints to other files of the folder, such as its plan,
-    which says where the run belongs.
-    """
-    own = (new.events, new.metrics, new.spec, new.plan, new.summary, new.bill, new.nodes, new.agent_log)
-    files = {path.name for path in own}
-    entries = [each for each in new.folder.iterdir() if each.name in {*files, *_FOLDERS} or each.name.startswith(".")]
-    entries += [each for name in _FOLDERS for each in _below(new.folder / name)]
-    unfit = {each: "is a link in the record" for each in entries if each.is_symlink()}
-    unfit |= {each: "is not a file" for each in entries if each.name in files and each not in unfit and each.is_dir()}
-    for each in unfit:
-        _remove(each)
-    return {str(each.relative_to(new.folder)): reason for each, reason in unfit.items()}
-
-
-def _below(folder: Path) -> list[Path]:
-    """Everything below a folder, links themselves; nothing where it is a link."""
-    walked = os.walk(folder) if not folder.is_symlink() else ()
-    return [Path(place, name) for place, folders, files in walked for name in (*folders, *files)]
-
-
-def _report_skipped(skipped: dict[str, str], run: str, echo: Echo) -> None:
-    if skipped:
-        shown = {name if name.isprintable() else ascii(name): reason for name, reason in skipped.items()}
-        entries = [f"{name} ({printable(reason)})" for name, reason in sorted(shown.items())[:_MAX_SKIPPED]]
-        more = [f"and {len(skipped) - _MAX_SKIPPED} more"] if len(skipped) > _MAX_SKIPPED else []
-        echo(f"skipped in the download of {run}: {', '.join([*entries, *more])}")
 
 
 async def _read(api: ClusterApi, run: str, volume: Volume, command: Sequence[str], target: Path, echo: Echo) -> None:
@@ -170,20 +136,13 @@ def _trusted(new: RunPaths, run: str, api: ClusterApi, part: str | None) -> list
     if not part:
         plan = recorded_plan.json_object(new.plan) or {}
         if os.path.lexists(new.plan):
-            _remove(new.plan)
+            remove(new.plan)
         name = plan.get("name")
         own = cached_plan(name if isinstance(name, str) else run, run, api.context, api.namespace)
         new.plan.write_text(json.dumps(own, indent=1) + "\n", encoding="utf-8")
     ours = (new.own.name, new.keep.name, record.LOCK)  # what is kept, and in which store, is decided here too
     entries = [entry for entry in new.folder.iterdir() if entry.name not in ours]
     return [entry for entry in entries if not part or entry.name == part.split("/")[0]]
-
-
-def _remove(entry: Path) -> None:
-    if entry.is_dir() and not entry.is_symlink():
-        shutil.rmtree(entry)
-    else:
-        entry.unlink()
 
 
 def _move_into(new: Iterable[Path], folder: Path) -> None:
@@ -193,7 +152,7 @@ def _move_into(new: Iterable[Path], folder: Path) -> None:
         if entry.name in _LOCAL_FILES and (own or exists(old)):
             continue
         if os.path.lexists(old):
-            _remove(old)
+            remove(old)
         entry.replace(old)
 
 

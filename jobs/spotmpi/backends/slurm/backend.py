@@ -20,6 +20,7 @@ from spotmpi.agent.context import REQUESTS
 from spotmpi.agent.files import exists
 from spotmpi.agent.plan import NODE, WORKER, Member
 from spotmpi.backends.base import Plan, PoolAddress
+from spotmpi.backends.downloads import report_skipped
 from spotmpi.backends.kill_ranks import PROGRAM, require_killed
 from spotmpi.backends.slurm import queue
 from spotmpi.backends.slurm.controller import Controller
@@ -308,7 +309,7 @@ class SlurmBackend:
         """The run folder; of a login node, its copy on this machine."""
         paths, files = self._find(run)
         files.refresh()
-        files.pull(part)
+        report_skipped(files.pull(part), paths.id, echo)
         return paths.folder
 
     def pool_address(self, run: str) -> AbstractContextManager[PoolAddress]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from spotmpi.agent import slurm, unpack
+from spotmpi.backends.downloads import remove_unfit_records
 from spotmpi.backends.slurm.login import Login
 from spotmpi.core import archives
 from spotmpi.core.archives import Member
@@ -114,15 +115,19 @@ class RunFiles:
             with self._copied("read the record of the run", command, request) as packed:
                 self._add(packed, known)
 
-    def pull(self, part: str | None) -> None:
-        """Copy the folder, or a *part* of it, to this machine, but for the run's key and what the copy knows better."""
+    def pull(self, part: str | None) -> dict[str, str]:
+        """Copy the folder, or a *part* of it, to this machine, but for the run's key and what the copy knows better.
+
+        What was left out, and why: among the records there are no links, which would lead what is added to them later
+        to other files.
+        """
         if self._login.host is None:
-            return
+            return {}
         own = f"./{slurm.FOLDER}"
         command = ["tar", "-C", self.folder, f"--exclude={own}", "-cf", "-", part or "."]
         # 1: "file changed as we read it", as those of a run that goes on do
         with self._copied("read the folder of the run", command, allowed=(0, 1)) as packed:
-            self._unpack(packed, self.paths.folder)
+            return self._unpack(packed, self.paths.folder) | remove_unfit_records(self.paths)
 
     @contextmanager
     def _copied(
@@ -140,6 +145,8 @@ class RunFiles:
             for path in sorted(Path(temporary).rglob("*")):
                 name = str(path.relative_to(temporary))
                 target = self.paths.folder / name
+                if path.is_symlink():
+                    continue
                 if path.is_dir():
                     target.mkdir(exist_ok=True)
                 elif name in known and path.suffix != ".json":
@@ -148,9 +155,9 @@ class RunFiles:
                 else:
                     path.replace(target)
 
-    def _unpack(self, packed: BinaryIO, folder: Path) -> None:
+    def _unpack(self, packed: BinaryIO, folder: Path) -> dict[str, str]:
         if os.fstat(packed.fileno()).st_size == 0:
-            return
+            return {}
         skipped: dict[str, str] = {}
         try:
             with tarfile.open(fileobj=packed, mode="r:") as archive:
@@ -159,6 +166,7 @@ class RunFiles:
                 )
         except unpack.DAMAGES as error:
             raise SpotmpiError(f"could not unpack the files of run {self.paths.id}: {error}; try again") from error
+        return skipped
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:

@@ -517,6 +517,31 @@ def test_a_pull_leaves_what_this_machine_knows_better(remote: tuple[SlurmBackend
     assert {name: (copy / name).read_bytes() for name in own} == own and not (copy / "keep.json").exists()
 
 
+def test_a_link_among_the_records_leads_no_copy_to_what_this_machine_knows_better(
+    remote: tuple[SlurmBackend, Path],
+) -> None:
+    """As a program may leave one there: what it wrote in its place later was appended to the spec, for `--resume`."""
+    backend, there = remote
+    copy = backend.runs_folder / RUN
+    spec = (copy / "spec.toml").read_text()
+    log = there / "logs" / "1" / "node-1.log"
+    log.parent.mkdir(parents=True)
+    log.symlink_to("../../spec.toml")
+    (there / "attempts").symlink_to("logs")
+    (there / "metrics.jsonl").mkdir()
+    messages: list[str] = []
+    backend.pull(RUN, messages.append)
+    log.unlink()
+    log.write_text(spec + 'code = "/home/me"\n')
+    backend.refresh(RUN)
+    assert (copy / "spec.toml").read_text() == spec
+    assert (copy / "logs" / "1" / "node-1.log").read_text() == log.read_text()
+    assert messages == [
+        "skipped in the download of train-1: attempts (is a link in the record), logs/1/node-1.log (is a link in the "
+        "record), metrics.jsonl (is not a file)"
+    ]
+
+
 def test_what_a_program_leaves_among_the_records_does_not_stop_their_copies(
     remote: tuple[SlurmBackend, Path],
 ) -> None:

@@ -1,0 +1,54 @@
+"""What is downloaded of a run's folder: its program may have left anything there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from spotmpi.core.names import RunPaths
+from spotmpi.core.progress import Echo
+from spotmpi.core.wording import printable
+
+_FOLDERS = ("logs", "attempts")  # of the record
+_MAX_SKIPPED = 8  # entries that a message names
+
+
+def remove_unfit_records(new: RunPaths) -> dict[str, str]:
+    """Remove the links in a downloaded record, and folders in the place of its files; the names, and why.
+
+    Followers write to the record: a link would lead what a pod prints to other files of the folder, such as its plan,
+    which says where the run belongs.
+    """
+    own = (new.events, new.metrics, new.spec, new.plan, new.summary, new.bill, new.nodes, new.agent_log)
+    files = {path.name for path in own}
+    entries = [each for each in new.folder.iterdir() if each.name in {*files, *_FOLDERS} or each.name.startswith(".")]
+    entries += [each for name in _FOLDERS for each in _below(new.folder / name)]
+    unfit = {each: "is a link in the record" for each in entries if each.is_symlink()}
+    unfit |= {each: "is not a file" for each in entries if each.name in files and each not in unfit and each.is_dir()}
+    for each in unfit:
+        remove(each)
+    return {str(each.relative_to(new.folder)): reason for each, reason in unfit.items()}
+
+
+def _below(folder: Path) -> list[Path]:
+    """Everything below a folder, links themselves; nothing where it is a link."""
+    walked = os.walk(folder) if not folder.is_symlink() else ()
+    return [Path(place, name) for place, folders, files in walked for name in (*folders, *files)]
+
+
+def report_skipped(skipped: dict[str, str], run: str, echo: Echo) -> None:
+    """Say which entries of a run's folder were left out, and why."""
+    if skipped:
+        shown = {name if name.isprintable() else ascii(name): reason for name, reason in skipped.items()}
+        entries = [f"{name} ({printable(reason)})" for name, reason in sorted(shown.items())[:_MAX_SKIPPED]]
+        more = [f"and {len(skipped) - _MAX_SKIPPED} more"] if len(skipped) > _MAX_SKIPPED else []
+        echo(f"skipped in the download of {run}: {', '.join([*entries, *more])}")
+
+
+def remove(entry: Path) -> None:
+    """Delete a file, a link itself, or a folder."""
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink()

@@ -5,7 +5,7 @@ Each carries its version. A key that is not in a class's required part may be ab
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, TypedDict, cast
+from typing import Any, Callable, Dict, List, Mapping, Optional, TypedDict, cast
 
 from . import protocol
 
@@ -98,11 +98,16 @@ _SECONDS_OR_NONE = ("first_iteration_time", "start")
 
 
 def read_attempt(text: str) -> AttemptRecord | None:
-    """The attempt record in *text*.
+    """The attempt record in *text*, see `attempt_in`."""
+    return attempt_in(read_object(text))
 
-    None where its writer was cut off, or another program of the run has written what agents cannot compute with.
+
+def attempt_in(values: dict[str, Any]) -> AttemptRecord | None:
+    """The attempt record in a JSON object, without what has another type than it should.
+
+    None where its writer was cut off, or another program of the run has written what nobody can compute with.
     """
-    values = read_object(text)
+    values = without_unfit(values, _FACTS)
     complete = {"cause", "started", "last_iteration"} <= values.keys()
     usable = all(_is_number(values[key]) for key in _SECONDS if key in values)
     usable = usable and all(_is_number(values[key]) for key in _SECONDS_OR_NONE if values.get(key) is not None)
@@ -111,12 +116,79 @@ def read_attempt(text: str) -> AttemptRecord | None:
     return cast(AttemptRecord, values) if complete and usable else None
 
 
+def summary_in(values: dict[str, Any]) -> Summary:
+    """The summary of a run in a JSON object, without what has another type than it should."""
+    summary = without_unfit(values, {**_FACTS, "started": _is_number, "ended": _is_number, "work": is_work})
+    attempts = summary.get("attempts")
+    if attempts is not None:
+        objects = [each for each in attempts if isinstance(each, dict)] if isinstance(attempts, list) else []
+        summary["attempts"] = [each for each in map(attempt_in, objects) if each]
+    return cast(Summary, summary)
+
+
+def is_work(values: Any) -> bool:
+    """Whether *values* can be what identifies the work of a run, see `runs.fingerprint.identify`."""
+    return isinstance(values, dict) and values == without_unfit(values, _WORK)
+
+
+def without_unfit(values: dict[str, Any], checks: Mapping[str, Callable[[Any], bool]]) -> dict[str, Any]:
+    """*values* without those that their check refuses; None is the value of what is not known."""
+    unfit = {key for key, check in checks.items() if values.get(key) is not None and not check(values[key])}
+    return {key: value for key, value in values.items() if key not in unfit}
+
+
 def read_world(values: Any) -> WorldRecord | None:
     """What an attempt ran on, or None."""
     if not isinstance(values, dict) or not isinstance(values.get("members"), list):
         return None
     usable = values.get("rate") is None or _is_number(values["rate"])
     return cast(WorldRecord, {"rate": None, **values}) if usable else None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _are_nodes(value: Any) -> bool:
+    """Whether *value* describes groups of nodes, each with their numbers."""
+    if not isinstance(value, list) or not all(map(_is_object, value)):
+        return False
+    numbers = [each.get("nodes", []) for each in value]
+    return all(isinstance(each, list) and all(map(_is_whole, each)) for each in numbers)
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, dict) and _is_text(value.get("name"))
+
+
+_FACTS: Dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("cause", "state", "reason", "failed_machine", "id", "name"), _is_text),
+    **dict.fromkeys(("attempt", "exit_code", "failures", "interruptions", "iteration"), _is_whole),
+    **dict.fromkeys(("last_iteration", "resumed_iteration", "first_iteration"), _is_whole),
+    **dict.fromkeys(("checkpoint_iteration", "lost_iterations"), _is_whole),
+    **dict.fromkeys(("context", "result"), _is_object),
+    "hardware": _are_nodes,
+}
+_WORK: Dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("program", "launcher", "container", "spotmpi", "interpreter"), _is_text),
+    **dict.fromkeys(("env", "resources", "machine", "versions", "stream"), _is_object),
+    **dict.fromkeys(("args", "entries"), _are_texts),
+    "code": lambda value: _is_object(value) and _is_object(value.get("files") or {}),
+    "data": lambda value: _is_object(value) and _is_text(value.get("path")),
+    "image": lambda value: _is_named(value) and _is_text(value.get("lock")),
+}
 
 
 def _is_number(value: Any) -> bool:

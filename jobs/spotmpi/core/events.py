@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple, Self, TypeGuard
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self, TypeGuard
 from spotmpi.agent import protocol
 from spotmpi.agent.plan import Member, read_member
 from spotmpi.agent.record import LINE, LOST, METRIC, TERMINAL
+from spotmpi.agent.schema import without_unfit
 
 _LATEST = 1e11  # Unix seconds that a time may have; dates end before 1e12
 _MAX_INDEX = 1_000_000  # attempts and nodes; each has a file or a folder of its own
@@ -105,7 +106,11 @@ def read_entry(line: str) -> dict[str, Any] | None:
         values = protocol.read_json(line)
     except ValueError:
         return None
-    return values if isinstance(values, dict) and is_time(values.get("t")) else None
+    if not isinstance(values, dict) or not is_time(values.get("t")):
+        return None
+    if values.get("attempt", 0) is None:
+        del values["attempt"]
+    return without_unfit(values, _OF_EVENT if "event" in values else _OF_METRIC)
 
 
 def read_metric(values: Any) -> Event | None:
@@ -130,13 +135,40 @@ def read_event(values: Any) -> Event | None:
     time, kind, attempt = values.get("t"), values.get("event"), values.get("attempt", 0)
     if not is_time(time) or not isinstance(kind, str) or kind in (LINE, METRIC) or not is_index(attempt):
         return None
-    rest = {key: value for key, value in values.items() if key not in ("t", "event", "attempt")}
+    rest = {k: value for k, value in without_unfit(values, _OF_EVENT).items() if k not in ("t", "event", "attempt")}
     return Event(float(time), kind, attempt, values=rest)
 
 
 def is_time(value: Any) -> TypeGuard[float]:
     """Whether *value* is a time in Unix seconds."""
     return type(value) in (int, float) and 0 <= value < _LATEST
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_machine(value: Any) -> bool:
+    """Whether *value* describes the machine of a member, see `agent.hardware.identify`."""
+    return isinstance(value, dict) and value == without_unfit(value, _OF_MACHINE)
+
+
+def _are_machines(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_machine(each) and _is_member(each.get("member")) for each in value)
+
+
+def _is_member(value: Any) -> bool:
+    try:
+        return _is_text(value) and read_member(value) is not None
+    except ValueError:
+        return False
+
+
+_OF_MACHINE = {
+    **dict.fromkeys(("name", "instance", "type", "market", "zone"), _is_text),
+    "since": is_time,
+    "member": _is_member,
+}
 
 
 def is_index(value: Any) -> TypeGuard[int]:
@@ -147,3 +179,14 @@ def is_index(value: Any) -> TypeGuard[int]:
 def is_count(value: Any) -> TypeGuard[int]:
     """Whether *value* is a number of anything."""
     return type(value) is int and 0 <= value < 1 << 63
+
+
+# What readers of metrics and events compute with, of which a pod may have printed anything.
+_OF_METRIC: dict[str, Callable[[Any], bool]] = {"attempt": is_index}
+_OF_EVENT: dict[str, Callable[[Any], bool]] = {
+    **_OF_METRIC,
+    **dict.fromkeys(("event", "owner", "standby"), _is_text),
+    "member": _is_member,
+    "machine": lambda value: _is_text(value) or _is_machine(value),  # of one that is avoided the name alone
+    "machines": _are_machines,
+}

@@ -187,7 +187,7 @@ def _placements(paths: RunPaths) -> tuple[dict[int, dict[str, Any]], _Submission
 
 
 def _machine(attempt: AttemptRecord, key: str) -> str | None:
-    found = {str(each[key]) for each in attempt.get("hardware", []) if each.get(key)}
+    found = {str(each[key]) for each in attempt.get("hardware") or [] if each.get(key)}
     return " and ".join(sorted(found)) or None
 
 

@@ -24,7 +24,7 @@ def machine_uses(paths: RunPaths) -> list[Usage]:
     A pool's workers, and pods that stand by for lost nodes, have one for each time that they joined.
     """
     owner, team = _owner_and_team(paths)
-    ended = {int(each["attempt"]): float(each["ended"]) for each in reader.attempts(paths)}
+    ended = {each["attempt"]: float(each["ended"]) for each in reader.attempts(paths) if "ended" in each}
     uses = []
     for start, end in _attempts(paths):
         until = ended.get(int(start.get("attempt", 0)), end)
@@ -46,7 +46,7 @@ def _worker_uses(paths: RunPaths) -> Iterator[tuple[str, float, float, float | N
 
     def use(worker: object, until: float | None) -> tuple[str, float, float, float | None]:
         start = joined.pop(worker)
-        machine, time = start.get("machine") or {}, float(start["t"])
+        machine, time = _machine_of(start), float(start["t"])
         name = machine.get("instance") or machine.get("name") or str(worker)
         # A worker that node 0 lost joins the next one: what it was held for before counts already.
         since = max(float(machine.get("since") or time), ends.get(worker, 0.0))
@@ -77,7 +77,7 @@ def worker_machines(paths: RunPaths) -> dict[str, str]:
     roles = {}
     for event in reader.lines(paths.events):
         if event.get("event") == record.JOINED and (member := event.get("member")):
-            machine = event.get("machine") or {}
+            machine = _machine_of(event)
             roles[machine.get("instance") or machine.get("name") or member] = member.partition("/")[0]
     return {machine: role for machine, role in roles.items() if machine not in gang}
 
@@ -85,9 +85,15 @@ def worker_machines(paths: RunPaths) -> dict[str, str]:
 def machine_kinds(paths: RunPaths) -> dict[str, tuple[str | None, str | None, str | None]]:
     """The EC2 type, the market and the zone of a run's machines by name, as far as recorded."""
     machines = [machine for start, _ in _attempts(paths) for machine in start.get("machines") or []]
-    machines += [event.get("machine") or {} for event in reader.lines(paths.events) if event["event"] == record.JOINED]
+    events = reader.lines(paths.events)
+    machines += [_machine_of(event) for event in events if event.get("event") == record.JOINED]
     named = {each.get("instance") or each.get("name"): each for each in machines}
     return {name: (each.get("type"), each.get("market"), each.get("zone")) for name, each in named.items() if name}
+
+
+def _machine_of(event: dict[str, Any]) -> dict[str, Any]:
+    machine = event.get("machine")
+    return machine if isinstance(machine, dict) else {}
 
 
 def all_uses(folder: Path) -> list[Usage]:

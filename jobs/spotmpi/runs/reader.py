@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from spotmpi.agent import protocol, record
 from spotmpi.agent.files import exists, is_file, is_folder, lock_file
 from spotmpi.agent.outcomes import run_outcome
-from spotmpi.agent.schema import AttemptRecord, Summary
+from spotmpi.agent.schema import AttemptRecord, Summary, attempt_in, is_work, summary_in
 from spotmpi.core import names
 from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun
 from spotmpi.core.events import read_entry
@@ -152,18 +152,21 @@ def _ends(path: Path) -> Iterator[dict[str, Any]]:
 
 def summary(paths: RunPaths) -> Summary | None:
     """The summary of the run, None while it has not ended."""
-    return cast("Summary | None", json_object(paths.summary))
+    values = json_object(paths.summary)
+    return None if values is None else summary_in(values)
 
 
 def work(paths: RunPaths) -> dict[str, Any]:
     """What identifies the work of the run, as it ended or was planned; InputError where its plan cannot be read."""
-    return (summary(paths) or {}).get("work") or recorded_plan.work(paths)
+    recorded = (summary(paths) or {}).get("work") or recorded_plan.work(paths)
+    return recorded if is_work(recorded) else {}
 
 
 def attempts(paths: RunPaths) -> list[AttemptRecord]:
-    """The records of all attempts on node 0, in order, without partial ones, which a crash leaves."""
-    files = (paths.attempts / str(number) / "node-0.json" for number in record.numbers(str(paths.attempts)))
-    return [cast(AttemptRecord, values) for path in files if (values := json_object(path))]
+    """The records of all attempts on node 0, in order, without partial ones, which a crash leaves, and unfit ones."""
+    numbered = ((each, paths.attempts / str(each) / "node-0.json") for each in record.numbers(str(paths.attempts)))
+    found = ((number, attempt_in(json_object(path) or {})) for number, path in numbered)
+    return [{**values, "attempt": number} for number, values in found if values]
 
 
 def alive(paths: RunPaths) -> bool:

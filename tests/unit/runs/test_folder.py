@@ -168,7 +168,8 @@ def test_where_a_checkpoint_lies_is_no_scalar_of_the_model(tmp_path: Path) -> No
 
 
 def test_a_torn_record_of_an_attempt_hides_no_other(tmp_path: Path) -> None:
-    for number, text in (1, '{"attempt": 1}'), (2, '{"att'), (3, "[]"), (10, '{"attempt": 10}'):
+    whole = '{"started": 1.0, "cause": "failed", "last_iteration": null}'
+    for number, text in (1, whole), (2, whole[:30]), (3, "[]"), (10, whole):
         (tmp_path / "attempts" / str(number)).mkdir(parents=True)
         (tmp_path / "attempts" / str(number) / "node-0.json").write_text(text)
     assert [each["attempt"] for each in reader.attempts(names.RunPaths(tmp_path))] == [1, 10]

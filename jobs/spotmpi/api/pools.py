@@ -22,6 +22,7 @@ from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths, is_image_reference
 from spotmpi.core.progress import Echo
+from spotmpi.core.wording import printable_lines, printable_output
 from spotmpi.pools.calls import is_count
 from spotmpi.pools.engine import Engine, import_client
 from spotmpi.pools.errors import PoolError, PoolLost
@@ -33,6 +34,11 @@ from spotmpi.spec.source import Source, load_spec
 STAGES = {"prepare": WORKER, "postprocess": POSTPROCESS}  # the roles of the workers of a stream by what they do
 _CLOSED = "closed by its driver"
 Output = Callable[[int, str, Sequence[str]], None]
+
+
+def _print(text: str) -> None:
+    """Print a message, which may have what a pod gives as the reason why it waits."""
+    print_message(printable_lines(text))
 
 
 def pool(
@@ -54,7 +60,7 @@ def pool(
         InputError: all problems of the spec.
         SpotmpiError: it could not be started.
     """
-    echo = echo or print_message
+    echo = echo or _print
     paths = [files] if isinstance(files, str | Path) else list(files)
     overrides = [overrides] if isinstance(overrides, str) else list(overrides)
     if isinstance(source, int):
@@ -64,14 +70,15 @@ def pool(
         for name, value in arguments.items():
             if value:
                 raise input_error(name, value, f"run {source} is up already; `resize` and `upload` change a pool")
-        return Pool(ExistingRun(source, on))
+        return Pool(ExistingRun(source, on), printable=printable_output)
     if is_image_reference(image) and not targets.target_of(on).has_pods:
         raise input_error("image", image, "only pods pull an image: add on= with a cluster, or name one under images/")
     changes = [f"pool.count={workers}"] if workers is not None else []
     changes += [f'image="{image}"'] if image is not None else []
     paths = [str(Path(path).expanduser().absolute()) for path in paths]
     changes += [f"files+={json.dumps(paths, ensure_ascii=False)}"] if paths else []
-    return Pool(NewRun({"launcher": POOL} if source is None else source, [*changes, *overrides], on, echo))
+    run = NewRun({"launcher": POOL} if source is None else source, [*changes, *overrides], on, echo)
+    return Pool(run, printable=printable_output)
 
 
 def resize(run: str, workers: int, on: TargetLike = None, stage: str | None = None) -> None:
@@ -128,7 +135,7 @@ class ExistingRun:
 
     def __init__(self, run: str, on: TargetLike) -> None:
         self.run, self._on = run, on
-        self._echo: Echo = print_message
+        self._echo: Echo = _print
         self._contexts = contextlib.ExitStack()
         self._backend: Backend
         self._price: float | None = None  # of a node and hour

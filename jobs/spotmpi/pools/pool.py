@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO, TypeVar
@@ -88,12 +89,13 @@ class Worker:
 class Pool:
     """Workers that execute functions; ``with``, or the first use, opens the pool.
 
-    With ``async with`` the same methods are awaitable.
+    With ``async with`` the same methods are awaitable. What workers print is shown unless *prints* is false; on a
+    terminal each line as *printable* has it.
     """
 
-    def __init__(self, connection: Connection, prints: bool = True) -> None:
+    def __init__(self, connection: Connection, prints: bool = True, printable: Callable[[str], str] = str) -> None:
         self._connection = connection
-        self._prints = prints
+        self._output = partial(_print_lines, printable) if prints else _ignore_lines
         self._engine: Engine | None = None
         self._client: Client | None = None
         self._closed = self._is_foreign = False
@@ -129,7 +131,7 @@ class Pool:
     def _start(self) -> Engine | None:
         with self._opening:
             if self._engine is None and not self._closed:
-                engine = self._connection.open(_print_lines if self._prints else _ignore_lines)
+                engine = self._connection.open(self._output)
                 if self._closed:  # meanwhile
                     engine.close()
                     self._connection.close()
@@ -367,11 +369,13 @@ def _payload(name: str, function: bytes, args: tuple[Any, ...], kwargs: dict[str
     return payload
 
 
-def _print_lines(worker: int, stream: str, lines: Sequence[str]) -> None:
+def _print_lines(printable: Callable[[str], str], worker: int, stream: str, lines: Sequence[str]) -> None:
     """Print what a worker printed, with its name; in a notebook below the cell that executes now."""
-    text = "".join(f"[worker {worker}] {line}\n" for line in lines)
+    target = sys.stderr if stream == "stderr" else sys.stdout
+    shown = map(printable, lines) if target.isatty() else lines
+    text = "".join(f"[worker {worker}] {line}\n" for line in shown)
     # This thread's context is that of the cell that opened the pool, to which its output would go.
-    contextvars.Context().run(_print, text, sys.stderr if stream == "stderr" else sys.stdout)
+    contextvars.Context().run(_print, text, target)
 
 
 def _print(text: str, stream: TextIO) -> None:

@@ -9,7 +9,9 @@ import gc
 import io
 import itertools
 import logging
+import os
 import pickle
+import pty
 import re
 import ssl
 import stat
@@ -33,7 +35,7 @@ from tornado.iostream import StreamClosedError
 
 from spotmpi.agent import protocol
 from spotmpi.agent.plan import POSTPROCESS, WORKER, Member
-from spotmpi.api.pools import NewRun, pool, resize
+from spotmpi.api.pools import ExistingRun, NewRun, pool, resize
 from spotmpi.core.certificates import run_certificates, write_certificates
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.pools import calls
@@ -542,9 +544,28 @@ def test_what_a_worker_prints_is_shown_in_the_encoding_of_the_driver(
 ) -> None:
     shown = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding))
-    pool_module._print_lines(1, "stdout", ["na\N{LATIN SMALL LETTER I WITH DIAERESIS}ve \N{SNOWMAN}"])
+    pool_module._print_lines(str, 1, "stdout", ["na\N{LATIN SMALL LETTER I WITH DIAERESIS}ve \N{SNOWMAN}"])
     letter = "\\xef" if encoding == "ascii" else "\xef"
     assert shown.getvalue().decode(encoding) == f"[worker 1] na{letter}ve \\u2603\n"
+
+
+def test_what_a_worker_prints_does_not_act_on_the_terminal_of_the_driver(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A function may print what a server has sent, as one that tests it."""
+    terminal, other = pty.openpty()
+    with os.fdopen(other, "w") as stdout, (tmp_path / "out").open("w+") as stderr:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "stderr", stderr)
+        connect = mock.Mock(return_value=mock.Mock(is_copy=False))
+        monkeypatch.setattr(ExistingRun, "open", connect)
+        pool("pool-1").open()
+        for stream in ("stdout", "stderr"):
+            connect.call_args.args[0](1, stream, ["\x1b]0;owned\x07\x1b[31mred"])
+        shown, written = os.read(terminal, 1000).decode(), (tmp_path / "out").read_text()
+    os.close(terminal)
+    assert shown == "[worker 1] \\x1b]0;owned\\x07\x1b[31mred\x1b[0m\r\n"
+    assert written == "[worker 1] \x1b]0;owned\x07\x1b[31mred\n"
 
 
 def test_an_unknown_authority_is_a_refusal_though_dask_raises_it_without_its_cause() -> None:

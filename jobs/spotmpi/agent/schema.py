@@ -118,11 +118,12 @@ def attempt_in(values: dict[str, Any]) -> AttemptRecord | None:
 
 def summary_in(values: dict[str, Any]) -> Summary:
     """The summary of a run in a JSON object, without what has another type than it should."""
-    summary = without_unfit(values, {**_FACTS, "started": _is_number, "ended": _is_number, "work": is_work})
+    facts = {**_FACTS, **dict.fromkeys((*_SECONDS, *_SECONDS_OR_NONE), _is_number)}
+    summary = without_unfit(values, {**facts, "work": is_work})
     attempts = summary.get("attempts")
     if attempts is not None:
         objects = [each for each in attempts if isinstance(each, dict)] if isinstance(attempts, list) else []
-        summary["attempts"] = [each for each in map(attempt_in, objects) if each]
+        summary["attempts"] = [without_unfit(each, facts) for each in objects]
     return cast(Summary, summary)
 
 

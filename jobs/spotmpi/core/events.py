@@ -154,7 +154,7 @@ def _is_machine(value: Any) -> bool:
 
 
 def _are_machines(value: Any) -> bool:
-    return isinstance(value, list) and all(_is_machine(each) and _is_member(each.get("member")) for each in value)
+    return isinstance(value, list) and all(map(_is_machine, value))
 
 
 def _is_member(value: Any) -> bool:

@@ -84,7 +84,7 @@ def _machine_names(paths: RunPaths) -> dict[int, list[str]]:
     by_node: dict[int, dict[str, None]] = {}
     for event in reader.lines(paths.events):
         for each in event.get("machines") or []:
-            if each.get("name"):
+            if each.get("name") and each.get("member"):
                 by_node.setdefault(read_member(each["member"]).number, {})[each["name"]] = None
     return {node: list(names) for node, names in by_node.items()}
 

@@ -29,7 +29,7 @@ def machine_uses(paths: RunPaths) -> list[Usage]:
     for start, end in _attempts(paths):
         until = ended.get(int(start.get("attempt", 0)), end)
         for machine in start.get("machines") or [{"name": HERE, "since": start["t"]}]:
-            name = machine.get("instance") or machine.get("name") or machine["member"]
+            name = machine.get("instance") or machine.get("name") or machine.get("member") or HERE
             since = float(machine.get("since") or start["t"])
             uses.append(Usage(paths.id, owner, team, name, since, float(start["t"]), until))
     uses += [Usage(paths.id, owner, team, *each) for each in _worker_uses(paths)]

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from lightkube import ApiError
 
@@ -417,6 +418,17 @@ def test_the_output_of_a_pod_that_ended_at_once_is_complete(
 
     assert [event.kind for event in events] == [record.STARTED, record.LINE, record.SUCCEEDED]
     assert events[1].values["text"] == "hello"
+
+
+def test_a_run_whose_api_is_out_of_reach_at_the_last_look_has_ended(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_list(*arguments: Any, **more: Any) -> list[Object]:
+        raise httpx2.ConnectError("connection refused")
+
+    monkeypatch.setattr(ClusterApi, "list", no_list)
+    cluster.put(jobset(nodes=1, status=condition("Completed")))
+    assert [event.kind for event in follow(cluster, jobset(nodes=1))] == [record.GAP, record.SUCCEEDED]
 
 
 def test_the_output_of_a_pod_is_read_once_its_container_has_ended_though_its_phase_is_still_pending(

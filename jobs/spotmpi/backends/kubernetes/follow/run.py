@@ -236,7 +236,7 @@ class ClusterFollower:
     async def _find_unseen_pods(self) -> None:
         """Read also the pods that the watch has not shown yet: the JobSet's end may arrive before a short pod does."""
         if len(self._seen.pods) < cluster_plan.pod_count(self._jobset) + sum(self._run.workers.values()):
-            with contextlib.suppress(ApiError):  # the run folder may still have their output
+            with contextlib.suppress(ApiError, httpx2.HTTPError):  # the run folder may still have their output
                 for pod in await self._client.list(api.POD, {names.LABEL_RUN: self._run.run}):
                     self._update_pod(pod)
 

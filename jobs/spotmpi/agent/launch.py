@@ -130,7 +130,8 @@ def largest_size(elastic: Elastic, nodes: int) -> Optional[int]:
 
 def change_reason(nodes: int, size: int) -> str:
     """Why an attempt on *nodes* ends where *size* of them are there."""
-    return "%d nodes are ready: continues on %d instead of %d" % (size, size, nodes)
+    ready = protocol.counted(size, "node is", "nodes are")
+    return "%s ready: continues on %d instead of %d" % (ready, size, nodes)
 
 
 def world_of(plan: RunPlan, attempt: int) -> World:

@@ -262,7 +262,8 @@ def restart_limit(plan: RunPlan, restarts: int) -> Outcome | None:
     allowed = plan["limits"]["failures"] + plan["limits"]["interruptions"]
     if restarts <= allowed:
         return None
-    reason = "restarted %d times: no retries left (limits.failures + limits.interruptions = %d)" % (restarts, allowed)
+    times = protocol.counted(restarts, "time")
+    reason = "restarted %s: no retries left (limits.failures + limits.interruptions = %d)" % (times, allowed)
     return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
 
 

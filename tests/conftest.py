@@ -69,9 +69,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no file without a test that the marker expression selects."""
-    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
-    return True if is_test and not has_selected(_source(collection_path), config.option.markexpr) else None
+    """Import no file without a test that the marker expression selects, and no conftest file of only such files."""
+    files: Iterator[Path]
+    if collection_path.is_dir():
+        files = collection_path.rglob("test_*.py")
+    elif collection_path.name.startswith("test_") and collection_path.suffix == ".py":
+        files = iter([collection_path])
+    else:
+        return None
+    return None if any(has_selected(_source(file), config.option.markexpr) for file in files) else True
 
 
 @functools.cache

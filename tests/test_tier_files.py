@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from tests.tier_files import has_selected, unnamed_tiers
@@ -35,3 +38,12 @@ def test_a_file_is_left_out_only_if_the_expression_selects_none_of_its_tests(
 def test_a_tier_that_a_test_has_from_another_file_has_to_be_named_in_its_own() -> None:
     assert unnamed_tiers(ONE, {"engine", "timeout"}) == []
     assert unnamed_tiers(NONE, {"engine", "timeout"}) == ["engine"]
+
+
+def test_a_folder_of_such_files_is_left_out_with_what_they_share(request: pytest.FixtureRequest) -> None:
+    tests = Path(__file__).parent
+    conftest = request.config.pluginmanager.get_plugin(str(tests / "conftest.py"))
+    assert conftest
+    config = SimpleNamespace(option=SimpleNamespace(markexpr="browser"))
+    folders = "browser", "cluster", "infra"
+    assert [name for name in folders if conftest.pytest_ignore_collect(tests / name, config)] == ["cluster", "infra"]

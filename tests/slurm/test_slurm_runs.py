@@ -13,6 +13,7 @@ import pytest
 
 from spotmpi.agent import record
 from spotmpi.agent.plan import COORDINATOR
+from spotmpi.api.runs import stop_run
 from spotmpi.backends.slurm.backend import SlurmBackend
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event
@@ -125,6 +126,20 @@ def test_an_attempt_that_begins_while_slurmctld_is_down_waits_for_it(
 
     assert without_waits(events) == ["submitted", "started", "restarted", "started", "succeeded"], events[-1]
     assert parameters(events) == parameters(finished)
+
+
+@pytest.mark.nightly("squeue tries for ten seconds; its double is asked by day")
+def test_a_run_is_shown_and_stopped_while_slurmctld_is_down(
+    harness: BackendHarness, slurm: Slurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = harness.submit(fake_job(iterations=10_000, pause=0.05, every=10_000, nodes=2, launcher="none"))
+    harness.wait_for_iteration(run, 5)
+    with slurm.without_controller():
+        assert harness.backend.state(run).state == "running"
+        state = stop_run(harness.backend, run, "enough")
+    assert (state.state, state.reason) == ("stopped", "enough")
+    shown = capsys.readouterr().err
+    assert shown.count("Unable to contact slurm controller") == 1 and "what agents record counts meanwhile" in shown
 
 
 def test_a_job_that_is_preempted_writes_a_checkpoint_first(harness: BackendHarness, slurm: Slurm) -> None:

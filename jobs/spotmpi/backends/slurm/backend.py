@@ -244,10 +244,14 @@ class SlurmBackend:
         return self.controller.answer(lambda: self.job(run))
 
     def _jobs(self, runs: Collection[RunPaths]) -> dict[str, QueuedJob] | None:
-        """The newest job of each of *runs*; None where slurmctld does not answer, and agents of all of them run."""
+        """The newest job of each of *runs*; None where slurmctld does not answer, and agents of all run or have ended.
+
+        They may have ended while squeue tried.
+        """
+        recorded = (reader.RUNNING, *record.TERMINAL)
 
         def is_needed() -> bool:
-            return any(reader.state(paths, writer_alive=True).state != reader.RUNNING for paths in runs)
+            return any(reader.state(paths, writer_alive=True).state not in recorded for paths in runs)
 
         return self.controller.answer(lambda: queue.find(self._login, [paths.id for paths in runs]), is_needed)
 

@@ -23,7 +23,8 @@ squeue: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2"
 squeue: error: slurm_send_node_msg: auth_g_create: REQUEST_JOB_INFO has authentication error
 slurm_load_jobs error: Protocol authentication error"""
 FROZEN = "slurm_load_jobs error: Socket timed out on send/recv operation"
-_COUNT = """count() { sed -i 1s/.// "$DOUBLE/down"; [ "$(head -n 1 "$DOUBLE/down")" ] || : > "$DOUBLE/down"
+_COUNT = """count() { sh "$DOUBLE/meanwhile"
+sed -i 1s/.// "$DOUBLE/down"; [ "$(head -n 1 "$DOUBLE/down")" ] || : > "$DOUBLE/down"
 if [ "$1" ]; then printf '%s' "$1"; sed -n '$s/.*error: //p' "$DOUBLE/silence"; else cat "$DOUBLE/silence"; fi >&2; }"""
 _SBATCH = """cat > "$DOUBLE/script"
 [ -e "$DOUBLE/refusal" ] && { cat "$DOUBLE/refusal" >&2; exit 1; }
@@ -57,6 +58,7 @@ class ScriptedSlurm:
             (folder / name).chmod(0o755)
         (folder / "queue").touch()
         (folder / "queue of others").touch()
+        (folder / "meanwhile").touch()
         (folder / "home").mkdir()
 
     def show(
@@ -82,6 +84,10 @@ class ScriptedSlurm:
         """Let so many calls of squeue and scancel find no slurmctld from now on."""
         (self.folder / "silence").write_text(words + "\n")
         (self.folder / "down").write_text("." * count)
+
+    def pass_time(self, command: str) -> None:
+        """Execute a shell *command* whenever squeue or scancel has tried for its ten seconds to find slurmctld."""
+        (self.folder / "meanwhile").write_text(command)
 
     def find_controller(self) -> None:
         """Let squeue find slurmctld again."""

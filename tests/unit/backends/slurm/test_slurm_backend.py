@@ -391,6 +391,21 @@ def test_a_run_with_agents_is_stopped_and_shown_without_slurmctld(
     assert messages == [f"cannot read the queue of Slurm: {DOWN}; what agents record counts meanwhile"]
 
 
+@pytest.mark.parametrize("now", [False, True])
+def test_a_run_that_ends_while_squeue_finds_no_slurmctld_is_stopped(
+    backend: SlurmBackend, slurm: ScriptedSlurm, messages: list[str], now: bool
+) -> None:
+    submit(backend)
+    agents_record(backend, STARTED)
+    slurm.lose_controller()
+    paths = RunPaths(backend.runs_folder / RUN)
+    request = paths.folder / REQUESTS / (stop_requests.KILL if now else stop_requests.STOP)
+    end = json.dumps({"t": 1e9, "event": "stopped", "reason": "enough", "attempt": 1})
+    slurm.pass_time(f"if [ -e '{request}' ]; then echo '{end}' >> '{paths.events}'; fi")
+    assert stop_run(backend, RUN, "enough", now=now).state == "stopped"
+    assert len(messages) == 1
+
+
 def test_a_run_is_killed_without_slurmctld_by_its_agents_else_once_it_answers(
     backend: SlurmBackend, slurm: ScriptedSlurm, messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

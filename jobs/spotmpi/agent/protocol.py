@@ -11,7 +11,7 @@ import json
 import math
 import re
 import struct
-from typing import Any, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 KEY = "spotmpi"
 
@@ -180,6 +180,12 @@ def valid(kind: str, values: dict[str, Any]) -> bool:
     if kind == STREAM and not all(_is_amount(values.get(key)) for key in STREAM_COUNTS):
         return False
     return valid_seconds and all(check(values[key]) for key, check in _CHECKS.items() if key in values)
+
+
+def without_unfit(values: dict[str, Any], checks: Mapping[str, Callable[[Any], bool]]) -> dict[str, Any]:
+    """*values* without those that their check refuses; None is the value of what is not known."""
+    unfit = {key for key, check in checks.items() if values.get(key) is not None and not check(values[key])}
+    return {key: value for key, value in values.items() if key not in unfit}
 
 
 def pack(rows: Sequence[Sequence[float]]) -> str:

@@ -5,7 +5,7 @@ Each carries its version. A key that is not in a class's required part may be ab
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Optional, TypedDict, cast
+from typing import Any, Callable, Dict, List, Optional, TypedDict, cast
 
 from . import protocol
 
@@ -107,7 +107,7 @@ def attempt_in(values: dict[str, Any]) -> AttemptRecord | None:
 
     None where its writer was cut off, or another program of the run has written what nobody can compute with.
     """
-    values = without_unfit(values, _FACTS)
+    values = protocol.without_unfit(values, _FACTS)
     complete = {"cause", "started", "last_iteration"} <= values.keys()
     usable = all(_is_number(values[key]) for key in _SECONDS if key in values)
     usable = usable and all(_is_number(values[key]) for key in _SECONDS_OR_NONE if values.get(key) is not None)
@@ -119,23 +119,17 @@ def attempt_in(values: dict[str, Any]) -> AttemptRecord | None:
 def summary_in(values: dict[str, Any]) -> Summary:
     """The summary of a run in a JSON object, without what has another type than it should."""
     facts = {**_FACTS, **dict.fromkeys((*_SECONDS, *_SECONDS_OR_NONE), _is_number)}
-    summary = without_unfit(values, {**facts, "work": is_work})
+    summary = protocol.without_unfit(values, {**facts, "work": is_work})
     attempts = summary.get("attempts")
     if attempts is not None:
         objects = [each for each in attempts if isinstance(each, dict)] if isinstance(attempts, list) else []
-        summary["attempts"] = [without_unfit(each, facts) for each in objects]
+        summary["attempts"] = [protocol.without_unfit(each, facts) for each in objects]
     return cast(Summary, summary)
 
 
 def is_work(values: Any) -> bool:
     """Whether *values* can be what identifies the work of a run, see `runs.fingerprint.identify`."""
-    return isinstance(values, dict) and values == without_unfit(values, _WORK)
-
-
-def without_unfit(values: dict[str, Any], checks: Mapping[str, Callable[[Any], bool]]) -> dict[str, Any]:
-    """*values* without those that their check refuses; None is the value of what is not known."""
-    unfit = {key for key, check in checks.items() if values.get(key) is not None and not check(values[key])}
-    return {key: value for key, value in values.items() if key not in unfit}
+    return isinstance(values, dict) and values == protocol.without_unfit(values, _WORK)
 
 
 def read_world(values: Any) -> WorldRecord | None:

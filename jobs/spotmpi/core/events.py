@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self, TypeGuard
 from spotmpi.agent import protocol
 from spotmpi.agent.plan import Member, read_member
 from spotmpi.agent.record import LINE, LOST, METRIC, TERMINAL
-from spotmpi.agent.schema import without_unfit
 
 _LATEST = 1e11  # Unix seconds that a time may have; dates end before 1e12
 _MAX_INDEX = 1_000_000  # attempts and nodes; each has a file or a folder of its own
@@ -110,7 +109,7 @@ def read_entry(line: str) -> dict[str, Any] | None:
         return None
     if values.get("attempt", 0) is None:
         del values["attempt"]
-    return without_unfit(values, _OF_EVENT if "event" in values else _OF_METRIC)
+    return protocol.without_unfit(values, _OF_EVENT if "event" in values else _OF_METRIC)
 
 
 def read_metric(values: Any) -> Event | None:
@@ -135,7 +134,8 @@ def read_event(values: Any) -> Event | None:
     time, kind, attempt = values.get("t"), values.get("event"), values.get("attempt", 0)
     if not is_time(time) or not isinstance(kind, str) or kind in (LINE, METRIC) or not is_index(attempt):
         return None
-    rest = {k: value for k, value in without_unfit(values, _OF_EVENT).items() if k not in ("t", "event", "attempt")}
+    fit = protocol.without_unfit(values, _OF_EVENT)
+    rest = {key: value for key, value in fit.items() if key not in ("t", "event", "attempt")}
     return Event(float(time), kind, attempt, values=rest)
 
 
@@ -150,7 +150,7 @@ def _is_text(value: Any) -> bool:
 
 def _is_machine(value: Any) -> bool:
     """Whether *value* describes the machine of a member, see `agent.hardware.identify`."""
-    return isinstance(value, dict) and value == without_unfit(value, _OF_MACHINE)
+    return isinstance(value, dict) and value == protocol.without_unfit(value, _OF_MACHINE)
 
 
 def _are_machines(value: Any) -> bool:

@@ -20,6 +20,7 @@ from lightkube import ApiError
 
 from spotmpi.agent import record
 from spotmpi.agent.plan import COORDINATOR, Member
+from spotmpi.backends.kubernetes.client.api import MAX_REFUSALS
 from spotmpi.backends.kubernetes.follow import pod_log
 from spotmpi.backends.kubernetes.follow.jobset import RUNNING
 from spotmpi.backends.kubernetes.follow.pod_log import FolderLog, PodLog, Source
@@ -354,7 +355,7 @@ def test_a_folder_in_place_of_a_forbidden_log_gives_lines_of_any_time_once(monke
 
 
 def test_a_refusal_by_a_server_that_has_just_started_is_retried() -> None:
-    pod = FakePod([*lines(1, 3), CUT], *[[FORBIDDEN]] * 10, lines(1, 5))
+    pod = FakePod([*lines(1, 3), CUT], *[[FORBIDDEN]] * MAX_REFUSALS, lines(1, 5))
     assert pod.numbers() == [1, 2, 3, 4, 5]
     with pytest.raises(NotPermitted):
-        FakePod([*lines(1, 3), CUT], *[[FORBIDDEN]] * 11, []).read()
+        FakePod([*lines(1, 3), CUT], *[[FORBIDDEN]] * (MAX_REFUSALS + 1), []).read()

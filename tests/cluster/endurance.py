@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -237,8 +238,10 @@ class Endurance:
         return (self.run.folder / record.EVENTS).read_text().splitlines()
 
     def diagnosis(self) -> str:
-        """The newest events of the run, and the state of its pods, for failures."""
-        pods = self.runs.testbed.try_kubectl("get", "pods", "-n", self.runs.namespace).stdout
+        """The newest events of the run, the state of its pods, and what the cluster did with them, for failures."""
+        look = partial(self.runs.testbed.try_kubectl, "get", "-n", self.runs.namespace)
+        pods = look("pods", "-o", "wide").stdout
+        pods += "\n".join(look("events", "--sort-by=.lastTimestamp").stdout.splitlines()[-25:])
         return f"{self.run.recent_events()}\n{pods}" if hasattr(self, "run") else pods
 
 

@@ -160,7 +160,9 @@ class Injector:
         elif fault.kind == "node and standby":
             self._take("force", pod, self._standing_by())
         else:
-            os.kill(self._process(pod, how), signal.SIGKILL)
+            process = self._process(pod, how)
+            print(f"kills {how} of {pod}: {self.run.processes(pod).get(process)}", flush=True)  # for a failure
+            os.kill(process, signal.SIGKILL)
 
     def _is_hit(self, member: Member, how: str) -> bool:
         """Inject a fault with `spotmpi drill`'s function; False where the member is not at work yet."""

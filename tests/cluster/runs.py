@@ -121,8 +121,11 @@ class FollowedRun:
         return [event.reason or "" for event in self.events if event.kind == record.WAITING]
 
     def recent_events(self) -> str:
-        """The last events in short, for failures."""
-        lines = [f"{event.kind} {event.attempt} {str(event.values)[:200]}" for event in self.events[-15:]]
+        """The last events in short, for failures: those of the run, then what the program has printed and reported."""
+        of_program = (record.LINE, record.METRIC)
+        own = [event for event in self.events if event.kind not in of_program][-15:]
+        last = [event for event in self.events[-5:] if event.kind in of_program]
+        lines = [f"{event.time:.1f} {event.kind} {event.attempt} {str(event.values)[:200]}" for event in (*own, *last)]
         return "\n  ".join([f"{len(self.events)} events, error {self.error!r}", *lines])
 
     @property

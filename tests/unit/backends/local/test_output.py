@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pwd
 import shlex
 import sys
@@ -146,12 +145,20 @@ def test_the_program_gets_the_users_environment_without_variables_of_an_outer_la
     assert own.items() <= environment.items() and not outer & set(environment)
 
 
+@pytest.mark.parametrize("home", ["/home/me", None], ids=["known", "of a user whom the machine does not know"])
 def test_the_program_has_a_home_folder_where_the_terminal_names_none(
-    local: BackendHarness, monkeypatch: pytest.MonkeyPatch
+    local: BackendHarness, monkeypatch: pytest.MonkeyPatch, home: str | None
 ) -> None:
     """mpirun of Open MPI 5 ends at once without: "Unable to get the user home directory"."""
+
+    def getpwuid(user: int) -> pwd.struct_passwd:
+        if home is None:
+            raise KeyError(f"getpwuid(): uid not found: {user}")
+        return pwd.struct_passwd(("me", "x", user, user, "", home, "/bin/sh"))
+
+    monkeypatch.setattr(pwd, "getpwuid", getpwuid)
     monkeypatch.delenv("HOME")
-    assert texts(local.all_events(shell("echo $HOME"))) == [pwd.getpwuid(os.getuid()).pw_dir]
+    assert texts(local.all_events(shell("echo ${HOME-none}"))) == [home or "none"]
 
 
 def test_a_resumed_run_starts_in_its_first_folder(

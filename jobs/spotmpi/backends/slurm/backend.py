@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 LOOK_INTERVAL = 5.0  # seconds between looks at the queue of one follower: slurmctld serves all users
 SILENCE_LIMIT = 600.0  # seconds for which a follower waits for its answer
 KILL_LIMIT = 5.0  # seconds in which agents end a run that is to end now; then Slurm does
+_STEP = ("--overlap", "--cpu-bind=none", "--mpi=none", "--nodes=1", "--ntasks=1")  # of one node of a job
 END_LIMIT = 60.0  # seconds in which the job of a run that has ended ends as well
 _REMOTE_RUNS = "spotmpi/runs"  # in the home of the login node
 
@@ -418,16 +419,7 @@ def _require_supported(fault: str) -> None:
 
 def _srun(job: QueuedJob, host: str) -> list[str]:
     """A step on one node of a job, which shares what the job has there."""
-    return [
-        "srun",
-        f"--jobid={job.id}",
-        "--overlap",
-        "--cpu-bind=none",
-        "--mpi=none",
-        "--nodes=1",
-        "--ntasks=1",
-        f"--nodelist={host}",
-    ]
+    return ["srun", f"--jobid={job.id}", *_STEP, f"--nodelist={host}"]
 
 
 def _pack(spec: JobSpec) -> Packed | None:

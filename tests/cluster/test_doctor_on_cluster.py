@@ -120,7 +120,7 @@ def test_doctor_finds_no_fault_in_a_healthy_cluster_and_then_each_fault(lab_clus
     wait_for("all to be well", lambda: lab_cluster.well() == well, LIMIT)
 
     testbed.node(NODE).set_gpus(0)
-    lab_cluster.assert_finding(f"node {NODE}", "error", "has 0 of 1 GPUs")
+    lab_cluster.assert_finding(f"node {NODE}", "error", "has 0 of 1 GPU")
     testbed.node(NODE).set_gpus(1)
     lab_cluster.change("label", "node", NODE, "--overwrite", "topology.kubernetes.io/zone=us-east-1f")
     lab_cluster.assert_finding(f"node {NODE}", "error", "is in us-east-1f, but group g4dn is in us-east-1a")
@@ -132,7 +132,7 @@ def test_doctor_finds_no_fault_in_a_healthy_cluster_and_then_each_fault(lab_clus
     lab_cluster.change("delete", "deployment", "cluster-autoscaler", "-n", SYSTEM)
     lab_cluster.assert_finding("autoscaler", "error", "is not installed")
     lab_cluster.change("set", "image", "daemonset/nvidia-device-plugin", "it=nowhere.invalid/none:1", "-n", SYSTEM)
-    lab_cluster.assert_finding("device plugin", "error", "runs on 0 of 1 GPU nodes")
+    lab_cluster.assert_finding("device plugin", "error", "runs on 0 of 1 GPU node")
     unwell = '{"data": {"status": "clusterWide:\\n  health:\\n    status: Unhealthy\\n"}}'
     lab_cluster.change("patch", "configmap", "cluster-autoscaler-status", "-n", SYSTEM, "-p", unwell)
     lab_cluster.assert_finding("scaling", "error", "reports the cluster as Unhealthy")

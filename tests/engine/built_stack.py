@@ -129,8 +129,8 @@ class BuiltStack:
         for ended, _ in cloud.terminated:
             (labels,) = [record.inputs["labels"] for record in self.records.values() if record.id == ended]
             label = labels.get("spotmpi.dev/group")
-            shown = f"running nodes of {label}" if label else "system nodes"
-            assert shown in question, f"{ended} lost nodes after: {question}"
+            shown = f"running nodes? of {re.escape(label)}" if label else "system nodes?"
+            assert re.search(shown, question), f"{ended} lost nodes after: {question}"
         now = {record.key for record in cloud.records}
         for record in self.records.values():
             if record.token in (FILE_SYSTEM, REPOSITORY) and record.key not in now:

@@ -366,7 +366,8 @@ def test_resources_are_those_of_the_spec(harness: BackendHarness) -> None:
     text = " ".join(lines)
     for part in ("NumNodes=2", "CPUs/Task=2", "gpu:1", "MinMemoryNode=100M", "TimeLimit=00:11:00", "Comment=mine"):
         assert part in text, part
-    assert not [line for line in lines if line.startswith("SLURM") and not line.startswith(("SLURM_JOB", "SLURM_C"))]
+    of_job = ("SLURM_JOB", "SLURM_SUBMIT", "SLURM_C")
+    assert not [line for line in lines if line.startswith("SLURM") and not line.startswith(of_job)]
 
 
 def test_commands_find_a_run_by_its_record(harness: BackendHarness, tmp_path: Path) -> None:

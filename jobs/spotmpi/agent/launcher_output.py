@@ -24,9 +24,8 @@ _CALLED = r'process rank (\d{1,9}) with PID \d+ on node \S+ calling "abort"'  # 
 _ABORTED = _CALLED + r"|MPI_ABORT was invoked on rank (\d{1,9}) in communicator MPI_COMM_WORLD"  # 4
 _NO_FINALIZE = r"process rank (\d{1,9}) with PID \d+ on node \S+ exiting improperly"
 _EXCEPTION = r"(?:\[\S+\] \*\*\* (?=MPI_ERR_))?((?:MPI_ERR_\w+|\w[\w.]*(?:Error|Exception|Interrupt|Exit))\b.*)"
-_NOT_FOUND = (
-    r"(\S+: (?:can't open file '.*|No module named \S+|Error while finding module specification for .*))"  # Python
-)
+# Python's own lines where it has no such program.
+_NOT_FOUND = r"(\S+: (?:can't open file '.*|No module named \S+|Error while finding module specification for .*))"
 # Parent and child both put ssh into a process group of its own; the parent warns where it is late (open-mpi/ompi#2957).
 _HARMLESS = r"\[\S+\] plm:\w+: Warning: setpgid\(\d+,\d+\) failed in parent\b"
 

@@ -217,12 +217,13 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> bool:
+    """Whether *value* is a whole number of 64 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
 
 
 def _is_count(value: Any) -> bool:
-    return value is None or (_is_whole(value) and value > 0)
+    return value is None or (is_whole(value) and value > 0)
 
 
 def _is_seconds_list(value: Any) -> bool:
@@ -238,8 +239,18 @@ def _is_amount(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
+def is_text(value: Any) -> bool:
+    """Whether *value* is a string."""
+    return isinstance(value, str)
+
+
+def are_texts(value: Any) -> bool:
+    """Whether *value* is a list of strings."""
+    return isinstance(value, list) and all(map(is_text, value))
+
+
 def _is_text_list(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and all(isinstance(each, str) for each in value))
+    return value is None or are_texts(value)
 
 
 def _is_versions(value: Any) -> bool:
@@ -247,7 +258,7 @@ def _is_versions(value: Any) -> bool:
 
 
 _CHECKS = {
-    "iteration": _is_whole,
+    "iteration": is_whole,
     "total_iterations": _is_count,
     "samples_per_iteration": _is_count,
     "hosts": _is_text_list,

@@ -140,20 +140,8 @@ def read_world(values: Any) -> WorldRecord | None:
     return cast(WorldRecord, {"rate": None, **values}) if usable else None
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
 
 
 def _are_nodes(value: Any) -> bool:
@@ -161,28 +149,28 @@ def _are_nodes(value: Any) -> bool:
     if not isinstance(value, list) or not all(map(_is_object, value)):
         return False
     numbers = [each.get("nodes", []) for each in value]
-    return all(isinstance(each, list) and all(map(_is_whole, each)) for each in numbers)
+    return all(isinstance(each, list) and all(map(protocol.is_whole, each)) for each in numbers)
 
 
 def _is_named(value: Any) -> bool:
-    return isinstance(value, dict) and _is_text(value.get("name"))
+    return isinstance(value, dict) and protocol.is_text(value.get("name"))
 
 
 _FACTS: Dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("cause", "state", "reason", "failed_machine", "id", "name"), _is_text),
-    **dict.fromkeys(("attempt", "exit_code", "failures", "interruptions", "iteration"), _is_whole),
-    **dict.fromkeys(("last_iteration", "resumed_iteration", "first_iteration"), _is_whole),
-    **dict.fromkeys(("checkpoint_iteration", "lost_iterations"), _is_whole),
+    **dict.fromkeys(("cause", "state", "reason", "failed_machine", "id", "name"), protocol.is_text),
+    **dict.fromkeys(("attempt", "exit_code", "failures", "interruptions", "iteration"), protocol.is_whole),
+    **dict.fromkeys(("last_iteration", "resumed_iteration", "first_iteration"), protocol.is_whole),
+    **dict.fromkeys(("checkpoint_iteration", "lost_iterations"), protocol.is_whole),
     **dict.fromkeys(("context", "result"), _is_object),
     "hardware": _are_nodes,
 }
 _WORK: Dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("program", "launcher", "container", "spotmpi", "interpreter"), _is_text),
+    **dict.fromkeys(("program", "launcher", "container", "spotmpi", "interpreter"), protocol.is_text),
     **dict.fromkeys(("env", "resources", "machine", "versions", "stream"), _is_object),
-    **dict.fromkeys(("args", "entries"), _are_texts),
+    **dict.fromkeys(("args", "entries"), protocol.are_texts),
     "code": lambda value: _is_object(value) and _is_object(value.get("files") or {}),
-    "data": lambda value: _is_object(value) and _is_text(value.get("path")),
-    "image": lambda value: _is_named(value) and _is_text(value.get("lock")),
+    "data": lambda value: _is_object(value) and protocol.is_text(value.get("path")),
+    "image": lambda value: _is_named(value) and protocol.is_text(value.get("lock")),
 }
 
 

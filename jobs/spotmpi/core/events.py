@@ -144,10 +144,6 @@ def is_time(value: Any) -> TypeGuard[float]:
     return type(value) in (int, float) and 0 <= value < _LATEST
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
 def _is_machine(value: Any) -> bool:
     """Whether *value* describes the machine of a member, see `agent.hardware.identify`."""
     return isinstance(value, dict) and value == protocol.without_unfit(value, _OF_MACHINE)
@@ -159,13 +155,13 @@ def _are_machines(value: Any) -> bool:
 
 def _is_member(value: Any) -> bool:
     try:
-        return _is_text(value) and read_member(value) is not None
+        return protocol.is_text(value) and read_member(value) is not None
     except ValueError:
         return False
 
 
 _OF_MACHINE = {
-    **dict.fromkeys(("name", "instance", "type", "market", "zone"), _is_text),
+    **dict.fromkeys(("name", "instance", "type", "market", "zone"), protocol.is_text),
     "since": is_time,
     "member": _is_member,
 }
@@ -185,8 +181,8 @@ def is_count(value: Any) -> TypeGuard[int]:
 _OF_METRIC: dict[str, Callable[[Any], bool]] = {"attempt": is_index}
 _OF_EVENT: dict[str, Callable[[Any], bool]] = {
     **_OF_METRIC,
-    **dict.fromkeys(("event", "owner", "standby"), _is_text),
+    **dict.fromkeys(("event", "owner", "standby"), protocol.is_text),
     "member": _is_member,
-    "machine": lambda value: _is_text(value) or _is_machine(value),  # of one that is avoided the name alone
+    "machine": lambda value: protocol.is_text(value) or _is_machine(value),  # of one that is avoided the name alone
     "machines": _are_machines,
 }

@@ -17,13 +17,10 @@ from spotmpi.core.errors import SpotmpiError
 _LIMIT = 120.0  # seconds in which a command reads and prints nothing; slurmctld of a busy cluster answers slowly
 _LOOK = 1.0  # seconds between looks at that
 # Variables of a terminal with which a job is not one run that is found here, and which no option overrides: some of
-# sbatch, all options of squeue, scancel and scontrol, and what srun takes over from a job in which this terminal runs.
-_VARIABLES = r"SBATCH_(ARRAY_INX|CLUSTERS|WAIT)|(SQUEUE|SCANCEL|SCONTROL|SRUN)_\w+|SLURM_(?!(CONF|JWT|SACK)(_|$))\w+"
-# The same by ssh: a login node may set some in ~/.bashrc, and is no job itself.
-_UNSET = (
-    "unset $(env | grep -oE '^(SBATCH_(ARRAY_INX|CLUSTERS|WAIT)|(SQUEUE|SCANCEL|SCONTROL|SRUN)_\\w+|SLURM_CLUSTERS)=' "
-    '| tr -d =); exec "$0" "$@"'
-)
+# sbatch, and all options of squeue, scancel and scontrol. A login node may set them in ~/.bashrc.
+_OPTIONS = r"SBATCH_(ARRAY_INX|CLUSTERS|WAIT)|(SQUEUE|SCANCEL|SCONTROL|SRUN)_\w+|SLURM_CLUSTERS"
+_UNSET = f"""unset $(env | grep -oE '^({_OPTIONS})=' | tr -d =); exec "$0" "$@\""""  # by ssh
+_OF_JOB = r"SLURM_(?!(CONF|JWT|SACK)(_|$))\w+"  # what srun takes over from a job in which this terminal runs
 _LOST = 255  # the exit code of ssh where it has no connection
 # One connection serves all commands of a minute. One that is dead, as after a laptop's sleep, ends within half of that.
 _SSH = (
@@ -93,7 +90,9 @@ class Login:
             given.write(data)
             given.seek(0)
             try:
-                environment = {name: value for name, value in os.environ.items() if not re.fullmatch(_VARIABLES, name)}
+                environment = {
+                    name: value for name, value in os.environ.items() if not re.fullmatch(f"{_OPTIONS}|{_OF_JOB}", name)
+                }
                 process = subprocess.Popen(words, stdin=given, stdout=target, stderr=errors, env=environment)
             except FileNotFoundError as error:
                 place = wording.option("on", "slurm@HOST")

@@ -108,17 +108,25 @@ def read_state(path: str, manifest: Manifest) -> bytearray:
     return data
 
 
-def piece_digests(data: Any, threads: int = 1, begin: Begin = lambda work, first: None) -> list[str]:
+def piece_digests(
+    data: Any,
+    threads: int = 1,
+    begin: Begin = lambda work, first: None,
+    load: Callable[[int, int], None] = lambda first, end: None,
+) -> list[str]:
     """The SHA-256 of each `PIECE` of the buffer *data*, computed by this thread and those that *begin* starts.
 
-    *begin* calls its argument in a thread that it returns, or at once and returns None.
+    *begin* calls its argument in a thread that it returns, or at once and returns None. Before a piece is read, *load*
+    fills in its bytes, of which it gets the first one and the end.
     """
     digests = [""] * -(-len(data) // PIECE)
 
     def compute(first: int) -> None:
         with memoryview(data) as view:
             for number in range(first, len(digests), threads):
-                with view[number * PIECE : (number + 1) * PIECE] as piece:
+                start, end = number * PIECE, min((number + 1) * PIECE, len(data))
+                load(start, end)
+                with view[start:end] as piece:
                     digests[number] = hashlib.sha256(piece).hexdigest()
 
     others = [begin(compute, first) for first in range(1, threads)]
@@ -126,6 +134,7 @@ def piece_digests(data: Any, threads: int = 1, begin: Begin = lambda work, first
     for thread in others:
         if thread is not None:
             thread.join()
+    assert all(digests), "a thread has failed"
     return digests
 
 

@@ -5,17 +5,18 @@ At most two are kept, in files that are written over in turn. While a file is wr
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 import shutil
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from spotmpi.agent import checkpoint_files as files
 from spotmpi.agent import hardware, protocol
-from spotmpi.checkpoint.device import DeviceArray, page_lock
+from spotmpi.checkpoint.device import DeviceArray, Transfer, fill, page_lock, transfers
 from spotmpi.checkpoint.state import Part
 
 KEPT = 2
@@ -112,12 +113,12 @@ class Memory:
         for part in state:
             start, end = end, end + len(part)
             if isinstance(part, DeviceArray):
-                later.append((part, start, end))
+                later.append((part, start))
             else:
                 target.memory[start:end] = part
         if later:
             target.lock()
-        self._writing = begin(self._complete, temporary, iteration, manifest, target.memory, later)
+        self._writing = begin(self._complete, temporary, iteration, manifest, target.memory, transfers(later))
 
     def wait(self) -> None:
         """Wait until the checkpoint that is being written is complete."""
@@ -131,13 +132,15 @@ class Memory:
         iteration: int,
         manifest: Dict[str, Any],
         state: mmap.mmap,
-        later: List[Tuple[DeviceArray, int, int]],
+        pending: List[Transfer],
     ) -> None:
-        """Fill in what is read from GPUs *later*, and give the checkpoint its name."""
+        """Fill in what is *pending* on GPUs, piece by piece, and give the checkpoint its name.
+
+        All at once, that slowed down the next batch on its way to the GPU.
+        """
         with memoryview(state) as view:
-            for wait in [part.begin(view[start:end]) for part, start, end in later]:
-                wait()
-            described = {"bytes": len(state), "pieces": files.piece_digests(view, _threads(), begin)}
+            load = functools.partial(fill, view, pending=pending)
+            described = {"bytes": len(state), "pieces": files.piece_digests(view, _threads(), begin, load)}
         try:
             final = os.path.join(self.folder, files.name_of(iteration))
             files.publish(temporary, final, {**manifest, "files": {files.STATE: described}}, durable=False)

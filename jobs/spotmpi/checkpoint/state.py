@@ -6,6 +6,7 @@ The same state gives the same bytes.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import sys
@@ -66,7 +67,7 @@ def encode(state: Any) -> list[Part]:
 
 def _parts(values: List[Any]) -> List[Part]:
     """*values*, those on a GPU copied there, or to the host where it has no room."""
-    if all(isinstance(value, memoryview) for value in values):
+    if all(isinstance(value, (memoryview, DeviceArray)) for value in values):
         return values
     parts: List[Part] = []
     copies = copy_on_device(values)
@@ -90,11 +91,11 @@ def decode(data: bytearray) -> Any:
 
 def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> Node:
     """The structure of *value*; its tensors go to *entries*."""
+    if isinstance(value, DeviceArray):
+        return _flatten_device_array(value, value.type, len(value), path, entries)
     numpy, torch, cupy = (sys.modules.get(name) for name in ("numpy", "torch", "cupy"))
-    if isinstance(value, DeviceArray) or (cupy is not None and isinstance(value, cupy.ndarray)):
-        nbytes = len(value) if isinstance(value, DeviceArray) else value.nbytes
-        entry = _entry(value.dtype.name, value.shape, value, nbytes, value.dtype.itemsize)
-        return {"array": _add(entry, path, entries), "type": value.dtype.str, "shape": list(value.shape)}
+    if cupy is not None and isinstance(value, cupy.ndarray):
+        return _flatten_device_array(value, value.dtype.str, value.nbytes, path, entries)
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         array = numpy.asarray(value, order="C")
         type_ = None if _is_masked(value) else _type_name(numpy, array.dtype)
@@ -102,7 +103,7 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
             data = memoryview(array.reshape(-1).view(numpy.uint8))
             kind = "array" if isinstance(value, numpy.ndarray) else "scalar"
             name = array.dtype.name if array.dtype.isnative else ""  # the format has no other order of bytes
-            entry = _entry(name, array.shape, data, len(data), array.dtype.itemsize)
+            entry = _entry(name, array.dtype.itemsize, array.shape, data, len(data))
             return {kind: _add(entry, path, entries), "type": type_, "shape": list(array.shape)}
     elif torch is not None and isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_quantized or value.is_nested or value.is_meta:
@@ -110,10 +111,10 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
         value = value.detach().resolve_conj().resolve_neg()
         kind = str(value.dtype).partition(".")[2]
         data = value if value.is_cuda else _host_bytes(value)
-        entry = _entry(kind, tuple(value.shape), data, value.numel() * value.element_size(), value.element_size())
+        entry = _entry(kind, value.element_size(), tuple(value.shape), data, value.numel() * value.element_size())
         return {"tensor": _add(entry, path, entries), "type": kind, "shape": list(value.shape)}
     elif isinstance(value, (bytes, bytearray)):
-        entry = _entry("uint8", (len(value),), memoryview(value), len(value), 1)
+        entry = _entry("uint8", 1, (len(value),), memoryview(value), len(value))
         return {"bytes": _add(entry, path, entries)}
     elif value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
@@ -123,6 +124,23 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_flatten(item, (*path, str(place)), entries) for place, item in enumerate(value)]}
     raise _unsupported(value, "a value of type " + type(value).__name__, path)
+
+
+def _flatten_device_array(
+    value: Any, type_: str, nbytes: int, path: Tuple[str, ...], entries: Dict[str, _Entry]
+) -> Node:
+    """The structure of an array on a GPU, of which there may be hundreds while the GPU waits."""
+    entry = _entry(*_name_and_width(type_), value.shape, value, nbytes)
+    return {"array": _add(entry, path, entries), "type": type_, "shape": list(value.shape)}
+
+
+@functools.lru_cache(maxsize=None)
+def _name_and_width(type_: str) -> Tuple[str, int]:
+    """NumPy's name of a type, and the bytes of an element."""
+    import numpy
+
+    found = numpy.dtype(type_)
+    return found.name, found.itemsize
 
 
 def _unsupported(value: Any, kind: str, path: Tuple[str, ...]) -> TypeError:
@@ -166,7 +184,7 @@ def _host_bytes(value: Any) -> memoryview:
     return memoryview(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
-def _entry(type_: str, shape: Tuple[int, ...], data: Any, nbytes: int, width: int) -> _Entry:
+def _entry(type_: str, width: int, shape: Tuple[int, ...], data: Any, nbytes: int) -> _Entry:
     if type_ in _KINDS:
         return _Entry(_KINDS[type_], shape, data, nbytes, width)
     return _Entry("U8", (nbytes,), data, nbytes, 1)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from spotmpi.checkpoint import memory
-from spotmpi.checkpoint.device import DeviceArray, copy_on_device, on_host
+from spotmpi.checkpoint.device import DeviceArray, copy_on_device, fill, on_host, transfers
 from spotmpi.checkpoint.memory import Memory
 from spotmpi.checkpoint.state import bytes_of, decode, encode
 from spotmpi.checkpoint.store import Store, Written
@@ -33,7 +33,7 @@ class OnGpu:
     def copied(self) -> DeviceArray:
         copy = self.array.copy()
 
-        def begin(data: memoryview) -> Callable[[], None]:
+        def begin(start: int, data: memoryview) -> Callable[[], None]:
             def wait() -> None:
                 assert self.gate.wait(WAIT)
                 data[:] = memoryview(copy.reshape(-1).view(np.uint8))
@@ -65,6 +65,30 @@ def test_a_file_has_the_same_bytes_as_of_an_array_on_the_host() -> None:
     assert np.array_equal(decode(bytearray(b"".join(map(bytes_of, parts))))["a"], array)
     assert np.array_equal(on_host(gpu.copied()), array) and gpu.copied().dtype == np.float32
     assert copy_on_device([array]) == [None], "what is on the host stays there"
+
+
+def test_neighbours_come_to_the_host_at_once_piece_by_piece() -> None:
+    copied: list[tuple[str, int, int]] = []
+
+    def source(name: str, content: bytes) -> Callable[[int, memoryview], Callable[[], None]]:
+        def begin(start: int, data: memoryview) -> Callable[[], None]:
+            copied.append((name, start, len(data)))
+            return lambda: data.__setitem__(slice(None), content[start : start + len(data)])
+
+        return begin
+
+    one, other = source("one", b"abcdefgh"), source("other", b"ABCDEFGH")
+    arrays = [(one, 0, 2), (one, 2, 0), (one, 2, 3), (one, 6, 2), (other, 0, 4), (other, 4, 4)]
+    buffer, place, places = bytearray(20), 1, []
+    for begin, start, size in arrays:
+        place += start == 4  # a gap in the buffer
+        places.append((DeviceArray("|u1", (size,), size, begin, start), place))
+        place += size
+    pending = transfers(places)
+    fill(memoryview(buffer), 0, 4, pending)
+    fill(memoryview(buffer), 4, 20, pending)
+    assert bytes(buffer) == b"\0abcdeghABCD\0EFGH\0\0\0"
+    assert copied == [("one", 0, 3), ("one", 3, 2), ("one", 6, 2), ("other", 0, 4), ("other", 4, 4)]
 
 
 def test_a_checkpoint_in_memory_does_not_wait_for_the_copy_to_the_host(store: Store) -> None:

@@ -206,7 +206,7 @@ def test_gpus_may_write_to_a_file_as_long_as_it_is_mapped(
         return unlock
 
     def on_gpu(size: int) -> DeviceArray:
-        return DeviceArray("|u1", (size,), size, lambda data: lambda: data.__setitem__(slice(None), bytes(size)))
+        return DeviceArray("|u1", (size,), size, lambda start, data: lambda: data.__setitem__(slice(None), bytes(size)))
 
     monkeypatch.setattr(memory, "page_lock", page_lock)
     own = store(shm, tmp_path)

@@ -25,7 +25,6 @@ TOML_PAGES = [
     str(page.relative_to(PROJECT)) for page in sorted(PROJECT.glob("docs/*.md")) if "```toml" in page.read_text()
 ]
 EVERY_PAGE = [*PROJECT.glob("*.md"), *PROJECT.glob("docs/*.md"), *PROJECT.glob("jobs/*/*.toml")]
-EVERY_PAGE = [page for page in EVERY_PAGE if page.name != "CHANGELOG.md"]  # it has what was renamed
 
 PYTHON_NAME = re.compile(r"\bspotmpi\.(\w+)\(")
 

@@ -6,6 +6,7 @@ A rank writes the results of its own batches, so that a worker that prepares or 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from spotmpi.streams.order import FILES
 from spotmpi.streams.results import Hidden
 
 Results = Sequence[tuple[int, Any]]  # what `spotmpi.streams.results.encode` gave for batches, by number
+_EMPTY = ".empty"  # in a folder of files: a JSON list of those that the results have without a byte
 _PARTIAL = re.compile(r"\.results-(\d+)\..*part")
 
 
@@ -83,7 +85,8 @@ class ResultFiles:
     def missing(self, numbers: Sequence[int]) -> list[int]:
         """Those of *numbers* that have no result yet; what an interrupted process left of them is removed.
 
-        Empty files count as missing: that is what a machine that lost its power has of those that it wrote last.
+        Empty files count as missing: that is what a machine that lost its power has of those that it wrote last. So do
+        those in a folder of files that its own list of empty ones does not name.
         """
         existing = {path.name: path for path in self._folder.iterdir()}
         named = ((number, self._name(number)) for number in numbers)
@@ -111,6 +114,8 @@ class ResultFiles:
                     partial.mkdir()
                     for name, each in content.items():
                         (partial / name).write_bytes(each)
+                    if empty := [name for name, each in content.items() if not each]:
+                        (partial / _EMPTY).write_text(json.dumps(empty), encoding="utf-8")
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     partial.write_bytes(content)
@@ -123,8 +128,17 @@ class ResultFiles:
 
 
 def _has_empty_file(path: Path) -> bool:
-    status = path.stat()
-    return any(map(_has_empty_file, path.iterdir())) if stat.S_ISDIR(status.st_mode) else status.st_size == 0
+    if not stat.S_ISDIR(path.stat().st_mode):
+        return path.stat().st_size == 0
+    empty = {each.name for each in path.iterdir() if each.stat().st_size == 0}
+    return bool(empty) and not empty <= _recorded_empty(path)
+
+
+def _recorded_empty(folder: Path) -> set[str]:
+    try:
+        return set(json.loads((folder / _EMPTY).read_text(encoding="utf-8")))
+    except (FileNotFoundError, TypeError, ValueError):  # as a machine that lost its power leaves it
+        return set()
 
 
 def _remove(path: Path) -> None:

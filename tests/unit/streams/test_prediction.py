@@ -152,6 +152,21 @@ def test_files_of_a_batch_are_a_folder_that_a_replay_replaces(tmp_path: Path) ->
     assert files.missing([4]) == [4]
 
 
+def test_a_file_without_a_byte_among_the_files_of_a_batch_is_not_computed_again(tmp_path: Path) -> None:
+    """Each resume took it for one that a machine lost with its power, and computed its batch again."""
+    files = ResultFiles(tmp_path, "files")
+    for number in range(5):
+        write(files, "files", {"a.txt": "", "b.png": b"1", "line\nend": b""}, number)
+    assert files.missing(range(6)) == [5]
+
+    (files.path(1) / "b.png").write_bytes(b"")
+    for number, lost in ((2, ""), (3, '["a.txt'), (4, "5")):
+        (files.path(number) / ".empty").write_text(lost)
+    assert files.missing(range(6)) == [1, 2, 3, 4, 5]
+    write(files, "files", {"a.txt": "1"}, 0)
+    assert [path.name for path in files.path(0).iterdir()] == ["a.txt"]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import functools
 import importlib
 import json
@@ -37,7 +38,8 @@ def describe(settings: Settings, part: Part, kind: str) -> tuple[tuple[int, ...]
     """The numbers of rows of a file that are read together, and the schema of its columns."""
     groups = _group_lengths(settings, part, kind)
     if kind == PARQUET:
-        return groups, _parquet_schema(settings.source, part.name, part.version)
+        with _undamaged(part.name):
+            return groups, _parquet_schema(settings.source, part.name, part.version)
     return groups, columns.schema_of(_table(settings, part, 0, kind), part.name)
 
 
@@ -168,12 +170,9 @@ def _parquet_schema(source: str, name: str, version: str) -> Any:
 
 def _read_group(source: str, name: str, version: str, index: int) -> Any:
     """One row group of a Parquet file, as a table."""
-    import pyarrow
-
-    try:
-        return _decoded(_parquet(source, name, version).read_row_group(index))
-    except pyarrow.ArrowInvalid as error:
-        raise _unreadable(name, PARQUET, error) from error
+    file = _parquet(source, name, version)
+    with _undamaged(name):
+        return _decoded(file.read_row_group(index))
 
 
 def _decoded(table: Any) -> Any:
@@ -393,10 +392,26 @@ def _parquet(source: str, name: str, version: str) -> Any:
     _require_pyarrow(name)
     import pyarrow.parquet
 
-    try:
+    with _undamaged(name):
         return pyarrow.parquet.ParquetFile(file_system(source)[0].open(name))
-    except pyarrow.ArrowInvalid as error:
+
+
+@contextlib.contextmanager
+def _undamaged(name: str) -> Iterator[None]:
+    """Say of which Parquet file pyarrow finds the content damaged, for which no storage is asked again.
+
+    It raises an OSError for that as well, without the number of one, which those of storages have.
+    """
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, UnicodeDecodeError) as error:
         raise _unreadable(name, PARQUET, error) from error
+    except OSError as error:
+        if type(error) is OSError and error.errno is None:
+            raise _unreadable(name, PARQUET, error) from error
+        raise
 
 
 def _unreadable(name: str, kind: str, error: Exception) -> StreamError:

@@ -362,7 +362,7 @@ def test_a_file_of_an_entry_with_other_bytes_is_named_where_it_cannot_be_read(
     damaged = Path(found.path, "b.parquet")
     damaged.chmod(0o600)
     damaged.write_bytes(damaged.read_bytes()[:20] + b"X" * 20 + damaged.read_bytes()[40:])
-    with pytest.raises(SpotmpiError, match=rf"^above failed for b: {damaged} cannot be read: "):
+    with pytest.raises(SpotmpiError, match=rf"^above failed for b: {damaged} cannot be read as Parquet: "):
         sets.ratings.options(pool=pool, name="above")(found)
 
 

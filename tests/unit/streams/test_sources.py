@@ -215,6 +215,17 @@ def test_a_file_that_is_not_of_its_format_is_named(tmp_path: Path) -> None:
         order_of(tmp_path, 1)
 
 
+def test_a_damaged_parquet_file_is_named_at_once(parquet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyarrow raises an OSError for it, and the storage was asked again for 6 seconds."""
+    message = r"1\.parquet cannot be read as Parquet: .*; correct the file, or leave it out of the source"
+    whole = (parquet / "1.parquet").read_bytes()
+    monkeypatch.setattr(storage, "PAUSES", (0.0,))
+    for begin, damage in ((4, b"\xff" * 40), (len(whole) - 60, b"\xff" * 40)):
+        (parquet / "1.parquet").write_bytes(whole[:begin] + damage + whole[begin + len(damage) :])
+        with pytest.raises(StreamError, match=message):
+            read(order_of(parquet, 5), 0)
+
+
 def _truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:100])
 

@@ -51,7 +51,7 @@ def _too_much_work(job: Job) -> list[Problem]:
     """Why the deadline of *job* cannot be kept even on nodes that are there at once and never lost."""
     if job.work <= job.deadline:
         return []
-    remedy = f'the work alone takes {hours(job.work)}: set at least "{_minutes(job.work)}", or use more nodes'
+    remedy = f'the work alone takes {hours(job.work)}: set at least "{_enough(job.work)}", or use more nodes'
     return [Problem("capacity.deadline", hours(job.deadline), remedy)]
 
 
@@ -68,7 +68,7 @@ def problems(job: Job, on_demand_price: float | None) -> Iterator[Problem]:
     if job.deadline < shortest:
         remedy = (
             f"on-demand nodes need {hours(shortest)} ({hours(job.work)} of work and {hours(job.overhead)} for a "
-            f'start): set at least "{_minutes(shortest)}", or allow more nodes'
+            f'start): set at least "{_enough(shortest)}", or allow more nodes'
         )
         yield Problem("capacity.deadline", hours(job.deadline), remedy)
     if job.budget is not None and on_demand_price is not None and job.budget < job.on_demand_cost(on_demand_price):
@@ -80,6 +80,7 @@ def problems(job: Job, on_demand_price: float | None) -> Iterator[Problem]:
         yield Problem("capacity.budget", job.budget, remedy)
 
 
-def _minutes(seconds: float) -> str:
-    """A time as specs write it, in whole minutes that suffice."""
-    return f"{-int(-seconds // 60)}m"
+def _enough(seconds: float) -> str:
+    """A time as specs write it that suffices: in whole hours from 100 of them on, else in whole minutes."""
+    minutes = -int(-seconds // 60)
+    return f"{minutes}m" if minutes % 60 and minutes < 6000 else f"{-(-minutes // 60)}h"

@@ -584,5 +584,6 @@ def test_all_problems_of_a_deadline_come_before_anything_is_started(
 def test_on_a_machine_with_all_nodes_a_deadline_is_checked_against_the_work_and_there_is_nothing_to_choose() -> None:
     spec = {"command": ["true"], "launcher": "none", "capacity": {"deadline": "30h", "work": "20h"}}
     assert any("nothing to choose" in note for note in spotmpi.plan_run(spec)["notes"])
-    with pytest.raises(InputError, match=r"capacity.deadline = '10 h': the work alone takes 20 h: set at least"):
-        spotmpi.plan_run(spec, ["capacity.deadline=10h"])
+    for work, least in (("20h", "20h"), ("1205m", "1205m"), ("14460m", "241h"), ("14461m", "242h")):
+        with pytest.raises(InputError, match=rf'^capacity.deadline = \'10 h\': .*: set at least "{least}", or use more'):
+            spotmpi.plan_run(spec, ["capacity.deadline=10h", f"capacity.work={work}"])

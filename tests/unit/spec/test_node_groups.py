@@ -585,5 +585,7 @@ def test_on_a_machine_with_all_nodes_a_deadline_is_checked_against_the_work_and_
     spec = {"command": ["true"], "launcher": "none", "capacity": {"deadline": "30h", "work": "20h"}}
     assert any("nothing to choose" in note for note in spotmpi.plan_run(spec)["notes"])
     for work, least in (("20h", "20h"), ("1205m", "1205m"), ("14460m", "241h"), ("14461m", "242h")):
-        with pytest.raises(InputError, match=rf'^capacity.deadline = \'10 h\': .*: set at least "{least}", or use more'):
+        with pytest.raises(
+            InputError, match=rf'^capacity.deadline = \'10 h\': .*: set at least "{least}", or use more'
+        ):
             spotmpi.plan_run(spec, ["capacity.deadline=10h", f"capacity.work={work}"])

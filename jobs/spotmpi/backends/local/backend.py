@@ -43,6 +43,9 @@ _RANK_VARIABLES = (
 )
 
 
+_agents: list[subprocess.Popen[bytes]] = []  # that this process has started and not waited for yet
+
+
 class LocalBackend:
     """Runs recorded under *runs_folder*; what only a start or a pool needs is imported for it, not to list runs."""
 
@@ -318,6 +321,7 @@ def _start_process(
     arguments: list[str], stdin: int | None, log: IO[str] | None, files: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
     """A process of the agent, in a session of its own and without the variables of a rank; None is the null device."""
+    import atexit
     import pwd
     import re
     import subprocess
@@ -325,7 +329,7 @@ def _start_process(
     environment = {key: value for key, value in os.environ.items() if not re.fullmatch(_RANK_VARIABLES, key)}
     with contextlib.suppress(KeyError):  # mpirun needs a home folder; services of systemd may have none
         environment.setdefault("HOME", pwd.getpwuid(os.getuid()).pw_dir)
-    return subprocess.Popen(
+    process = subprocess.Popen(
         # Importable from its working directory: PYTHONPATH stays as the user set it for the program.
         [sys.executable, "-S", "-E", "-m", "spotmpi.agent", *arguments],
         stdin=subprocess.DEVNULL if stdin is None else stdin,
@@ -336,3 +340,14 @@ def _start_process(
         pass_fds=files,
         start_new_session=True,
     )
+    if not _agents:
+        atexit.register(_leave_agents)
+    _agents[:] = [each for each in (*_agents, process) if each.poll() is None]
+    return process
+
+
+def _leave_agents() -> None:
+    """Wait for no agent, which may outlive this process: of a process that is not waited for Python would warn."""
+    for each in _agents:
+        if each.poll() is None:
+            each.returncode = 0

@@ -15,11 +15,13 @@ from spotmpi.agent import record
 from spotmpi.agent.files import lock_file
 from spotmpi.backends.local import backend, machine
 from spotmpi.backends.local.backend import WaitingAgent
+from spotmpi.backends.targets import Target
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.images import environment
 from spotmpi.runs import fingerprint, reader
 from spotmpi.spec.job import JobSpec, Resources
+from tests.command_line import spotmpi_process
 from tests.contract.processes import wait_until
 
 
@@ -53,6 +55,7 @@ def test_the_agent_starts_before_the_models_of_a_spec_are_imported(tmp_path: Pat
     noting = """
 import sys
 from spotmpi.backends.local.backend import WaitingAgent
+from spotmpi.backends.targets import Target
 from spotmpi.cli.main import main
 
 start = WaitingAgent.__enter__
@@ -172,3 +175,13 @@ def test_a_run_has_the_environment_of_its_image_for_gpus_if_it_asks_for_any(aske
     facts = machine.describe(JobSpec(program="digits", image="chainermn", resources=Resources(gpu=asked)))
     assert facts.image_bin == str(environment.location("chainermn", gpus=bool(asked)) / "bin")
     assert environment.location("chainermn") != environment.location("chainermn", gpus=True)
+
+
+def test_python_does_not_warn_of_agents_that_outlive_a_command(tmp_path: Path) -> None:
+    """With PYTHONWARNINGS=error or -W error each `spotmpi run` ended with a traceback of Popen.__del__."""
+    variables = {**os.environ, "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1"}
+    runs = ("--runs", str(tmp_path))
+    for options in (("--detach",), ()):
+        done = spotmpi_process("run", *options, *runs, "--", "sleep", "0.2", env=variables, cwd=tmp_path)
+        assert done.returncode == 0 and "Popen" not in done.stderr, done.stderr
+    wait_until(lambda: all(state.over for state in spotmpi.list_runs(on=Target(None, tmp_path))))

@@ -7,7 +7,7 @@ import operator
 import threading
 import warnings
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NoReturn
 
 from spotmpi.pools.errors import PoolError
 from spotmpi.programs.pool.call import KEY_MARK
@@ -75,6 +75,10 @@ class Call(Future[Any]):
         elif self._state in ("PENDING", "CANCELLED"):
             self._unfinished = True
             self.finish(error=error)
+
+    def __await__(self) -> NoReturn:
+        remedy = "take its result(), or open the pool with `async with spotmpi.pool(...)`"
+        raise TypeError(f"a call of a pool that was opened with `with` cannot be awaited: {remedy}")
 
     def __reduce__(self) -> Any:
         raise TypeError(f"the future of {self.name} is of its driver alone: wait for it, and send its result()")

@@ -582,3 +582,16 @@ def test_an_unknown_authority_is_a_refusal_though_dask_raises_it_without_its_cau
     with pytest.raises(CommClosedError) as raised:
         read()
     assert "refused this driver: its certificates are not those of the run" in _refusal("tls://h:1", raised.value)
+
+
+def test_a_call_of_a_pool_without_async_says_how_to_await_it() -> None:
+    """Python alone says that the object cannot be used in an await expression."""
+    call = Call(calls.key("scan", "9f", 0, 0))
+
+    async def wait(several: bool) -> None:
+        await (asyncio.gather(call) if several else call)
+
+    for several in (False, True):
+        with pytest.raises(TypeError, match=r"take its result\(\), or open the pool with `async with spotmpi.pool"):
+            asyncio.run(wait(several))
+    assert not call.done()

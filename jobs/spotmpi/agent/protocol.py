@@ -50,6 +50,7 @@ STREAM_COUNTS = (
     "in_flight",
     "skipped",
 )
+_POSTPROCESS_COUNTS = ("postprocess_workers", "postprocessing")  # of a stream that has such workers
 
 MAX_REPORT = 1 << 24  # bytes of a protocol line: the seconds of 300 iterations on 10,000 ranks
 MAX_DEPTH = 16  # levels of lists and objects in a protocol line; programs need three
@@ -177,8 +178,10 @@ def number(text: str) -> int | float | None:
 def valid(kind: str, values: dict[str, Any]) -> bool:
     """Whether the values that other parts compute with have the right types."""
     valid_seconds = kind != METRIC or _is_seconds_list(values.get("seconds"))  # a checkpoint's are a single number
-    if kind == STREAM and not all(_is_amount(values.get(key)) for key in STREAM_COUNTS):
-        return False
+    if kind == STREAM:
+        counts = [values.get(key) for key in STREAM_COUNTS] + [values.get(key, 0) for key in _POSTPROCESS_COUNTS]
+        if not all(map(_is_amount, counts)):
+            return False
     return valid_seconds and all(check(values[key]) for key, check in _CHECKS.items() if key in values)
 
 

@@ -5,7 +5,7 @@ Each carries its version. A key that is not in a class's required part may be ab
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, TypedDict, cast
+from typing import Any, Callable, Dict, List, Mapping, Optional, TypedDict, cast
 
 from . import protocol
 
@@ -119,7 +119,9 @@ def attempt_in(values: dict[str, Any]) -> AttemptRecord | None:
 def summary_in(values: dict[str, Any]) -> Summary:
     """The summary of a run in a JSON object, without what has another type than it should."""
     facts = {**_FACTS, **dict.fromkeys((*_SECONDS, *_SECONDS_OR_NONE), _is_number)}
-    summary = protocol.without_unfit(values, {**facts, "work": is_work})
+    summary = protocol.without_unfit(values, {**facts, "work": _is_object})
+    if summary.get("work"):
+        summary["work"] = work_in(summary["work"])
     attempts = summary.get("attempts")
     if attempts is not None:
         objects = [each for each in attempts if isinstance(each, dict)] if isinstance(attempts, list) else []
@@ -127,55 +129,100 @@ def summary_in(values: dict[str, Any]) -> Summary:
     return cast(Summary, summary)
 
 
-def is_work(values: Any) -> bool:
-    """Whether *values* can be what identifies the work of a run, see `runs.fingerprint.identify`."""
-    return isinstance(values, dict) and values == protocol.without_unfit(values, _WORK)
+def work_in(values: Any) -> dict[str, Any]:
+    """What identifies the work of a run in a JSON value, without what has another type than it should.
+
+    See `runs.fingerprint.identify` for what that is.
+    """
+    return protocol.without_unfit(values, _WORK) if isinstance(values, dict) else {}
 
 
 def read_world(values: Any) -> WorldRecord | None:
     """What an attempt ran on, or None."""
-    if not isinstance(values, dict) or not isinstance(values.get("members"), list):
-        return None
-    usable = values.get("rate") is None or _is_number(values["rate"])
-    return cast(WorldRecord, {"rate": None, **values}) if usable else None
+    return cast(WorldRecord, {"rate": None, **values}) if _WORLD(values) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
 
 
-def _are_nodes(value: Any) -> bool:
-    """Whether *value* describes groups of nodes, each with their numbers."""
-    if not isinstance(value, list) or not all(map(_is_object, value)):
-        return False
-    numbers = [each.get("nodes", []) for each in value]
-    return all(isinstance(each, list) and all(map(protocol.is_whole, each)) for each in numbers)
+def _is(checks: Mapping[str, Callable[[Any], bool]], *required: str) -> Callable[[Any], bool]:
+    """The check for objects with values that fit *checks*, of which the *required* ones are known."""
+
+    def check(value: Any) -> bool:
+        if not isinstance(value, dict) or any(value.get(key) is None for key in required):
+            return False
+        return value == protocol.without_unfit(value, checks)
+
+    return check
 
 
-def _is_named(value: Any) -> bool:
-    return isinstance(value, dict) and protocol.is_text(value.get("name"))
+def _are(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(check, value))
 
 
+def _are_named_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(protocol.is_text, value.values()))
+
+
+def _is_data(value: Any) -> bool:
+    """Whether *value* identifies a data folder as `runs.data_fingerprint.identify` does, or by its path alone."""
+    known = ("path",) if isinstance(value, dict) and value.get("state") is None else ("path", "files", "bytes")
+    return _is(_DATA, *known)(value) and _DATA.keys() <= value.keys()
+
+
+_WORLD = _is(
+    {
+        "members": protocol.are_texts,
+        **dict.fromkeys(("ranks", "size", "standby"), protocol.is_whole),
+        "rate": _is_number,
+        "pods": protocol.are_texts,
+    },
+    "members",
+)
 _FACTS: Dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("cause", "state", "reason", "failed_machine", "id", "name"), protocol.is_text),
     **dict.fromkeys(("attempt", "exit_code", "failures", "interruptions", "iteration"), protocol.is_whole),
     **dict.fromkeys(("last_iteration", "resumed_iteration", "first_iteration"), protocol.is_whole),
     **dict.fromkeys(("checkpoint_iteration", "lost_iterations"), protocol.is_whole),
     **dict.fromkeys(("context", "result"), _is_object),
-    "hardware": _are_nodes,
+    "hardware": _are(
+        _is(
+            {
+                "nodes": _are(protocol.is_whole),
+                **dict.fromkeys(("type", "market", "zone", "placement_group", "node_group"), protocol.is_text),
+            }
+        )
+    ),
 }
+_DATA = {
+    **dict.fromkeys(("path", "listing", "state", "content"), protocol.is_text),
+    **dict.fromkeys(("files", "bytes"), protocol.is_whole),
+}
+_GPU = dict.fromkeys(("name", "memory", "driver"), protocol.is_text)
 _WORK: Dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("program", "launcher", "container", "spotmpi", "interpreter"), protocol.is_text),
-    **dict.fromkeys(("env", "resources", "machine", "versions", "stream"), _is_object),
+    **dict.fromkeys(("program", "launcher", "container", "spotmpi", "interpreter", "init"), protocol.is_text),
+    **dict.fromkeys(("env", "stream"), _is_object),
     **dict.fromkeys(("args", "entries"), protocol.are_texts),
-    "code": lambda value: _is_object(value) and _is_object(value.get("files") or {}),
-    "data": lambda value: _is_object(value) and protocol.is_text(value.get("path")),
-    "image": lambda value: _is_named(value) and protocol.is_text(value.get("lock")),
+    "seed": protocol.is_whole,
+    "versions": _are_named_texts,
+    "resources": _is({"cpu": _is_number}, "cpu"),
+    "code": _is({"files": _are_named_texts, "commit": protocol.is_text, "diff": protocol.is_text}),
+    "data": _is_data,
+    "image": _is({"name": protocol.is_text, "lock": protocol.is_text}, "name", "lock"),
+    "machine": _is(
+        {
+            **dict.fromkeys(("cpu", "system"), protocol.is_text),
+            **dict.fromkeys(("cores", "memory_gib"), protocol.is_whole),
+            "gpus": _are(_is(_GPU, *_GPU)),
+        },
+        *("cpu", "cores", "memory_gib", "gpus"),
+    ),
 }
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def read_object(text: str) -> dict[str, Any]:

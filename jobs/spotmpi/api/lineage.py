@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
@@ -12,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from spotmpi.agent import record
 from spotmpi.agent.files import is_file
 from spotmpi.core import names
@@ -19,7 +20,7 @@ from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.wording import counted
 from spotmpi.entries.manifest import SHORT, WORDS, File, Input, Manifest, RawFile, Reference
-from spotmpi.entries.store import Store, folder, is_reference, reference_in
+from spotmpi.entries.store import Store, folder, is_reference, read_reference, reference_in
 from spotmpi.runs import reader
 from spotmpi.runs.fingerprint import is_interpreter
 
@@ -51,6 +52,22 @@ class Node:
         yield self
         for each in self.parents:
             yield from each.walk()
+
+
+class _Share(msgspec.Struct):
+    run: str
+    waiting: float
+    training: float
+
+
+class _Bill(msgspec.Struct):
+    runs: list[_Share]
+
+
+class _SavedCost(msgspec.Struct):
+    """What is read of ``bill.json``, see `environments.cost.Cost`."""
+
+    bill: _Bill
 
 
 def trace(place: str, store: str | None = None) -> Node:
@@ -266,19 +283,19 @@ def _parents_of_run(paths: RunPaths, work: dict[str, Any], store: Store) -> Iter
     image = work.get("image")
     yield Node(IMAGE, image["name"] if image else "none", _known({"lock": image and image["lock"]}))
     for text in work.get("entries") or ():
-        kind, _, rest = text.partition(":")
-        yield _reference_node(Reference(kind, *rest.rpartition("@")[::2]), store_of(paths, text, store))
+        if reference := read_reference(text):
+            yield _reference_node(reference, store_of(paths, text, store))
     data = work.get("data")
     if data and reference_in(data["path"]) is None:
         yield Node(
             INPUT, data["path"], _known({each: data.get(each) for each in ("files", "bytes", "content", "listing")})
         )
-    source = _json(paths.stream / "source.json")
-    if source and reference_in(source["source"]) is None:
-        raw = tuple(Node(RAW, part[0], {"bytes": part[2], "version": part[3]}) for part in source["parts"][:_MAX_RAW])
-        locations = _locations(source["source"], "", [part[0] for part in source["parts"]])
-        facts = {"files": len(source["parts"]), "digest": source["digest"], LOCATIONS: locations}
-        yield Node(INPUT, source["source"], _known(facts), raw)
+    source = reader.source(paths)
+    if source and reference_in(source.source) is None:
+        raw = tuple(Node(RAW, name, {"bytes": size, "version": each}) for name, size, each in source.files[:_MAX_RAW])
+        locations = _locations(source.source, "", [name for name, _, _ in source.files])
+        facts = {"files": len(source.files), "digest": source.digest, LOCATIONS: locations}
+        yield Node(INPUT, source.source, _known(facts), raw)
 
 
 def store_of(paths: RunPaths, text: str, store: Store) -> Store:
@@ -304,17 +321,12 @@ def _facts_of_file(path: Path) -> dict[str, Any]:
 
 def cost_of(paths: RunPaths) -> float | None:
     """US dollars for a run's nodes, as `spotmpi cost` has saved them; None where it has not."""
-    saved = _json(paths.bill) or {}
-    shares = [each for each in saved.get("bill", {}).get("runs", ()) if each.get("run") == paths.id]
-    return sum(each["waiting"] + each["training"] for each in shares) if shares else None
-
-
-def _json(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        saved = msgspec.json.decode(paths.bill.read_bytes(), type=_SavedCost)
+    except (OSError, msgspec.DecodeError):
         return None
-    return found if isinstance(found, dict) else None
+    shares = [each for each in saved.bill.runs if each.run == paths.id]
+    return sum(each.waiting + each.training for each in shares) if shares else None
 
 
 def moment(seconds: float) -> str:

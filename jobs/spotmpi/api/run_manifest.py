@@ -13,10 +13,9 @@ from spotmpi.backends.targets import Target
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.entries.manifest import FORMAT, Code, File, Input, Manifest, RawFile, Reference, digest_of
-from spotmpi.entries.store import Store, reference_in
+from spotmpi.entries.store import Store, read_reference, reference_in
 from spotmpi.runs import fingerprint, reader
 from spotmpi.runs.reader import RunState
-from spotmpi.runs.recorded_plan import json_object
 
 _NOT_METRICS = ("t", "uptime", "attempt", "member", "kind", "seconds")  # of a line of metrics: when it came, and whence
 
@@ -78,12 +77,12 @@ def _entries(run: str, work: Mapping[str, Any], store: Store) -> list[Reference]
     """The data sets of a store that the run has read."""
     found = []
     for text in work.get("entries") or ():
-        kind, _, entry = text.partition(":")
-        name, _, key = entry.rpartition("@")
-        reference = Reference(kind, name, key)
-        if store.get(reference) is None:
+        reference = read_reference(text)
+        if reference is None or store.get(reference) is None:
             remedy = "name the store that has it (--store, SPOTMPI_STORE)"
-            raise SpotmpiError(f"run {run} has read {reference}, which {store.storage.url} does not have: {remedy}")
+            raise SpotmpiError(
+                f"run {run} has read {reference or text}, which {store.storage.url} does not have: {remedy}"
+            )
         found.append(reference)
     return found
 
@@ -95,11 +94,11 @@ def _inputs(paths: RunPaths, work: Mapping[str, Any]) -> Iterator[Input]:
         parent = reference_in(data["path"])
         digest = parent.key if parent else str(data.get("content") or data.get("state") or "")
         yield Input("data", data["path"], digest, parent=parent)
-    source = json_object(paths.stream / "source.json")
+    source = reader.source(paths)
     if source:
-        parent = reference_in(source["source"])
-        files = tuple(RawFile(name, size, str(version)) for name, _, size, version, *_ in source["parts"])
-        yield Input("source", source["source"], source["digest"], () if parent else files, parent)
+        parent = reference_in(source.source)
+        files = tuple(RawFile(*each) for each in source.files)
+        yield Input("source", source.source, source.digest, () if parent else files, parent)
 
 
 def _spec(paths: RunPaths) -> dict[str, Any]:

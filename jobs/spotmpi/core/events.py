@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, NamedTuple, Self, TypeGuard
 
 from spotmpi.agent import protocol
-from spotmpi.agent.plan import Member, read_member
+from spotmpi.agent.plan import Forecast, Member, read_member
 from spotmpi.agent.record import LINE, LOST, METRIC, TERMINAL
 
 _LATEST = 1e11  # Unix seconds that a time may have; dates end before 1e12
@@ -149,6 +149,15 @@ def _is_machine(value: Any) -> bool:
     return isinstance(value, dict) and value == protocol.without_unfit(value, _OF_MACHINE)
 
 
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, float) or is_count(value)
+
+
+def _is_forecast(value: Any) -> bool:
+    """Whether *value* says what a run was expected to cost, see `agent.plan.Forecast`."""
+    return isinstance(value, dict) and all(_is_amount(value.get(key)) for key in Forecast.__annotations__)
+
+
 def _are_machines(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_machine, value))
 
@@ -185,4 +194,6 @@ _OF_EVENT: dict[str, Callable[[Any], bool]] = {
     "member": _is_member,
     "machine": lambda value: protocol.is_text(value) or _is_machine(value),  # of one that is avoided the name alone
     "machines": _are_machines,
+    **dict.fromkeys(("idle", "idle_dollars", "rate", "seconds"), _is_amount),
+    "forecast": _is_forecast,
 }

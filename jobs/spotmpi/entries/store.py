@@ -291,6 +291,13 @@ def reference_in(place: str) -> Reference | None:
     return Reference(*match.groups()) if match else None
 
 
+def read_reference(text: str) -> Reference | None:
+    """The entry in a text ``kind:name@key`` of a record; None for another text."""
+    kind, _, rest = text.partition(":")
+    name, _, key = rest.rpartition("@")
+    return reference_in(f"/{folder(Reference(kind, name, key))}/{FILES}")
+
+
 def folder(reference: Reference) -> str:
     """The folder of an entry in its store."""
     return f"{reference.kind}/{reference.name}/{reference.key}"

@@ -156,7 +156,7 @@ def _load(paths: RunPaths) -> Cost | None:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        values = json.loads(paths.bill.read_text(encoding="utf-8"))
+        values = recorded_plan.json_object(paths.bill) or {}
         if values.pop("events") != paths.events.stat().st_size:
             return None
         return TypeAdapter(Cost).validate_python(values)

@@ -180,7 +180,8 @@ def _facts(run: TrialResult) -> list[tuple[str, str]]:
     machine, reported = work["machine"] or {}, context.get("versions") or {}
     # The program reports at run time what it really uses.
     versions = reported if "mpi" in reported else {**work["versions"], **reported}
-    own_threads = threads(work["resources"]["cpu"])
+    resources = work["resources"]
+    own_threads = f", {counted(threads(resources['cpu']), 'thread')} per slot" if resources else ""
     image = work["image"]
     return [
         ("Program", " ".join([work["program"], *work["args"]])),
@@ -189,9 +190,9 @@ def _facts(run: TrialResult) -> list[tuple[str, str]]:
             f"{machine['cpu']}, {counted(machine['cores'], 'core')}, {machine['memory_gib']} GiB" if machine else "",
         ),
         ("GPUs", _gpus(machine["gpus"]) if machine else ""),
-        ("System", machine.get("system", "")),
+        ("System", machine.get("system") or ""),
         ("Hosts", ", ".join(context.get("hosts") or [])),
-        ("Launcher", f"{work['launcher']}, {counted(own_threads, 'thread')} per slot"),
+        ("Launcher", work["launcher"] + own_threads),
         ("Image", f"{image['name']} (lock {image['lock'][:12]})" if image else "none (software of this machine)"),
         ("Container", run.container or ""),
         ("Versions", ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))),
@@ -227,10 +228,10 @@ def _seed(run: TrialResult) -> str:
 
 
 def _code(code: dict[str, Any]) -> str:
-    files = ", ".join(f"{name} {digest[:12]}" for name, digest in code["files"].items())
-    if not code["commit"]:
+    files = ", ".join(f"{name} {digest[:12]}" for name, digest in (code.get("files") or {}).items())
+    if not code.get("commit"):
         return files
-    changed = f" with changes {code['diff'][:12]}" if code["diff"] else ""
+    changed = f" with changes {code['diff'][:12]}" if code.get("diff") else ""
     return f"commit {code['commit'][:12]}{changed}" + (f"; {files}" if files else "")
 
 

@@ -44,7 +44,7 @@ class Paid:
         world = self.attempt.get("world")
         if world is None or not (standby := world.get("standby", 0)):
             return 0.0
-        return (self.dollars or 0.0) * standby / (len(world.get("pods", world["members"])) + standby)
+        return (self.dollars or 0.0) * standby / (len(world.get("pods") or world["members"]) + standby)
 
 
 def paid(paths: RunPaths) -> list[Paid]:
@@ -135,7 +135,7 @@ def avoided_section(runs: Sequence[RunPaths]) -> Section | None:
 def forecast(paths: RunPaths) -> str | None:
     """What a run with a deadline was expected to cost, beside what came; None for other runs."""
     events = list(reader.lines(paths.events))
-    first: Mapping[str, Any] = next((each for each in events if isinstance(each.get("forecast"), dict)), {})
+    first: Mapping[str, Any] = next((each for each in events if each.get("forecast")), {})
     if not first:
         return None
     expected, attempts = first["forecast"], paid(paths)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ AWS = "AWS"
 NO_GROUP = "none"
 _CLAIMED = "the environment"
 _BY_PODS = "its pods"
+_OF_NODE = dict.fromkeys(("id", "type", "market", "zone", "placement_group"), protocol.is_text)
 _GROUPS = {"yes": "in one", "no": NO_GROUP}
 
 
@@ -72,11 +72,13 @@ def read_machines(paths: RunPaths, hardware: Sequence[Mapping[str, Any]]) -> tup
 
 def _placement(paths: RunPaths) -> Mapping[str, Any]:
     """``nodes.json``: nodes by name and, if AWS could not be asked, the ``failure`` (of `PlacementRecorder`)."""
-    try:
-        placement: dict[str, Any] = json.loads(paths.nodes.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {"nodes": {}, "failure": None}
-    return placement
+    recorded = recorded_plan.json_object(paths.nodes) or {}
+    nodes, failure = recorded.get("nodes"), recorded.get("failure")
+    described = nodes.items() if isinstance(nodes, dict) else ()
+    return {
+        "nodes": {name: protocol.without_unfit(each, _OF_NODE) for name, each in described if isinstance(each, dict)},
+        "failure": failure if protocol.is_text(failure) else None,
+    }
 
 
 def _machine_names(paths: RunPaths) -> dict[int, list[str]]:
@@ -98,8 +100,8 @@ def _machine(name: str, facts: Mapping[str, Any], recorded: Mapping[str, Any]) -
     )
     described = recorded["nodes"].get(name)
     if described:
-        actual = NodePlacement(described["type"], described["market"], described["zone"], described["placement_group"])
-        return Machine(f"{name} ({described['id']})", expected, actual, AWS)
+        actual = NodePlacement(*map(described.get, ("type", "market", "zone", "placement_group")))
+        return Machine(f"{name} ({described.get('id')})", expected, actual, AWS)
     if expected.market is None:
         return Machine(name, expected, None, _BY_PODS)
     return Machine(name, expected, None, f"{_CLAIMED} (not verified)", recorded["failure"])
@@ -111,6 +113,15 @@ SYNTHETIC = "synthetic"  # prefix of the fingerprint of synthetic data
 
 # Names of quality metrics, the most likely first.
 _QUALITIES = ("accuracy", "test_accuracy", "val_accuracy", "map", "mean_average_precision")
+
+# What a record may lack.
+_UNKNOWN_WORK: Mapping[str, Any] = {
+    **dict.fromkeys(("image", "data", "machine", "resources", "seed")),
+    **dict.fromkeys(("program", "launcher"), "unknown"),
+    "args": (),
+    "code": {},
+    "versions": {},
+}
 
 # DistributedDataParallel reduces gradients during the backward pass, about two thirds of the computation.
 _FORWARD = 1 / 3
@@ -232,7 +243,7 @@ def read(paths: RunPaths, variant: str) -> TrialResult:
         variant=variant,
         state=state.state,
         spec=spec.canonical(),
-        work=identity,
+        work={**_UNKNOWN_WORK, **{key: value for key, value in identity.items() if value is not None}},
         training=training,
         # That which exceeded a limit ended the run, and is not a restart.
         interruptions=min(state.interruptions, spec.limits.interruptions),

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spotmpi.agent import protocol, record
 from spotmpi.agent.files import exists, is_file, is_folder, lock_file
 from spotmpi.agent.outcomes import run_outcome
-from spotmpi.agent.schema import AttemptRecord, Summary, attempt_in, is_work, summary_in
+from spotmpi.agent.schema import AttemptRecord, Summary, attempt_in, summary_in
 from spotmpi.core import names
 from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun
 from spotmpi.core.events import read_entry
@@ -28,6 +28,14 @@ ELSEWHERE = "elsewhere"
 UNKNOWN = "unknown"
 _TAIL = 1 << 17  # bytes
 _MAX_TAIL = 2 * protocol.MAX_REPORT
+
+
+class RecordedSource(NamedTuple):
+    """The source of a stream, as rank 0 has listed it: ``stream/source.json``."""
+
+    source: str
+    digest: str
+    files: tuple[tuple[str, int, str], ...]  # name, bytes and version of each part
 
 
 @dataclass(frozen=True)
@@ -158,8 +166,21 @@ def summary(paths: RunPaths) -> Summary | None:
 
 def work(paths: RunPaths) -> dict[str, Any]:
     """What identifies the work of the run, as it ended or was planned; InputError where its plan cannot be read."""
-    recorded = (summary(paths) or {}).get("work") or recorded_plan.work(paths)
-    return recorded if is_work(recorded) else {}
+    return (summary(paths) or {}).get("work") or recorded_plan.work(paths)
+
+
+def source(paths: RunPaths) -> RecordedSource | None:
+    """The source of the run's stream; None without one, or where another program has written what is none."""
+    values = json_object(paths.stream / "source.json") or {}
+    name, digest, parts = values.get("source"), values.get("digest"), values.get("parts")
+    if not (isinstance(name, str) and isinstance(digest, str) and isinstance(parts, list)):
+        return None
+    fit = all(map(_is_part, parts))
+    return RecordedSource(name, digest, tuple((each[0], each[2], str(each[3])) for each in parts)) if fit else None
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 3 and protocol.is_text(value[0]) and protocol.is_whole(value[2])
 
 
 def attempts(paths: RunPaths) -> list[AttemptRecord]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from spotmpi.agent import protocol
 from spotmpi.agent.files import is_folder
 from spotmpi.agent.pod_context import CODE_ARCHIVE
+from spotmpi.agent.schema import read_object, work_in
 from spotmpi.core.errors import input_error
 from spotmpi.core.names import EKS, KUBERNETES, SLURM, RunPaths
 
@@ -44,8 +45,8 @@ def read(paths: RunPaths) -> RecordedPlan:
         namespace=_text(values.get("namespace")),
         stack=_text(values.get("environment")),
         environment=values.get("outputs") or None,
-        objects=tuple(values.get("objects") or ()),
-        work=values.get("work") or None,
+        objects=tuple(_objects(values)),
+        work=work_in(values.get("work")) or None,
         oversubscribed=bool(values.get("oversubscribed")),
     )
 
@@ -53,9 +54,8 @@ def read(paths: RunPaths) -> RecordedPlan:
 def work(paths: RunPaths) -> dict[str, Any]:
     """What identifies the work of a run on any backend, as it was planned; InputError where the plan cannot be read."""
     values = _values(paths)
-    agents = [each["data"][AGENT_PLAN] for each in values.get("objects") or () if AGENT_PLAN in each.get("data", ())]
-    planned = (values, values.get("agents") or {}, *map(json.loads, agents))
-    return next((each["work"] for each in planned if each.get("work")), {})
+    planned = (values, values.get("agents"), *map(read_object, _contents(values, "data", AGENT_PLAN)))
+    return next((found for each in planned if isinstance(each, dict) and (found := work_in(each.get("work")))), {})
 
 
 def shipped_code(paths: RunPaths) -> dict[str, bytes] | None:
@@ -67,8 +67,7 @@ def shipped_code(paths: RunPaths) -> dict[str, bytes] | None:
     if is_folder(paths.code):  # where its command has started, and may have written other files
         names = files(str(paths.code))
         return {name: (paths.code / name).read_bytes() for name in names}
-    objects = _plan_object(paths).get("objects") or ()
-    packed = [each["binaryData"][CODE_ARCHIVE] for each in objects if CODE_ARCHIVE in each.get("binaryData", ())]
+    packed = _contents(_plan_object(paths), "binaryData", CODE_ARCHIVE)
     if not packed:
         return None
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed[0])), mode="r:gz") as archive:
@@ -77,6 +76,18 @@ def shipped_code(paths: RunPaths) -> dict[str, bytes] | None:
             raise input_error("run", paths.id, f"the code in its {paths.plan.name} has more than 256 MiB")
         contents = ((each.name, archive.extractfile(each)) for each in members)
         return {name: content.read() for name, content in contents if content}
+
+
+def _objects(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The objects of a cluster in a plan, without what is none."""
+    objects = values.get("objects")
+    return [each for each in objects if isinstance(each, dict)] if isinstance(objects, list) else []
+
+
+def _contents(values: dict[str, Any], field: str, name: str) -> list[str]:
+    """The texts called *name* in the data of ConfigMaps in a plan."""
+    data = [each.get(field) for each in _objects(values)]
+    return [each[name] for each in data if isinstance(each, dict) and protocol.is_text(each.get(name))]
 
 
 def _values(paths: RunPaths) -> dict[str, Any]:

@@ -53,7 +53,10 @@ def run(
         "args": ["--epochs", args],
         "code": {"files": {"train.py": "c" * 64}, "commit": "d" * 40, "diff": None},
         "image": {"name": "pytorch", "lock": "e" * 64},
-        "data": {"path": Store().place(data) if data else "/data/raw", "content": None, "state": "f" * 64},
+        "data": {
+            **{"path": Store().place(data) if data else "/data/raw", "content": None, "state": "f" * 64},
+            **{"files": 3, "bytes": 9, "listing": "a" * 64},
+        },
         "entries": [f"{data.kind}:{data.name}@{data.key}"] if data else [],
     }
     paths.plan.write_text(json.dumps({"backend": "local", "work": work}))

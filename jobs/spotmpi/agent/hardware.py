@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, Dict
 
+from .files import read_text
 from .plan import Member
 
 Facts = Dict[str, Any]  # Python 3.8 takes no dict[...] outside of annotations
@@ -267,7 +268,6 @@ def _dmi(root: str, name: str, pattern: re.Pattern[str]) -> str | None:
 
 def _read(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
+        return read_text(path)
+    except OSError:  # the kernel has other errors for files of groups that are gone
         return ""

@@ -23,7 +23,7 @@ from spotmpi.backends.targets import Target
 from spotmpi.cli import environment_commands
 from spotmpi.cli.main import main
 from spotmpi.core.environment import Environment
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.data import datasets
 from spotmpi.environments.dependencies import Dependencies
 from tests.cloud.account.remote import RemoteAccount, fetch

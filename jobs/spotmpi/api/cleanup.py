@@ -10,7 +10,7 @@ from spotmpi.agent import record
 from spotmpi.backends import targets
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.reader import RunState
 from spotmpi.runs.recorded_plan import ClusterNamespace, SlurmLogin

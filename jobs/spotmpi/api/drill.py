@@ -17,7 +17,7 @@ from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import POOL

@@ -9,7 +9,7 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import wording
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import input_error
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.images import builder as image_builder
 from spotmpi.images.build import Build, build_for, require_arguments, require_known, require_repository
 

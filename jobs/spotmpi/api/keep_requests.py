@@ -25,7 +25,7 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.entries.manifest import DATASET, FORMAT, MODEL, WORDS, describe, digest_of
 from spotmpi.entries.store import Store
 from spotmpi.runs import reader

@@ -19,7 +19,7 @@ import msgspec
 from spotmpi.api.models import Model, find
 from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.entries import manifest as form
 from spotmpi.entries.manifest import FILES, MODEL, File, Manifest, check_name
 from spotmpi.entries.storage import errors, require_room

@@ -18,7 +18,7 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import names, wording
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.entries.manifest import MODEL, File, Manifest, check_name, describe
 from spotmpi.entries.store import Store, is_reference
 from spotmpi.entries.versions import Promotion

@@ -15,7 +15,7 @@ from spotmpi.api.datasets import DataSet
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import input_error
 from spotmpi.core.events import Event
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.entries.shipped import shipped_file, with_imports
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec

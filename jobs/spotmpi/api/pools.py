@@ -21,8 +21,7 @@ from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths, is_image_reference
-from spotmpi.core.progress import Echo
-from spotmpi.core.wording import printable_lines, printable_output
+from spotmpi.core.wording import Echo, printable_lines, printable_output
 from spotmpi.pools.calls import is_count
 from spotmpi.pools.engine import Engine, import_client
 from spotmpi.pools.errors import PoolError, PoolLost

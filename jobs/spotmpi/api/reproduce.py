@@ -24,7 +24,7 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import code_folder, names, wording
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.entries import inputs
 from spotmpi.entries.arguments import decoded
 from spotmpi.entries.definitions import without_comments

@@ -14,8 +14,7 @@ from urllib.parse import quote, unquote
 from spotmpi.agent.files import is_file
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.progress import Echo
-from spotmpi.core.wording import counted
+from spotmpi.core.wording import Echo, counted
 from spotmpi.entries.manifest import FILES, MANIFEST
 from spotmpi.entries.store import Store, folder, reference_in
 from spotmpi.spec.job import JobSpec

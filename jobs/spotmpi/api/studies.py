@@ -13,7 +13,7 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.core.events import Event
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.spec import variants
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import Source, read_spec, read_toml, with_entries

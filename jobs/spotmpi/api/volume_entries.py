@@ -14,7 +14,7 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.backends.kubernetes.volume_access import volume_access
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.data.local_source import Index
 from spotmpi.data.store import DataStore
 from spotmpi.entries.manifest import COMMANDS, FILES, MANIFEST, Manifest

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from spotmpi.aws.concurrent_calls import MAX_CALLS
 from spotmpi.aws.errors import THROTTLED_SHORT, CallError, translate_error
-from spotmpi.core.progress import Echo
 from spotmpi.core.redaction import guard_logs, remember
+from spotmpi.core.wording import Echo
 
 _IAM_PREFIXES = {"service-quotas": "servicequotas", "efs": "elasticfilesystem"}
 _MAX_ATTEMPTS = 6

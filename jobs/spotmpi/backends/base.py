@@ -21,7 +21,7 @@ from spotmpi.core.events import Event
 
 if TYPE_CHECKING:  # only commands that read a spec import what reads one
     from spotmpi.agent.plan import Member, RunPlan
-    from spotmpi.core.progress import Echo
+    from spotmpi.core.wording import Echo
     from spotmpi.plan.cluster_plan import ClusterPlan
     from spotmpi.plan.slurm import SlurmPlan
     from spotmpi.runs.reader import RunState

@@ -7,8 +7,7 @@ import shutil
 from pathlib import Path
 
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Echo
-from spotmpi.core.wording import printable
+from spotmpi.core.wording import Echo, printable
 
 _FOLDERS = ("logs", "attempts")  # of the record
 _MAX_SKIPPED = 8  # entries that a message names

@@ -8,11 +8,12 @@ run records are read by both, and name no option. Text of others is made harmles
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from spotmpi.agent.protocol import counted as counted
 
+Echo = Callable[[str], None]  # how long operations report their progress: one line of text at a time
 LONGEST = 1000  # characters of a reason, a name or a value; of a longer one both ends are kept
 WHOLE = 100_000  # characters of a long text, such as all hosts of a run
 

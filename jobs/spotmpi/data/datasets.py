@@ -16,8 +16,7 @@ from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.backends.kubernetes.volume_access import volume_access
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import InputError, Problem, input_error
-from spotmpi.core.progress import Echo
-from spotmpi.core.wording import counted
+from spotmpi.core.wording import Echo, counted
 from spotmpi.data import fetch
 from spotmpi.data.local_source import Index, Source, source_of
 from spotmpi.data.remote_source import Download, authority_of, downloads_of, is_remote

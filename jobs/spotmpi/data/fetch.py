@@ -19,8 +19,8 @@ from spotmpi.backends.kubernetes.client.errors import already_exists, translate_
 from spotmpi.backends.kubernetes.follow.jobset import submission_time, terminal_condition
 from spotmpi.backends.kubernetes.volume_access import pending_reason
 from spotmpi.core.errors import NotPermitted, SpotmpiError
-from spotmpi.core.progress import Echo
 from spotmpi.core.redaction import redacted
+from spotmpi.core.wording import Echo
 from spotmpi.data import fetch_job
 from spotmpi.data.remote_source import Download
 from spotmpi.data.store import Transfer, format_size

@@ -16,8 +16,7 @@ from spotmpi.agent import fetch, store
 from spotmpi.agent.unpack import DAMAGES, require_readable, unpack
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess, json_answer, unreadable_answer
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.progress import Echo
-from spotmpi.core.wording import counted
+from spotmpi.core.wording import Echo, counted
 from spotmpi.data.local_source import Index, Source
 from spotmpi.plan import volume_pod
 from spotmpi.plan.agent_plan import VOLUME

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from spotmpi.agent.files import lock_file
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.entries.storage import Storage
 
 RENEWAL, EXPIRY = 10.0, 60.0  # seconds

@@ -12,7 +12,7 @@ from spotmpi.aws.account import Aws
 from spotmpi.backends.kubernetes.client.view import ClusterReader, ClusterView
 from spotmpi.backends.targets import Target
 from spotmpi.core.environment import Environment
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.data import datasets
 from spotmpi.environments.checks.check import Finding
 from spotmpi.environments.doctor import doctor

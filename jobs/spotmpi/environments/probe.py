@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess, json_answer
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.environments.checks.check import Finding
 from spotmpi.plan import pods
 from spotmpi.plan.agent_plan import VOLUME

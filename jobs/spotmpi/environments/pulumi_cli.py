@@ -14,7 +14,7 @@ from typing import Any
 
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.environments.changes import Preview, read_steps
 from spotmpi.environments.pulumi_errors import explain
 

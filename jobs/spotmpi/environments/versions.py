@@ -11,7 +11,7 @@ from typing import Any
 from spotmpi.aws.account import Aws
 from spotmpi.aws.errors import CallError
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.environments.stack_file import SYSTEM, Pins, StackFile, with_pins, write_stack
 
 STANDARD = "STANDARD_SUPPORT"

@@ -13,7 +13,7 @@ from spotmpi.aws.errors import CloudError
 from spotmpi.aws.registry import registry_login
 from spotmpi.core import names, wording
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.images import build as images
 from spotmpi.images.build import Build
 

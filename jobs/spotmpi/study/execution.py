@@ -20,8 +20,7 @@ from spotmpi.core.environment import Environment
 from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Echo
-from spotmpi.core.wording import counted
+from spotmpi.core.wording import Echo, counted
 from spotmpi.runs import fingerprint, reader, recorded_plan
 from spotmpi.runs.reader import RunState
 from spotmpi.spec import validate

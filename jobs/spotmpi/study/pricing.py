@@ -12,7 +12,7 @@ from spotmpi.core import wording
 from spotmpi.core.environment import Environment, NodeGroup
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.price import Price
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.forecast.forecast import Goal
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice, pods_per_node

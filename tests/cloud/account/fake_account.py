@@ -12,7 +12,7 @@ import boto3
 from botocore import xform_name
 
 from spotmpi.aws.account import Aws
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from tests.cloud.account.answers import KEY_ID, SECRET, TOKEN, Answer, Refusal, Request
 from tests.cloud.account.ec2 import Ec2
 from tests.cloud.account.eks import Eks, Ssm

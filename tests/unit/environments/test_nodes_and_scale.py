@@ -16,7 +16,7 @@ from spotmpi.aws.scaling import scaling_groups
 from spotmpi.backends.kubernetes.client.view import ClusterView
 from spotmpi.core import environment
 from spotmpi.core.errors import InputError, SpotmpiError
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.environments.node_group_sizes import WarmNodes, keep_warm, open_groups
 from spotmpi.environments.nodes import list_nodes, parse_quantity, with_placement
 from tests.cloud.account.ec2 import machine

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spotmpi.core.errors import InputError, UnknownRun, input_error
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
 from spotmpi.study import execution, study_file

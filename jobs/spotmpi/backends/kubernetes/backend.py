@@ -42,7 +42,7 @@ from spotmpi.core import archives, names, wording
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import InputError, NotPermitted, SpotmpiError, UnreadableRun, input_error
 from spotmpi.core.events import Event, Lines, Stream
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.images.build import build_for
 from spotmpi.images.environment import launchers_of
 from spotmpi.plan import cluster_plan, manifests, pods

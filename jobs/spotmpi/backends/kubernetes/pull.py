@@ -21,7 +21,7 @@ from spotmpi.backends.kubernetes.volume_access import VolumeAccess, volume_acces
 from spotmpi.core import names, wording
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.plan.cluster_plan import cached_plan
 from spotmpi.plan.pods import python
 from spotmpi.plan.volume_pod import Volume

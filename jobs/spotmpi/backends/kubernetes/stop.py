@@ -24,7 +24,7 @@ from spotmpi.backends.kubernetes.follow.jobset import (
 )
 from spotmpi.core import names
 from spotmpi.core.errors import UnreadableRun
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.plan import cluster_plan, manifests
 
 _SUBMISSION_TIMEOUT = 300.0  # seconds within which a submission has created all its objects, or has failed

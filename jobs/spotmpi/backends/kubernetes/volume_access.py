@@ -19,7 +19,7 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.plan.volume_pod import Volume, volume_pod
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.core import names, wording
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.folder import folder_events
 

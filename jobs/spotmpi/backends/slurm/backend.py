@@ -32,7 +32,7 @@ from spotmpi.core import archives, names, wording
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event, Stream
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.runs import ownership, reader, recorded_plan
 from spotmpi.runs.folder import folder_events
 from spotmpi.runs.reader import RunState

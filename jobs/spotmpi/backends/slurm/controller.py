@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from spotmpi.backends.slurm.login import NoController
-from spotmpi.core.progress import Echo
-from spotmpi.core.wording import printable_lines
+from spotmpi.core.wording import Echo, printable_lines
 
 ANSWER_LIMIT = 120.0  # seconds for which a command waits: slurmctld of a busy cluster needs most of them to restart
 RETRY_INTERVAL = 2.0  # seconds between questions, each of which takes up to ten where nobody listens

@@ -20,7 +20,7 @@ from spotmpi.backends.kubernetes.submit import objects
 from spotmpi.core import names
 from spotmpi.core.errors import InputError
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.plan import cluster_plan
 from spotmpi.plan.cluster_plan import ClusterPlan, cached_plan
 from spotmpi.runs import cache, reader, recorded_plan

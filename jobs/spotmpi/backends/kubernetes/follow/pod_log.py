@@ -30,8 +30,7 @@ from spotmpi.backends.kubernetes.volume_access import VolumeAccess, volume_acces
 from spotmpi.core import archives, names
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event, Lines
-from spotmpi.core.progress import Echo
-from spotmpi.core.wording import counted
+from spotmpi.core.wording import Echo, counted
 from spotmpi.plan import cluster_plan
 from spotmpi.plan.pods import module
 from spotmpi.plan.volume_pod import Volume, store_command

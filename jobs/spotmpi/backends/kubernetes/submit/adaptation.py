@@ -14,7 +14,7 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
 from spotmpi.backends.kubernetes.submit.objects import require_current_jobset
 from spotmpi.core.errors import NotPermitted, input_error
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.plan import cluster_plan, manifests
 from spotmpi.plan.cluster_plan import ClusterPlan
 

@@ -13,7 +13,7 @@ from spotmpi.backends.kubernetes.volume_access import json_answer, volume_access
 from spotmpi.core import archives, code_folder
 from spotmpi.core.code_folder import Packed
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.cluster_plan import ClusterPlan
 from spotmpi.plan.volume_pod import Volume, store_command

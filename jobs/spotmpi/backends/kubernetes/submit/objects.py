@@ -24,7 +24,7 @@ from spotmpi.backends.kubernetes.follow.jobset import placement_state, submissio
 from spotmpi.core import names
 from spotmpi.core.certificates import run_certificates
 from spotmpi.core.errors import RunInUse, SpotmpiError
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster_plan import ClusterPlan
 

@@ -12,7 +12,7 @@ from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.progress import Echo
+from spotmpi.core.wording import Echo
 from spotmpi.plan.wheels import config_maps, mounted_wheels, wheels_name, with_wheels
 from spotmpi.spec.job import JobSpec
 

@@ -130,11 +130,12 @@ def _files(source: str) -> Iterator[Path]:
 
 def _files_in(folder: Path) -> Iterator[Path]:
     """Anything but folders in a folder, however deep; a link counts."""
-    for each in os.scandir(folder):
-        if each.is_symlink() or not each.is_dir():
-            yield Path(each)
-        else:
-            yield from _files_in(Path(each))
+    with os.scandir(folder) as entries:  # which is closed also where only the first file is looked at
+        for each in entries:
+            if each.is_symlink() or not each.is_dir():
+                yield Path(each)
+            else:
+                yield from _files_in(Path(each))
 
 
 def _is_file(path: str) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +187,14 @@ def test_python_does_not_warn_of_agents_that_outlive_a_command(tmp_path: Path) -
         done = spotmpi_process("run", *options, *runs, "--", "sleep", "0.2", env=variables, cwd=tmp_path)
         assert done.returncode == 0 and "Popen" not in done.stderr, done.stderr
     wait_until(lambda: all(state.over for state in spotmpi.list_runs(on=Target(None, tmp_path))))
+
+
+def test_a_look_at_one_file_of_a_source_leaves_no_folder_open(tmp_path: Path) -> None:
+    """With PYTHONWARNINGS=error a run with a stream began with a traceback of ScandirIterator."""
+    for name in ("1", "2"):
+        (tmp_path / name).touch()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert next(machine._files(str(tmp_path))).parent == tmp_path
+        gc.collect()
+    assert [str(each.message) for each in caught] == []

@@ -13,7 +13,6 @@ from typing import Any
 
 from spotmpi.aws.billing import Kind, Lifetime, PriceCurve, Usage, make_bill
 from spotmpi.core import environment
-from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.pools.pool import PoolSummary
@@ -33,7 +32,7 @@ def summarize(folder: Path, price: float | None, now: float | None = None) -> Po
     nodes = sorted({use.machine for use in uses if use.ended is None} - {node_usage.HERE})
     recorded = recorded_plan.read(paths).environment
     zones = {zone for _, _, zone in node_usage.machine_kinds(paths).values() if zone}
-    zone = " and ".join(sorted(zones)) or (str(recorded["zone"]) if recorded else None)
+    zone = " and ".join(sorted(zones)) or (recorded or {}).get("zone")
     return PoolSummary(tuple(nodes), zone, None if price is None else _dollars(uses, price, now))
 
 
@@ -46,7 +45,7 @@ def node_price(folder: Path) -> float | None:
     from spotmpi.aws.prices import highest_node_price
     from spotmpi.backends.kubernetes.submit.target import group_names
 
-    built = Environment.model_validate(values)
+    built = environment.recorded(values)
     names = group_names(spec, built)
     groups = [group for group in built.node_groups if group.name in names]
     return highest_node_price(built, groups).node_hour if groups else None
@@ -96,4 +95,4 @@ def _current_price(paths: RunPaths) -> float | None:
     from spotmpi.study.pricing import worker_price
 
     spec = load_spec(paths.spec)
-    return worker_price(environment.parse(values), spec, spec.stream.workers) if spec.stream else None
+    return worker_price(environment.recorded(values), spec, spec.stream.workers) if spec.stream else None

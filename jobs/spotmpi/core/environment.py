@@ -124,15 +124,24 @@ def parse(outputs: Mapping[str, Any]) -> Environment:
     if contract != CONTRACT:
         remedy = f"this version of spotmpi reads contract {CONTRACT}: use the matching version of spotmpi"
         raise input_error("contract", contract, remedy)
+    return _validated(outputs, "write the file again with `pulumi stack output --json`")
+
+
+def recorded(outputs: Mapping[str, Any]) -> Environment:
+    """The environment in the plan of a run, which may no longer exist; InputError where another program wrote it."""
+    return _validated(outputs, "restore the run's plan.yaml from a copy")
+
+
+def _validated(outputs: Mapping[str, Any], remedy: str) -> Environment:
     try:
         return Environment.model_validate(dict(outputs))
     except ValidationError as error:
-        raise InputError([_problem(detail) for detail in error.errors(include_url=False)]) from error
+        raise InputError([_problem(detail, remedy) for detail in error.errors(include_url=False)]) from error
 
 
-def _problem(detail: Any) -> Problem:
+def _problem(detail: Any, remedy: str) -> Problem:
     field = ".".join(str(part) for part in detail["loc"])
-    return Problem(field, detail["input"], f"{detail['msg']}; write the file again with `pulumi stack output --json`")
+    return Problem(field, detail["input"], f"{detail['msg']}; {remedy}")
 
 
 def load(path: Path) -> Environment:

@@ -24,6 +24,7 @@ from spotmpi.backends import targets
 from spotmpi.backends.targets import Target, TargetLike
 from spotmpi.core import names, wording
 from spotmpi.core.environment import Environment, NodeGroup
+from spotmpi.core.environment import recorded as recorded_environment
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.environments.resource_kinds import TAG
@@ -255,7 +256,7 @@ def _recorded_groups(environment: Environment, target: Target) -> Iterator[tuple
             recorded = recorded_plan.read(paths).environment
             times = [each["t"] for each in reader.lines(paths.events) if each["event"] == record.SUBMITTED]
             if recorded and times and recorded.get("cluster_arn") == environment.cluster_arn:
-                yield from ((times[-1], group) for group in Environment.model_validate(recorded).node_groups)
+                yield from ((times[-1], group) for group in recorded_environment(recorded).node_groups)
 
 
 def _recorded_kinds(target: Target) -> dict[str, tuple[str, str | None]]:
@@ -280,7 +281,7 @@ def _fetch_runs(target: Target) -> list[str]:
 def _environment(target: Target, paths: RunPaths) -> Environment:
     plan = recorded_plan.read(paths) if is_file(paths.plan) else None
     if target.on is None and plan and plan.environment:
-        return Environment.model_validate(plan.environment)  # as recorded at submission; it may no longer exist
+        return recorded_environment(plan.environment)
     name = target.on or (plan.stack if plan and plan.backend != targets.LOCAL else None)
     ways = f"{wording.option('price')}, or the run's environment by {wording.option('on')}"
     remedy = f"the price of a node is unknown: give {ways}"

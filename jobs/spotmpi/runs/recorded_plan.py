@@ -44,7 +44,7 @@ def read(paths: RunPaths) -> RecordedPlan:
         context=_text(values.get("context")),
         namespace=_text(values.get("namespace")),
         stack=_text(values.get("environment")),
-        environment=values.get("outputs") or None,
+        environment=outputs if isinstance(outputs := values.get("outputs"), dict) else None,
         objects=tuple(_objects(values)),
         work=work_in(values.get("work")) or None,
         oversubscribed=bool(values.get("oversubscribed")),
@@ -150,7 +150,7 @@ def cluster_of(paths: RunPaths) -> ClusterNamespace | SlurmLogin | None:
     values = _plan_object(paths)
     if values.get("backend") != KUBERNETES:
         return slurm_of(paths)
-    return ClusterNamespace(values.get("context"), str(values.get("namespace")))
+    return ClusterNamespace(_text(values.get("context")), str(values.get("namespace")))
 
 
 def _plan_object(paths: RunPaths) -> dict[str, Any]:

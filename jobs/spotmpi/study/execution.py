@@ -17,6 +17,7 @@ from spotmpi.agent.files import is_file, write_atomically
 from spotmpi.backends.base import Backend, Messages, follow, submit
 from spotmpi.core import names, wording
 from spotmpi.core.environment import Environment
+from spotmpi.core.environment import recorded as recorded_environment
 from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
@@ -292,7 +293,7 @@ class PlacementRecorder:
         if not environment or not machines:
             return
         try:
-            nodes, failure = self._describe(Environment.model_validate(environment), machines), None
+            nodes, failure = self._describe(recorded_environment(environment), machines), None
         except SpotmpiError as error:
             nodes, failure = {}, str(error)
             if failure not in self._reported_failures:

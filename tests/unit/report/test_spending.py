@@ -101,7 +101,7 @@ def test_without_a_price_an_interruption_cost_seconds_and_iterations(tmp_path: P
 
 def test_a_report_of_runs_has_both_sections(tmp_path: Path) -> None:
     paths = recorded_runs.record(tmp_path, "run-1", recorded_runs.SPEC, recorded_runs.Recorded(interrupted_at=(100,)))
-    world = {"members": ["a", "b"], "ranks": 1, "size": 2, "rate": 36.0, "standby": 1, "pods": [0, 2]}
+    world = {"members": ["a", "b"], "ranks": 1, "size": 2, "rate": 36.0, "standby": 1, "pods": ["node/0", "standby/0"]}
     for number, cause in ((1, "interruption"), (2, "succeeded")):
         folder = paths.folder / "attempts" / str(number)
         folder.mkdir(parents=True)

@@ -24,7 +24,7 @@ from spotmpi.entries.store import Store
 from spotmpi.environments.cost import run_cost
 from spotmpi.report.files import markdown
 from spotmpi.report.gather import gather
-from spotmpi.runs import node_usage, reader
+from spotmpi.runs import node_usage, reader, recorded_plan
 from tests.unit.report.recorded_runs import NOW, SPEC, START, Recorded, record, work_of
 
 WRONG: list[Any] = ["text", -1, 1.5, True, [], {}, [[]], ["text"], [{"nodes": "text"}], {"files": 1}, None]
@@ -224,3 +224,19 @@ def test_what_a_record_does_not_know_of_the_work_is_left_out_of_the_report(
     for wrong in (DELETED, None, [1], {"cpu": 1, "lock": 2}):
         write(path, _changed(whole, ("work", key), wrong))
         read(RunPaths(path.parent))
+
+
+@pytest.mark.parametrize("wrong", [value for value in WRONG if value])
+def test_of_the_plan_of_a_run_on_a_cluster(paths: RunPaths, wrong: Any) -> None:
+    """Its environment ended `cost` with an error of pydantic, its context `status`, and its objects `why`."""
+    work = {"work": {"program": "train.py"}}
+    whole = {"backend": "kubernetes", "namespace": "team", "objects": [{"data": {"plan.json": json.dumps(work)}}]}
+    write(paths.plan, whole)
+    assert reader.work(paths) == work["work"]
+    for place in (["outputs"], ["context"], ["objects"], ["objects", 0], ["objects", 0, "data"]):
+        write(paths.plan, _changed(whole, (*place,), wrong))
+        assert reader.state(paths).state == "succeeded"
+        run_node(paths, Store(str(paths.folder.parent / "store")))
+        recorded_plan.cluster_of(paths)
+        with contextlib.suppress(SpotmpiError):  # no environment, of which the price is not asked
+            run_cost(paths.id, Target(None, paths.folder.parent), price=1.0)

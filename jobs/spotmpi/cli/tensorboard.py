@@ -45,10 +45,12 @@ def command(
     try:
         _refresh(run, chosen, process)
     except KeyboardInterrupt:
-        process.terminate()
-        process.wait()
         return
-    raise typer.Exit(process.wait())
+    finally:  # also where the copy of the events fails, as on a full disk
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+    raise typer.Exit(process.returncode)
 
 
 def _refresh(run: str, chosen: Target, process: Popen[bytes]) -> None:

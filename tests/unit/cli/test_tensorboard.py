@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from spotmpi.backends.targets import Target
 from spotmpi.cli import tensorboard
 from spotmpi.runs.reader import RunState
 from tests.command_line import invoke
+from tests.contract.processes import wait_until
 
 
 @pytest.fixture
@@ -53,6 +55,28 @@ def test_new_events_are_written_until_the_run_is_over(
     code, _, _ = invoke("tensorboard", "digits-1")
     assert code == 3
     assert pulled == ["tensorboard"] * 4 and not states  # at the start, twice while it ran, and once at its end
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(OSError(errno.ENOSPC, "No space left on device"), 1), (KeyboardInterrupt(), 0)]
+)
+def test_tensorboard_ends_with_the_command_however_that_ends(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    """It went on on a full disk, and nobody waited for it."""
+    script = tmp_path / "bin" / "tensorboard"
+    script.write_text(f"#!/bin/sh\necho $$ > {program}.part; mv {program}.part {program}; exec sleep 60\n")
+
+    def fail(run: str, where: Any) -> RunState:
+        wait_until(program.exists)
+        raise error
+
+    monkeypatch.setattr(tensorboard, "REFRESH", 0.05)
+    monkeypatch.setattr(runs, "pull", lambda run, where, echo, part: tmp_path)
+    monkeypatch.setattr(runs, "status", fail)
+    assert invoke("tensorboard", "digits-1").returncode == code
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(program.read_text()), 0)
 
 
 def test_a_missing_tensorboard_is_one_line_with_the_command_that_installs_it(

@@ -1,6 +1,7 @@
 """The environment of one stack: read the settings, declare the resources, export what jobs need."""
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 # Pulumi runs this folder as a script, so the repository is not on the path yet.
@@ -10,4 +11,4 @@ from infra.program import build
 from infra.stack_config import current
 
 if __name__ == "__main__":
-    build(current())
+    build(current(), datetime.now(UTC).date())

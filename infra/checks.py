@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from datetime import date
 from ipaddress import AddressValueError, IPv4Network, NetmaskValueError
 
 from pydantic import BaseModel
@@ -9,7 +10,16 @@ from pydantic import BaseModel
 from infra import addresses, names
 from infra.errors import Problem
 from infra.instance_types import InstanceType, catalog
-from infra.kubernetes_versions import KUBELET_SKEW, LATER, NEWEST, OLDEST, minor, node_version
+from infra.kubernetes_versions import (
+    KUBELET_SKEW,
+    LATER,
+    NEWEST,
+    OLDEST,
+    minor,
+    node_version,
+    support_warning,
+    supported,
+)
 from infra.quotas import units
 from infra.settings import BLOCK, Group, Settings
 from infra.sources import CHARTS, Chart
@@ -341,7 +351,7 @@ def _capacity_block(key: str, group: Group, settings: Settings) -> Iterator[Prob
         yield Problem(f"{key}.placement_group", True, remedy)
 
 
-def find_warnings(settings: Settings) -> list[str]:
+def find_warnings(settings: Settings, today: date) -> list[str]:
     """Warnings about settings that can be built, but may not have the expected effect."""
     warnings = [f"spotmpi:groups: {warning}" for group in settings.groups for warning in _warnings(group)]
     if settings.kind == "compute" and len(settings.zones) > 1 and settings.storage.one_zone:
@@ -352,6 +362,10 @@ def find_warnings(settings: Settings) -> list[str]:
         )
     if settings.accelerators.dcgm and not any(catalog()[group.type].gpus for group in settings.groups):
         warnings.append("spotmpi:accelerators.dcgm: no group has GPUs, so there are no metrics to export")
+    version = settings.cluster.version
+    if settings.kind == "compute" and (support := support_warning(version, today)):
+        remedy = f"build a new environment with {supported(today)}, and raise one that exists by `spotmpi upgrade "
+        warnings.append(f"spotmpi:cluster.version: {support}; {remedy}{settings.stack}`")
     return warnings
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 
 import pulumi
 
@@ -35,9 +36,9 @@ from infra.storage import (
 )
 
 
-def build(settings: Settings) -> None:
-    """Declare every resource of the settings, and export the outputs that `spotmpi` reads."""
-    for warning in find_warnings(settings):
+def build(settings: Settings, today: date) -> None:
+    """Declare every resource of the settings, and export the outputs that `spotmpi` reads; *today* is for warnings."""
+    for warning in find_warnings(settings, today):
         pulumi.log.warn(warning)
     if settings.boundary:
         set_role_boundary(settings.boundary)

@@ -37,6 +37,7 @@ OF_BLOCK = "the end of a Capacity Block, by AWS's clock and that of its instance
 NO_TIME = "no time: a count or a set"
 
 READS = {
+    "infra/__main__.py": (1, "dates of support, in months"),
     "infra/ci/commands.py": (1, "a lock that is hours old, by the clocks of two machines with NTP"),
     "infra/eks_token.py": (1, "tells kubectl until when a login is used; EKS checks it by its own clock"),
     "jobs/spotmpi/agent/attempt_history.py": (1, "when an attempt without a record began: shown; its cost, see limits"),

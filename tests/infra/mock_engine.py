@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 import pulumi
@@ -19,6 +20,7 @@ from infra.settings import Settings
 from infra.stack_config import read
 from tests.tools import REPOSITORY
 
+TODAY = date(2026, 11, 27)  # of the warnings
 # A run takes 0.2 s and is the same for the same settings; tests don't change a recording.
 _RUNS: dict[str, Recording] = {}
 # Pulumi's name of the organization in self-managed backends.
@@ -185,7 +187,7 @@ def run(stack: str = "lab", **values: Any) -> Recording:
     if key not in _RUNS:
         settings = settings_of(stack, **values)
         storage = {"zone": None, "file_system_id": "fs-0123abcd", "access_point_id": "fsap-0123abcd"}
-        _RUNS[key] = record(lambda: program.build(settings), stack, storage)
+        _RUNS[key] = record(lambda: program.build(settings, TODAY), stack, storage)
     return _RUNS[key]
 
 
@@ -193,4 +195,4 @@ def run_with_data_stack(stack: str, outputs: Mapping[str, Any], **values: Any) -
     """Run the whole program for a ready stack with a data stack that has these outputs."""
     # A refused program leaves futures that nobody awaits; their errors are not printed.
     asyncio.get_event_loop().set_exception_handler(lambda loop, context: None)
-    return record(lambda: program.build(settings_of(stack, **values)), stack, outputs)
+    return record(lambda: program.build(settings_of(stack, **values), TODAY), stack, outputs)

@@ -14,7 +14,7 @@ from infra import policies, program
 from infra.stack_config import read
 from spotmpi.core import environment
 from spotmpi.environments.iam import BOUNDARY
-from tests.infra.mock_engine import Recording, record, run
+from tests.infra.mock_engine import TODAY, Recording, record, run
 
 CI = {"repository": "example/spotmpi", "state_bucket": "example-state"}
 COMPUTE = ["lab", "p3", "g5", "cpu"]
@@ -101,7 +101,7 @@ def roles_of(ci: dict[str, str], stack: str = "account") -> Recording:
     """The program of a stack that has the roles of CI alone."""
     config = {"aws:region": "us-east-1", "spotmpi:kind": "account", "spotmpi:ci": json.dumps(ci)}
     settings = read(stack, config)
-    return record(lambda: program.build(settings), stack)
+    return record(lambda: program.build(settings, TODAY), stack)
 
 
 def test_the_roles_of_ci_need_no_environment() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
 
+from infra import costs, kubernetes_versions
 from infra.checks import find_warnings
 from infra.errors import SettingsError
 from infra.stack_config import current, read
-from tests.infra.mock_engine import settings_of
+from tests.infra.mock_engine import TODAY, settings_of
 
 ME = "arn:aws:iam::123456789012:role/me"
 CI = {"repository": "example/spotmpi", "state_bucket": "example-state"}
@@ -352,20 +354,55 @@ def test_a_raised_quota_is_a_setting_and_512_nodes_fit_the_default_network() -> 
 
 
 def test_arm_machines_and_types_that_ec2_no_longer_lists_give_a_warning() -> None:
-    (arm,) = find_warnings(settings_of("lab", groups=[group(type="c7g.xlarge")]))
+    (arm,) = find_warnings(settings_of("lab", groups=[group(type="c7g.xlarge")]), TODAY)
     assert "c7g.xlarge, an Arm machine: runs need an image for it" in arm
-    assert all("p3.2xlarge: EC2 no longer lists it" in warning for warning in find_warnings(settings_of("p3")))
-    assert len(find_warnings(settings_of("p3"))) == 2
+    assert all("p3.2xlarge: EC2 no longer lists it" in warning for warning in find_warnings(settings_of("p3"), TODAY))
+    assert len(find_warnings(settings_of("p3"), TODAY)) == 2
 
 
 def test_metrics_of_gpus_without_gpus_give_a_warning() -> None:
-    (warning,) = find_warnings(settings_of("cpu", accelerators={"dcgm": True}))
+    (warning,) = find_warnings(settings_of("cpu", accelerators={"dcgm": True}), TODAY)
     assert warning.startswith("spotmpi:accelerators.dcgm: no group has GPUs")
-    assert find_warnings(settings_of("lab", accelerators={"dcgm": True})) == []
+    assert find_warnings(settings_of("lab", accelerators={"dcgm": True}), TODAY) == []
 
 
 def test_a_group_with_efa_gives_a_warning_about_our_images() -> None:
     without_efa = {"name": "g5", "type": "g5.48xlarge", "max": 2, "placement_group": False}
-    (warning,) = find_warnings(settings_of("lab", groups=[{**without_efa, "efa": True}], network={"private": True}))
+    (warning,) = find_warnings(
+        settings_of("lab", groups=[{**without_efa, "efa": True}], network={"private": True}), TODAY
+    )
     assert warning.startswith("spotmpi:groups: g5 has efa: true: NCCL uses it only with libfabric")
-    assert find_warnings(settings_of("lab", groups=[without_efa])) == []
+    assert find_warnings(settings_of("lab", groups=[without_efa]), TODAY) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "today", "support"),
+    [
+        ("1.34", date(2026, 10, 2), None),
+        ("1.34", date(2026, 10, 3), "standard support of 1.34 ends on 2026-12-02: then EKS upgrades the control plane"),
+        ("1.34", date(2026, 12, 2), "standard support of 1.34 ends on 2026-12-02: then EKS upgrades the control plane"),
+        ("1.34", date(2026, 12, 3), "standard support of 1.34 ended on 2026-12-02: EKS bills $0.60 an hour for the"),
+        ("1.31", date(2026, 11, 26), "standard support of 1.31 ended on 2025-11-26: EKS bills $0.60 an hour for the"),
+        ("1.31", date(2026, 11, 27), "EKS's support of 1.31 ended on 2026-11-26: it creates no cluster with it"),
+        ("1.36", TODAY, None),
+        ("1.37", date(2030, 1, 1), None),  # unknown
+    ],
+)
+def test_a_version_whose_support_has_ended_or_soon_will_gives_a_warning_with_the_price(
+    version: str, today: date, support: str | None
+) -> None:
+    warnings = find_warnings(settings_of("lab", cluster={"version": version}), today)
+    assert len(warnings) == (support is not None)
+    for warning in warnings:
+        assert warning.startswith(f"spotmpi:cluster.version: {support}")
+        assert warning.endswith("build a new environment with 1.36, and raise one that exists by `spotmpi upgrade lab`")
+
+
+def test_the_end_of_support_is_known_of_every_version_up_to_the_default_and_is_no_matter_of_other_stacks() -> None:
+    versions = kubernetes_versions
+    assert list(versions.STANDARD_SUPPORT_ENDS) == [*range(versions.OLDEST, versions.DEFAULT + 1)]
+    assert f"in place of ${costs.CONTROL_PLANE:.2f}" in versions.EXTENDED_SUPPORT
+    later = versions.STANDARD_SUPPORT_ENDS[versions.DEFAULT] + timedelta(days=1)
+    (warning,) = find_warnings(settings_of("lab"), later)
+    assert f"build a new environment with 1.{versions.NEWEST}" in warning
+    assert find_warnings(settings_of("g5-data"), later) == []

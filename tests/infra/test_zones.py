@@ -9,7 +9,7 @@ import pytest
 
 from infra import addresses
 from infra.checks import find_warnings
-from tests.infra.mock_engine import Recording, run, settings_of
+from tests.infra.mock_engine import TODAY, Recording, run, settings_of
 from tests.infra.mock_engine import run_with_data_stack as with_data_stack
 
 A, B, C = ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
@@ -113,11 +113,15 @@ def test_one_zone_storage_is_mounted_in_its_zone_from_all_and_the_crossing_is_sa
     recording = run("lab", zones=ZONES)
     assert [each.inputs["subnetId"] for each in recording.of("MountTarget")] == ["spotmpi-lab-nodes-id"]
     assert recording.one("PersistentVolume").inputs["spec"]["mountOptions"] == ["noresvport", f"az={A}"]
-    (warning,) = find_warnings(settings_of("lab", zones=ZONES))
+    (warning,) = find_warnings(settings_of("lab", zones=ZONES), TODAY)
     assert warning.startswith(
         "spotmpi:zones: nodes in us-east-1b and us-east-1c reach the storage in us-east-1a across"
     )
-    assert find_warnings(settings_of("lab", zones=ZONES, storage=REGIONAL)) == find_warnings(settings_of("lab")) == []
+    assert (
+        find_warnings(settings_of("lab", zones=ZONES, storage=REGIONAL), TODAY)
+        == find_warnings(settings_of("lab"), TODAY)
+        == []
+    )
 
 
 @pytest.mark.parametrize(

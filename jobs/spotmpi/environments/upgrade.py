@@ -159,8 +159,7 @@ class _Upgrade:
         now, requested = running.control_plane, self._options.to
         behind = [each.name for each in running.node_groups if each.version != now]
         if requested is None:
-            following = offered.get(next_minor(now))
-            return next_minor(now) if following and following.in_standard_support and not behind else now
+            return next_minor(now) if _is_better(offered, now) and not behind else now
         if not re.fullmatch(r"1\.\d+", requested):
             raise input_error("--to", requested, f"must be a Kubernetes version such as {next_minor(now)}")
         if minor(requested) < minor(now):
@@ -244,3 +243,9 @@ class _Upgrade:
         if lost:
             remedy = f"`spotmpi up {stack.stack}` first, which asks for them, or undo these changes"
             raise SpotmpiError(f"{stack.path} has other changes, which would lose {lost}: {remedy}")
+
+
+def _is_better(offered: Mapping[str, KubernetesVersion], now: str) -> bool:
+    """Whether to go to the next version: in standard support, or on the way there, as EKS skips none."""
+    current, following = offered.get(now), offered.get(next_minor(now))
+    return following is not None and (following.in_standard_support or not (current and current.in_standard_support))

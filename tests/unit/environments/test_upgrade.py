@@ -183,6 +183,18 @@ def test_a_version_without_standard_support_is_used_only_if_requested(scenario: 
     assert scenario(dry_run=True, to="1.36").control_plane.then == "1.36"
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_version_whose_standard_support_has_ended_is_left_one_version_at_a_time(
+    scenario: UpgradeScenario, known: bool
+) -> None:
+    """As from 1.32 in November 2026: 1.33, which EKS requires next, is no longer in standard support either."""
+    scenario.eks.offered["1.36"] = (EXTENDED, scenario.eks.offered["1.36"][1])
+    ends = scenario.eks.offered.pop("1.35")[1]
+    if known:
+        scenario.eks.offered["1.35"] = (EXTENDED, ends)
+    assert scenario(dry_run=True).control_plane.then == "1.36"
+
+
 def test_nodes_that_are_behind_come_before_the_next_control_plane(scenario: UpgradeScenario) -> None:
     scenario.eks.offered["1.37"] = scenario.eks.offered["1.36"]
     scenario.eks.addon_versions["1.37"] = scenario.eks.addon_versions["1.36"]

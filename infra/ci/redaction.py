@@ -7,7 +7,7 @@ _INSIDE = [IPv4Network(each) for each in ("10.0.0.0/8", "172.16.0.0/12", "192.16
 _ARN = re.compile(r"\b(arn:aws[a-z-]*:[a-z0-9-]+:)[^\s\"',\])}]+")
 _ACCOUNT = re.compile(r"(?<!\d)\d{12}(?!\d)")
 _MAIL = re.compile(r"[\w.+-]+@[\w-]+(\.[\w-]+)+")
-_IPV4 = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,3}){3})(?:/\d{1,2})?(?![\d.])")
+_IPV4 = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,3}){3})(?:/\d{1,2})?(?!\.?\d)")  # a sentence may end with it
 _IPV6 = re.compile(
     r"(?<![\w:])(?:[0-9a-f]{1,4}:){2,7}(?::|[0-9a-f]{1,4})(?:[0-9a-f:]*)(?:/\d{1,3})?(?![\w:])", re.IGNORECASE
 )

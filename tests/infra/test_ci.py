@@ -445,14 +445,16 @@ def test_a_preview_shows_no_account_no_role_and_no_address_of_people(
     """Its output is in a public log and a public comment, where the repository is public."""
     printed = (
         '+ arn:aws:iam::123456789012:role/ci-x publicAccessCidrs: ["198.51.100.7/32", "2001:db8::/48"] '
-        "registry 123456789012.dkr.ecr.us-east-1.amazonaws.com mail: ops@example.org vpc: 10.0.0.0/16 version 0.10.1"
+        "registry 123456789012.dkr.ecr.us-east-1.amazonaws.com mail: ops@example.org vpc: 10.0.0.0/16 version 0.10.1 "
+        "refused: 198.51.100.8."
     )
     pulumi.answers("0 created", "0 imported", f"0 {printed}")
     code, output, errors = ci("preview", "lab")
     assert code == 0
     shown = (
         '+ arn:aws:iam:*** publicAccessCidrs: ["(address)", "(address)"] '
-        "registry (account).dkr.ecr.us-east-1.amazonaws.com mail: (mail) vpc: 10.0.0.0/16 version 0.10.1"
+        "registry (account).dkr.ecr.us-east-1.amazonaws.com mail: (mail) vpc: 10.0.0.0/16 version 0.10.1 "
+        "refused: (address)."
     )
     assert shown in output
     everything = output + errors

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import date
 
+import pulumi
 import pytest
 
-from tests.infra.mock_engine import run
+from infra import program
+from tests.infra.mock_engine import record, run, settings_of
 
 
 @pytest.mark.parametrize("stack", ["lab", "p3", "g5", "cpu", "p3-data", "g5-data"])
@@ -45,3 +48,14 @@ def test_components_register_what_they_provide() -> None:
         "Registry": {"urls"},
     }
     assert outputs["Registry"]["urls"].keys() == {"chainermn", "pytorch"}
+
+
+def test_the_warnings_of_a_day_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", shown.append)
+    settings = settings_of("lab", cluster={"version": "1.34"})
+    record(lambda: program.build(settings, date(2026, 10, 2)))
+    assert shown == []
+    record(lambda: program.build(settings, date(2026, 12, 3)))
+    (warning,) = shown
+    assert warning.startswith("spotmpi:cluster.version: standard support of 1.34 ended on 2026-12-02")

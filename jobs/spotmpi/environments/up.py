@@ -115,7 +115,8 @@ class _Up:
         """Raise where the stack of the storage's name is something else, such as an environment."""
         data = read_stack(f"{self._stack.stack}-data")
         if data.kind != "data":
-            remedy = f"its storage is to be in stack {data.stack}, which has `kind: {data.kind}`: rename one of the two"
+            remedy = f"its storage is to be in stack {data.stack}, which has `kind: {data.kind}`: "
+            remedy += "set `kind` there back to data, or, if it is something else, rename one of the two"
             raise input_error("spotmpi:storage.keep", True, remedy)
 
     def _prepare(self) -> None:

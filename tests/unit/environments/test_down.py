@@ -93,7 +93,8 @@ def test_an_environment_that_is_named_like_the_storage_of_another_is_neither_bui
     (lab.folder / "lab-data.held").write_text(json.dumps({"deployment": {"resources": [network]}}))
     lab.write_stack("  spotmpi:storage: {keep: true}\n")
     lab.forget()
-    with pytest.raises(InputError, match="its storage is to be in stack lab-data, which has `kind: compute`"):
+    remedy = "`kind: compute`: set `kind` there back to data, or, if it is something else, rename one of the two"
+    with pytest.raises(InputError, match=f"its storage is to be in stack lab-data, which has {remedy}"):
         lab.up(images=False)
     with pytest.raises(SpotmpiError, match="stack lab-data is an environment, not the storage of lab: nothing"):
         lab.down(delete_data="spotmpi-lab")

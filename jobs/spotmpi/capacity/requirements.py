@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from spotmpi.capacity.job import Job, hours
+from spotmpi.capacity.job import Job, days, hours
 from spotmpi.core.errors import Problem
 from spotmpi.core.wording import counted
 
@@ -52,13 +52,17 @@ def _too_much_work(job: Job) -> list[Problem]:
     if job.work <= job.deadline:
         return []
     remedy = f'the work alone takes {hours(job.work)}: set at least "{_enough(job.work)}", or use more nodes'
-    return [Problem("capacity.deadline", hours(job.deadline), remedy)]
+    return [Problem("capacity.deadline", _from_now(job.deadline), remedy)]
 
 
 def problems(job: Job, on_demand_price: float | None) -> Iterator[Problem]:
     """Why *job* cannot be done within its limits, each reason with its remedy; the price is per node and hour."""
-    if len(job.speeds) != len(job.sizes) or job.speeds[-1] != 1 or not all(0 < speed <= 1 for speed in job.speeds):
-        remedy = f"give {counted(len(job.sizes), 'number')} above 0, one for each of `nodes`, the last one 1"
+    ascending = all(low <= high for low, high in zip(job.speeds, job.speeds[1:]))  # noqa: B905 (Python 3.8)
+    if len(job.speeds) != len(job.sizes) or job.speeds[-1] != 1 or not job.speeds[0] > 0 or not ascending:
+        remedy = (
+            f"give {counted(len(job.sizes), 'number')} above 0, one for each of `nodes` from the fewest on, none below "
+            "the one before it, the last one 1"
+        )
         yield Problem("capacity.speeds", list(job.speeds), remedy)
         return
     if not job.on_demand_allowed:
@@ -70,7 +74,7 @@ def problems(job: Job, on_demand_price: float | None) -> Iterator[Problem]:
             f"on-demand nodes need {hours(shortest)} ({hours(job.work)} of work and {hours(job.overhead)} for a "
             f'start): set at least "{_enough(shortest)}", or allow more nodes'
         )
-        yield Problem("capacity.deadline", hours(job.deadline), remedy)
+        yield Problem("capacity.deadline", _from_now(job.deadline), remedy)
     if job.budget is not None and on_demand_price is not None and job.budget < job.on_demand_cost(on_demand_price):
         cost = math.ceil(100 * job.on_demand_cost(on_demand_price)) / 100
         remedy = (
@@ -78,6 +82,11 @@ def problems(job: Job, on_demand_price: float | None) -> Iterator[Problem]:
             f'deadline cannot be kept for certain: raise it to that, or set market = "spot", which may be late'
         )
         yield Problem("capacity.budget", job.budget, remedy)
+
+
+def _from_now(seconds: float) -> str:
+    """How long it is to a deadline, or since it."""
+    return hours(seconds) if seconds > 0 else f"{days(-seconds)} ago"
 
 
 def _enough(seconds: float) -> str:

@@ -474,6 +474,20 @@ def test_a_limit_of_cost_goes_by_the_price_of_the_groups_that_the_run_may_use(
     assert agents_plan_of(plan)["rate"] == 4.0
 
 
+@pytest.mark.parametrize("more", [("capacity.deadline=30h", "capacity.work=20h"), ('capacity.order=["g4dn", "p3"]',)])
+def test_a_limit_of_cost_goes_by_the_prices_of_the_spec_where_aws_tells_none(
+    lab_file: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    """It asked for `price`, which a deadline refuses."""
+    with_on_demand(lab_file)
+    monkeypatch.setattr("spotmpi.aws.prices.node_price", raise_no_rights)
+    prices = "capacity.prices={g4dn=0.2, p3=1.05, p2=0.4, stable=0.5}"
+    plan = plan_of(lab_file, "kubernetes.image=mine", "limits.cost=80", prices, *more)
+    assert agents_plan_of(plan)["limits"]["cost"] == 80
+    with pytest.raises(SpotmpiError, match="not permitted"):
+        plan_of(lab_file, "kubernetes.image=mine", "limits.cost=80", "capacity.prices={g4dn=0.2}", *more)
+
+
 DEADLINE = ("kubernetes.image=mine", "capacity.deadline=30h", "capacity.work=20h")
 
 
@@ -577,7 +591,8 @@ def test_all_problems_of_a_deadline_come_before_anything_is_started(
         plan_of(lab_file, *DEADLINE, "capacity.budget=5", "capacity.prices={p3=3, p2=2}")
     (problem,) = caught.value.problems
     assert str(problem) == (
-        "capacity.prices: needed of g4dn and p3 and p2 and stable for a deadline, since AWS tells none: not permitted"
+        "capacity.prices = {'p3': 3.0, 'p2': 2.0}: needed of g4dn and stable for a deadline, since AWS tells none: not "
+        "permitted"
     )
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, cast
 
 from spotmpi.backends.kubernetes.submit import capacity_blocks
-from spotmpi.backends.kubernetes.submit.target import placement_rates
+from spotmpi.backends.kubernetes.submit.target import own_prices, placement_rates
 from spotmpi.core.errors import Problem, SpotmpiError
 from spotmpi.core.wording import counted
 from spotmpi.plan.cluster import ClusterTarget, beginning_on
@@ -44,8 +44,11 @@ def problems(spec: JobSpec, environment: Environment | None, now: datetime) -> I
             on_demand = [rates[each.name] for each in gang.every_group if each.market == "on-demand"]
             price = min(on_demand, default=0.0) / spec.nodes or None
         except SpotmpiError as error:
-            groups = " and ".join(each.name for each in gang.every_group)
-            yield Problem("capacity.prices", None, f"needed of {groups} for a deadline, since AWS tells none: {error}")
+            own = own_prices(spec, gang.every_group)
+            groups = " and ".join(each.name for each in gang.every_group if each.name not in own)
+            yield Problem(
+                "capacity.prices", own or None, f"needed of {groups} for a deadline, since AWS tells none: {error}"
+            )
         else:
             fallback = [each for each in gang.every_group if each.market == "on-demand"]
             yield from _quota_problems(spec, environment, fallback)

@@ -60,19 +60,26 @@ def hourly_rates(spec: JobSpec, environment: Environment | None) -> list[float] 
         return [(role.price or spec.price) * (role.nodes + role.standby) for role in specs]
     if (spec.limits.cost is None and not spec.standby) or not environment or not environment.node_groups:
         return None
-    from spotmpi.aws.prices import node_price
-
     # A spec that fits no group is refused later; until then assume the most expensive of all groups.
     unknown = [environment.node_groups] * len(specs)
     choices = roles.choose(spec, environment.node_groups)
     groups = unknown if isinstance(choices, list) else [choice.every_group for choice in choices]
     pairs = zip(groups, specs, strict=True)
     try:
-        return [node_price(environment, each) * (role.nodes + role.standby) for each, role in pairs]
+        return [_highest_price(spec, environment, each) * (role.nodes + role.standby) for each, role in pairs]
     except SpotmpiError:
         if spec.limits.cost is not None:
             raise
         return None  # it would be shown alone
+
+
+def _highest_price(spec: JobSpec, environment: Environment, groups: Sequence[NodeGroup]) -> float:
+    """US dollars per hour of a node of the most expensive of *groups*: in ``capacity.prices``, else AWS's."""
+    from spotmpi.aws.prices import node_price
+
+    own = own_prices(spec, groups)
+    others = [group for group in groups if group.name not in own]
+    return max([*own.values(), *([node_price(environment, others)] if others else [])])
 
 
 def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str, float]:
@@ -107,13 +114,18 @@ def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str,
     return {name: price * (spec.nodes + spec.standby) + of_workers for name, price in prices.items()}
 
 
+def own_prices(spec: JobSpec, groups: Sequence[NodeGroup]) -> dict[str, float]:
+    """US dollars per hour of a node of those of *groups* that have one in ``capacity.prices``, by name."""
+    given = spec.capacity.prices
+    prices = {group.name: given.get(group.name) or given.get(group.shared_name) for group in groups}
+    return {name: price for name, price in prices.items() if price}
+
+
 def _group_prices(spec: JobSpec, environment: Environment, groups: Sequence[NodeGroup]) -> dict[str, float]:
     """US dollars per hour of a node by group: those in ``capacity.prices``, else AWS's."""
     from spotmpi.aws.prices import group_prices
 
-    own = spec.capacity.prices
-    prices = {group.name: own.get(group.name) or own.get(group.shared_name) for group in groups}
-    known = {name: price for name, price in prices.items() if price}
+    known = own_prices(spec, groups)
     unpriced = [group for group in groups if group.name not in known]
     return known | group_prices(environment, unpriced) if unpriced else known
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 
 from spotmpi.capacity import baselines, requirements
 from spotmpi.capacity.chains import Indices
-from spotmpi.capacity.expectation import Expectation, expect
+from spotmpi.capacity.expectation import Expectation, expected_of
 from spotmpi.capacity.job import Job, hours
 from spotmpi.capacity.market import Market
 from spotmpi.capacity.optimum import optimum
@@ -24,6 +24,7 @@ from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec.job import JobSpec
 
 TICK = 600.0  # seconds between decisions
+_OURS = "this policy"
 _BLOCKS = 8  # of a trace; the windows that begin in one share a plan, made from what was before it
 
 
@@ -92,7 +93,10 @@ def simulate_job(spec: JobSpec, folder: Path, windows: int, prices: Prices, now:
     blocks = window_starts(recorded.ticks - ticks, windows, seed)
     pools = tuple(str(pool) for pool in recorded.pools)
     days = recorded.ticks * recorded.step / 86400
-    return Simulation(job, pools, days, windows, expect(job, recorded), tuple(_results(job, recorded, blocks)))
+    outcomes = _outcomes(job, recorded, blocks)
+    least = float(optimum(job, recorded, np.concatenate(blocks)).mean()) if job.on_demand_allowed else None
+    results = tuple(_result(policy, outcome, least) for policy, outcome in outcomes.items())
+    return Simulation(job, pools, days, windows, expected_of(job, outcomes[_OURS], recorded.on_demand), results)
 
 
 def _is_price(dollars: float | None) -> bool:
@@ -134,18 +138,17 @@ def window_starts(ticks: int, windows: int, seed: int) -> list[Indices]:
     ]
 
 
-def _results(job: Job, recorded: Market, blocks: Sequence[Indices]) -> Iterator[PolicyResult]:
+def _outcomes(job: Job, recorded: Market, blocks: Sequence[Indices]) -> dict[str, Outcome]:
+    """What each policy costs in the windows of *blocks*."""
     starts = np.concatenate(blocks)
-    least = float(optimum(job, recorded, starts).mean()) if job.on_demand_allowed else None
-    outcomes = {"this policy": join([planned(job, recorded, block) for block in blocks])}
+    outcomes = {_OURS: join([planned(job, recorded, block) for block in blocks])}
     if job.on_demand_allowed:
         outcomes["Uniform Progress"] = simulate(job, recorded, starts, baselines.uniform_progress(job))
     outcomes["spot, else wait"] = simulate(job, recorded, starts, baselines.greedy(job))
     if job.on_demand_allowed:
         outcomes["spot, else on-demand"] = simulate(job, recorded, starts, baselines.fallback(job))
         outcomes["on-demand"] = simulate(job, recorded, starts, baselines.on_demand(job))
-    for policy, outcome in outcomes.items():
-        yield _result(policy, outcome, least)
+    return outcomes
 
 
 def _result(policy: str, outcome: Outcome, least: float | None) -> PolicyResult:

@@ -67,14 +67,14 @@ def _print(simulation: Simulation) -> None:
     from spotmpi.report.figures import MISSING
 
     job, expected = simulation.job, simulation.expectation
-    nodes = " or ".join(str(size) for size in job.sizes)
+    nodes = " or ".join(", ".join(map(str, each)) for each in (job.sizes[:-1], job.sizes[-1:]) if each)
     print(
         f"{hours(job.work)} of work on {nodes} node{'s' * (job.sizes != (1,))}, {hours(job.deadline)} to the deadline, "
         f"{hours(job.overhead)} for a start; {', '.join(simulation.pools)}"
     )
     print(
         f"expected: ${expected.dollars:.2f} (90 % of windows: ${expected.low:.2f} to ${expected.high:.2f}), "
-        f"{100 * expected.in_time:.1f} % in time, on-demand ${expected.on_demand:.2f} ({expected.source})\n"
+        f"{100 * expected.in_time:.1f} % in time, on-demand ${expected.on_demand:.2f}\n"
     )
     rows = [
         (

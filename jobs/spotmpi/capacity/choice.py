@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -197,19 +197,12 @@ class Planner:
         *usual* are the prices of the plan for a node of each pool.
         Expected dollars, (jobs x modes), are those from this moment to the end.
         """
-        job, count = self.job, len(moment.mode)
-        jobs, sizes = np.arange(count), [len(chain) for chain in plan.setting.chains]
-        after = step(job, moment)
-        seconds = np.full(count, job.deadline - moment.elapsed - moment.tick)
-        joint = np.ravel_multi_index(tuple(moment.state), tuple(sizes))
-        expected = after.paid + plan.expected(seconds, joint, after.work, after.starting)
-        expected = self._at_present_prices(expected, moment, after, usual)
-        expected[:, NONE] += plan.setting.idle * moment.tick / 3600.0
+        job, jobs, after = self.job, np.arange(len(moment.mode)), step(self.job, moment)
+        expected = self._expected(plan, moment, usual)
         if job.market == "on-demand":  # which no wait makes cheaper
             expected[:, NONE] = np.where(moment.usable[:, ON_DEMAND], np.inf, expected[:, NONE])
         if not job.on_demand_allowed and too_late(job, moment).all():
             expected = _as_soon_as_possible(plan.setting, moment, after)
-        expected = np.where(after.work <= _TOLERANCE, after.paid, expected)
         allowed = safe(job, moment, after)
         ranked = np.where(moment.usable & allowed, expected, np.inf)
         stuck = ~np.isfinite(ranked).any(axis=1)  # no on-demand nodes either: then anything that works, else wait
@@ -223,6 +216,22 @@ class Planner:
             saves = ranked[:, NONE] < ranked[jobs, first] * (1 - _WAIT_SAVES)
             mode = np.where((moment.mode == NONE) & (mode == NONE) & ~saves, first, mode)
         return Choice(np.where(stay, moment.mode, mode), expected, allowed)
+
+    def _expected(self, plan: Values, moment: Moment, usual: Numbers) -> Numbers:
+        """Expected dollars to the end in each mode (jobs x modes), if the next decision is a step of *plan* later.
+
+        In *plan* nodes are lost at the end of steps. Spot nodes that were to work for a part of a step would be charged
+        for the losses of all of it, so that a wait, or on-demand nodes, seemed better at each decision again.
+        """
+        job, jobs = self.job, len(moment.mode)
+        tick = max(moment.tick, min(plan.setting.step, job.deadline - moment.elapsed))
+        after = step(job, replace(moment, tick=tick))
+        seconds = np.full(jobs, job.deadline - moment.elapsed - tick)
+        joint = np.ravel_multi_index(tuple(moment.state), tuple(len(chain) for chain in plan.setting.chains))
+        expected = after.paid + plan.expected(seconds, joint, after.work, after.starting)
+        expected = self._at_present_prices(expected, moment, after, usual)
+        expected[:, NONE] += plan.setting.idle * tick / 3600.0
+        return np.where(after.work <= _TOLERANCE, after.paid, expected)
 
     def _at_present_prices(self, expected: Numbers, moment: Moment, after: Step, usual: Numbers) -> Numbers:
         """*expected* with spot prices that go back to the *usual* ones slowly, as those of the plan do at once.

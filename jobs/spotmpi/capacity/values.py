@@ -67,6 +67,12 @@ class Setting:
         return np.array([0.0, self.on_demand_speed, *(self.speeds * len(self.chains))])
 
     @cached_property
+    def work_prices(self) -> Numbers:
+        """Dollars per hour of work in each mode; without nodes, the least of spot nodes."""
+        spot = (np.array(self.spot) / np.array(self.speeds)).ravel()
+        return np.array([spot.min(), (self.on_demand or 0.0) / self.on_demand_speed, *spot])
+
+    @cached_property
     def usable(self) -> NDArray[np.bool_]:
         """Whether each joint state of the pools has the nodes of each spot mode: an array states x gangs."""
         shape = tuple(len(chain) for chain in self.chains)
@@ -95,10 +101,14 @@ class Values:
         work[:, ON_DEMAND] += starting[:, ON_DEMAND] * setting.on_demand_speed
         steps = np.clip(seconds / setting.step, 0, last[0])
         cells = np.clip(work / setting.step, 0, last[3])
+        # Less than a cell of work takes a start all the same, which no work does not: it costs what a cell does, less
+        # what is paid for the difference.
+        little = np.where((cells > 0) & (np.arange(cells.shape[1]) != ON_DEMAND), np.maximum(1 - cells, 0.0), 0.0)
+        cells += little
         beyond = np.maximum(work - last[3] * setting.step, 0.0)  # which no way to the deadline has time for
         stage = np.clip((starting - setting.rest) / setting.step + 1, 0, setting.stages - 1)
         stage[:, :SPOT] = 0
-        result: Numbers = beyond / 3600.0 * setting.leftover
+        result: Numbers = beyond / 3600.0 * setting.leftover - little * setting.step / 3600.0 * setting.work_prices
         for step, step_weight in _neighbours(steps, last[0]):
             for cell, cell_weight in _neighbours(cells, last[3]):
                 for index, weight in _neighbours(stage, setting.stages - 1):
@@ -153,6 +163,7 @@ class _Recursion:
         self.pay = spot * np.clip(self.work / (setting.step * speeds), 0, 1).astype(np.float32)
         self.pay_last = spot * np.clip((setting.rest + self.work / speeds) / setting.step, 0, 1).astype(np.float32)
         self.pay_start = np.broadcast_to(spot, self.pay.shape)
+        self.idle = np.where(self.work > 0, setting.idle * hours, 0.0).astype(np.float32)
         self.done = [self._shift(-setting.step * each) for each in setting.speeds]
         self.begun = [self._shift(-(setting.step - setting.rest) * each) for each in setting.speeds]
         speed = setting.on_demand_speed
@@ -207,6 +218,7 @@ class _Recursion:
             result[:, modes] -= self._after_a_step(value[:, modes] - none, chains)
             if again is not None:
                 result[:, SPOT + gang] += self.repeated_share[:, gang] * self._after_a_step(again, chains)[:, 0]
+        result[..., 0] = 0.0  # the work is done: nothing is lost any more
         return result
 
     def _after_a_step(self, value: Floats, chains: list[Floats]) -> Floats:
@@ -222,7 +234,7 @@ class _Recursion:
         """The value with *seconds* left, when *after* is the expectation behind the next step."""
         setting, gangs = self.setting, self.setting.gangs
         going = np.empty_like(after)
-        going[:, NONE] = after[:, NONE] + np.float32(setting.idle * setting.step / 3600.0)
+        going[:, NONE] = after[:, NONE] + self.idle
         going[:, ON_DEMAND] = self._at(after[:, ON_DEMAND], self.on_demand_done) + self.on_demand_pay
         running = after[:, SPOT : SPOT + gangs]
         work_begins = self._by_size(running, self.begun) + self.pay_last

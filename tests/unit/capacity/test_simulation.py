@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spotmpi.api.simulation import window_starts
 from spotmpi.capacity import baselines
 from spotmpi.capacity.chains import Indices
-from spotmpi.capacity.choice import Moment, Policy
+from spotmpi.capacity.choice import Moment, Planner, Policy
 from spotmpi.capacity.expectation import expect
 from spotmpi.capacity.job import Job
 from spotmpi.capacity.market import Market
@@ -196,6 +196,17 @@ def test_nodes_that_come_and_go_within_the_steps_of_a_long_plan_are_not_taken_fo
     assert ours.missed == 0 and ours.dollars.max() < 50, "48 h on the steady nodes, and a few starts"
 
 
+def test_nodes_that_are_there_are_used_at_once_whatever_a_loss_costs() -> None:
+    """A decision was charged for the losses of a whole step of the plan, here an hour: it waited for two days."""
+    market = described(([1] * 200 + [0] * 4) * 12)
+    job = Job(50 * HOUR, 150 * HOUR, overhead=60.0, lost_work=HOUR)
+    starts = np.arange(600, 800, 50)
+    ours = simulate(job, market, starts, Planner(job, lambda _: market))
+    greedy = simulate(job, market, starts, baselines.greedy(job))
+    assert ours.waited.max() < 2 * HOUR and not ours.on_demand.any()
+    assert ours.dollars.mean() <= 1.005 * greedy.dollars.mean()
+
+
 def test_prices_that_cross_each_other_and_stay_are_followed() -> None:
     """The plan took prices to be usual again after one step, so it stayed where nodes had been cheap up to now."""
     days = np.arange(12 * 144) // 144
@@ -243,16 +254,14 @@ def test_what_is_expected_of_a_job_is_what_its_windows_cost() -> None:
     job = Job(8 * HOUR, 12 * HOUR, overhead=300.0)
     expected = expect(job, market.upto(4000))
     outcome = planned(job, market, np.arange(4100, 6000, 20))
-    assert expected.low <= outcome.dollars.mean() <= expected.high
+    assert expected.dollars == pytest.approx(outcome.dollars.mean(), rel=0.05)
     assert expected.in_time == 1.0
     assert expected.on_demand == pytest.approx(8 * 3.06 + 3.06 / 12)
-    assert "windows of the 27 days observed" in expected.source
 
 
 def test_without_history_an_expectation_comes_from_the_chances_of_change() -> None:
     job = Job(8 * HOUR, 12 * HOUR, (4,), overhead=300.0)
     expected = expect(job, described([4], [0]))
     assert expected.low < expected.dollars < expected.on_demand
-    assert "drawn from the chances of change" in expected.source
     spot = expect(replace(job, market="spot"), described([0], [0]))
     assert 0 < spot.in_time < 1

@@ -218,13 +218,15 @@ class Planner:
         return Choice(np.where(stay, moment.mode, mode), expected, allowed)
 
     def _expected(self, plan: Values, moment: Moment, usual: Numbers) -> Numbers:
-        """Expected dollars to the end in each mode (jobs x modes), if the next decision is a step of *plan* later.
+        """Expected dollars to the end in each mode (jobs x modes), with the next decision a tick later.
 
-        In *plan* nodes are lost at the end of steps. Spot nodes that were to work for a part of a step would be charged
-        for the losses of all of it, so that a wait, or on-demand nodes, seemed better at each decision again.
+        Where a loss costs work it is a step of *plan* later, at the end of which nodes are lost there. Spot nodes that
+        were to work for a part of a step would be charged for the losses of all of it, so that a wait, or on-demand
+        nodes, seemed better at each decision again. A loss that costs a start alone is seen better by ticks.
         """
-        job, jobs = self.job, len(moment.mode)
-        tick = max(moment.tick, min(plan.setting.step, job.deadline - moment.elapsed))
+        job, jobs, tick = self.job, len(moment.mode), moment.tick
+        if job.lost_work:
+            tick = max(tick, min(plan.setting.step, job.deadline - moment.elapsed))
         after = step(job, replace(moment, tick=tick))
         seconds = np.full(jobs, job.deadline - moment.elapsed - tick)
         joint = np.ravel_multi_index(tuple(moment.state), tuple(len(chain) for chain in plan.setting.chains))

@@ -5,6 +5,7 @@ Each carries its version. A key that is not in a class's required part may be ab
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict, List, Mapping, Optional, TypedDict, cast
 
 from . import protocol
@@ -107,7 +108,7 @@ def attempt_in(values: dict[str, Any]) -> AttemptRecord | None:
 
     None where its writer was cut off, or another program of the run has written what nobody can compute with.
     """
-    values = protocol.without_unfit(values, _FACTS)
+    values = protocol.without_unfit(values, _facts())
     complete = {"cause", "started", "last_iteration"} <= values.keys()
     usable = all(_is_number(values[key]) for key in _SECONDS if key in values)
     usable = usable and all(_is_number(values[key]) for key in _SECONDS_OR_NONE if values.get(key) is not None)
@@ -118,7 +119,7 @@ def attempt_in(values: dict[str, Any]) -> AttemptRecord | None:
 
 def summary_in(values: dict[str, Any]) -> Summary:
     """The summary of a run in a JSON object, without what has another type than it should."""
-    facts = {**_FACTS, **dict.fromkeys((*_SECONDS, *_SECONDS_OR_NONE), _is_number)}
+    facts = {**_facts(), **dict.fromkeys((*_SECONDS, *_SECONDS_OR_NONE), _is_number)}
     summary = protocol.without_unfit(values, {**facts, "work": _is_object})
     if summary.get("work"):
         summary["work"] = work_in(summary["work"])
@@ -134,12 +135,12 @@ def work_in(values: Any) -> dict[str, Any]:
 
     See `runs.fingerprint.identify` for what that is.
     """
-    return protocol.without_unfit(values, _WORK) if isinstance(values, dict) else {}
+    return protocol.without_unfit(values, _work()) if isinstance(values, dict) else {}
 
 
 def read_world(values: Any) -> WorldRecord | None:
     """What an attempt ran on, or None."""
-    return cast(WorldRecord, {"rate": None, **values}) if _WORLD(values) else None
+    return cast(WorldRecord, {"rate": None, **values}) if _is_world(values) else None
 
 
 def _is_number(value: Any) -> bool:
@@ -175,54 +176,53 @@ def _is_data(value: Any) -> bool:
     return _is(_DATA, *known)(value) and _DATA.keys() <= value.keys()
 
 
-_WORLD = _is(
-    {
-        "members": protocol.are_texts,
-        **dict.fromkeys(("ranks", "size", "standby"), protocol.is_whole),
-        "rate": _is_number,
-        "pods": protocol.are_texts,
-    },
-    "members",
-)
-_FACTS: Dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("cause", "state", "reason", "failed_machine", "id", "name"), protocol.is_text),
-    **dict.fromkeys(("attempt", "exit_code", "failures", "interruptions", "iteration"), protocol.is_whole),
-    **dict.fromkeys(("last_iteration", "resumed_iteration", "first_iteration"), protocol.is_whole),
-    **dict.fromkeys(("checkpoint_iteration", "lost_iterations"), protocol.is_whole),
-    **dict.fromkeys(("context", "result"), _is_object),
-    "hardware": _are(
-        _is(
-            {
-                "nodes": _are(protocol.is_whole),
-                **dict.fromkeys(("type", "market", "zone", "placement_group", "node_group"), protocol.is_text),
-            }
-        )
-    ),
-}
+def _is_world(value: Any) -> bool:
+    numbers = dict.fromkeys(("ranks", "size", "standby"), protocol.is_whole)
+    texts = dict.fromkeys(("members", "pods"), protocol.are_texts)
+    return _is({**numbers, **texts, "rate": _is_number}, "members")(value)
+
+
 _DATA = {
     **dict.fromkeys(("path", "listing", "state", "content"), protocol.is_text),
     **dict.fromkeys(("files", "bytes"), protocol.is_whole),
 }
-_GPU = dict.fromkeys(("name", "memory", "driver"), protocol.is_text)
-_WORK: Dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("program", "launcher", "container", "spotmpi", "interpreter", "init"), protocol.is_text),
-    **dict.fromkeys(("env", "stream"), _is_object),
-    **dict.fromkeys(("args", "entries"), protocol.are_texts),
-    "seed": protocol.is_whole,
-    "versions": _are_named_texts,
-    "resources": _is({"cpu": _is_number}, "cpu"),
-    "code": _is({"files": _are_named_texts, "commit": protocol.is_text, "diff": protocol.is_text}),
-    "data": _is_data,
-    "image": _is({"name": protocol.is_text, "lock": protocol.is_text}, "name", "lock"),
-    "machine": _is(
-        {
-            **dict.fromkeys(("cpu", "system"), protocol.is_text),
-            **dict.fromkeys(("cores", "memory_gib"), protocol.is_whole),
-            "gpus": _are(_is(_GPU, *_GPU)),
-        },
-        *("cpu", "cores", "memory_gib", "gpus"),
-    ),
-}
+
+
+@functools.lru_cache(maxsize=None)
+def _facts() -> Dict[str, Callable[[Any], bool]]:
+    """The checks of what attempts and summaries have, by key."""
+    placement = dict.fromkeys(("type", "market", "zone", "placement_group", "node_group"), protocol.is_text)
+    return {
+        **dict.fromkeys(("cause", "state", "reason", "failed_machine", "id", "name"), protocol.is_text),
+        **dict.fromkeys(("attempt", "exit_code", "failures", "interruptions", "iteration"), protocol.is_whole),
+        **dict.fromkeys(("last_iteration", "resumed_iteration", "first_iteration"), protocol.is_whole),
+        **dict.fromkeys(("checkpoint_iteration", "lost_iterations"), protocol.is_whole),
+        **dict.fromkeys(("context", "result"), _is_object),
+        "hardware": _are(_is({"nodes": _are(protocol.is_whole), **placement})),
+    }
+
+
+@functools.lru_cache(maxsize=None)
+def _work() -> Dict[str, Callable[[Any], bool]]:
+    """The checks of what identifies the work of a run, by key."""
+    gpu = dict.fromkeys(("name", "memory", "driver"), protocol.is_text)
+    machine = {
+        **dict.fromkeys(("cpu", "system"), protocol.is_text),
+        **dict.fromkeys(("cores", "memory_gib"), protocol.is_whole),
+        "gpus": _are(_is(gpu, *gpu)),
+    }
+    return {
+        **dict.fromkeys(("program", "launcher", "container", "spotmpi", "interpreter", "init"), protocol.is_text),
+        **dict.fromkeys(("env", "stream"), _is_object),
+        **dict.fromkeys(("args", "entries"), protocol.are_texts),
+        "seed": protocol.is_whole,
+        "versions": _are_named_texts,
+        "resources": _is({"cpu": _is_number}, "cpu"),
+        "code": _is({"files": _are_named_texts, "commit": protocol.is_text, "diff": protocol.is_text}),
+        "data": _is_data,
+        "image": _is({"name": protocol.is_text, "lock": protocol.is_text}, "name", "lock"),
+        "machine": _is(machine, "cpu", "cores", "memory_gib", "gpus"),
+    }
 
 
 def read_object(text: str) -> dict[str, Any]:

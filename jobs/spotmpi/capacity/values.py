@@ -67,12 +67,6 @@ class Setting:
         return np.array([0.0, self.on_demand_speed, *(self.speeds * len(self.chains))])
 
     @cached_property
-    def work_prices(self) -> Numbers:
-        """Dollars per hour of work in each mode; without nodes, the least of spot nodes."""
-        spot = (np.array(self.spot) / np.array(self.speeds)).ravel()
-        return np.array([spot.min(), (self.on_demand or 0.0) / self.on_demand_speed, *spot])
-
-    @cached_property
     def usable(self) -> NDArray[np.bool_]:
         """Whether each joint state of the pools has the nodes of each spot mode: an array states x gangs."""
         shape = tuple(len(chain) for chain in self.chains)
@@ -101,18 +95,25 @@ class Values:
         work[:, ON_DEMAND] += starting[:, ON_DEMAND] * setting.on_demand_speed
         steps = np.clip(seconds / setting.step, 0, last[0])
         cells = np.clip(work / setting.step, 0, last[3])
-        # Less than a cell of work takes a start all the same, which no work does not: it costs what a cell does, less
-        # what is paid for the difference.
-        little = np.where((cells > 0) & (np.arange(cells.shape[1]) != ON_DEMAND), np.maximum(1 - cells, 0.0), 0.0)
-        cells += little
         beyond = np.maximum(work - last[3] * setting.step, 0.0)  # which no way to the deadline has time for
         stage = np.clip((starting - setting.rest) / setting.step + 1, 0, setting.stages - 1)
         stage[:, :SPOT] = 0
-        result: Numbers = beyond / 3600.0 * setting.leftover - little * setting.step / 3600.0 * setting.work_prices
+        # Less than a cell of work takes a start all the same, which no work does not: it costs what a cell does, less
+        # than that by as much as a second cell costs more, and at most what work costs at the deadline.
+        little = np.where((cells > 0) & (np.arange(cells.shape[1]) != ON_DEMAND), np.maximum(1 - cells, 0.0), 0.0)
+        result = self._at(steps, state, cells + little, stage) + beyond / 3600.0 * setting.leftover
+        if little.any():
+            one, two = (self._at(steps, state, np.full_like(cells, cell), stage) for cell in (1.0, 2.0))
+            result -= little * np.clip(two - one, 0.0, setting.step / 3600.0 * setting.leftover)
+        return result
+
+    def _at(self, steps: Numbers, state: Indices, cells: Numbers, stage: Numbers) -> Numbers:
+        """Expected dollars with so many *steps* left (n), and *cells* of work and *stage* of a start (n x modes)."""
+        result, last = np.zeros_like(cells), np.array(self.after.shape) - 1
         for step, step_weight in _neighbours(steps, last[0]):
             for cell, cell_weight in _neighbours(cells, last[3]):
-                for index, weight in _neighbours(stage, setting.stages - 1):
-                    mode = np.arange(work.shape[1]) + index * setting.gangs
+                for index, weight in _neighbours(stage, self.setting.stages - 1):
+                    mode = np.arange(cells.shape[1]) + index * self.setting.gangs
                     part = self.after[step[:, None], state[:, None], mode, cell]
                     result += step_weight[:, None] * cell_weight * weight * part
         return result

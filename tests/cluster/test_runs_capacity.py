@@ -261,7 +261,7 @@ def test_a_gang_has_no_pods_before_its_capacity_block_starts_and_leaves_it_befor
     ]
 
 
-# A start on spot nodes, its loss, and one on on-demand nodes are in time for the first 130 s: then it is no use to wait.
+# A start on spot nodes, its loss, and one on on-demand nodes are in time for 130 s: then it is no use to wait.
 DEADLINE, OVERHEAD, TOTAL = 400.0, 120.0, 100
 # A program that resumes: an iteration takes 0.3 s, and each is in a file of the run volume, its checkpoint.
 RESUMES = """

@@ -101,7 +101,7 @@ class Values:
         # Less than a cell of work takes a start all the same, which no work does not: it costs what a cell does, less
         # than that by as much as a second cell costs more, and at most what work costs at the deadline.
         little = np.where((cells > 0) & (np.arange(cells.shape[1]) != ON_DEMAND), np.maximum(1 - cells, 0.0), 0.0)
-        result = self._at(steps, state, cells + little, stage) + beyond / 3600.0 * setting.leftover
+        result: Numbers = self._at(steps, state, cells + little, stage) + beyond / 3600.0 * setting.leftover
         if little.any():
             one, two = (self._at(steps, state, np.full_like(cells, cell), stage) for cell in (1.0, 2.0))
             result -= little * np.clip(two - one, 0.0, setting.step / 3600.0 * setting.leftover)

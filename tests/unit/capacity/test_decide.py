@@ -59,6 +59,15 @@ def placed(decision: Decision) -> Placement:
     return decision.placement
 
 
+def test_work_that_is_shorter_than_a_step_of_the_plan_costs_no_more_than_it_does() -> None:
+    day = Job(work=60.0, deadline=24 * HOUR, sizes=(2,), overhead=300.0)
+    decision = decide(idle(60.0, day), [spot(A, 0.5, None), on_demand(price=20.0)], [], at(0.0))
+    assert placed(decision).market == "spot", decision.reason
+    short = Job(work=30.0, deadline=400.0, sizes=(2,), overhead=120.0)
+    decision = decide(idle(28.0, short), [spot(A, 0.5, 0), on_demand(price=20.0)], [], DecisionClock(23.0, 3.0))
+    assert isinstance(decision, Wait), decision.reason
+
+
 def test_a_job_starts_on_the_cheapest_spot_nodes() -> None:
     decision = decide(idle(), [spot(A, 1.2), spot(B, 1.0), on_demand()], [], at(0))
     assert isinstance(decision, Start)

@@ -198,7 +198,7 @@ class Planner:
         Expected dollars, (jobs x modes), are those from this moment to the end.
         """
         job, jobs, after = self.job, np.arange(len(moment.mode)), step(self.job, moment)
-        expected = self._expected(plan, moment, usual)
+        expected = self._expected(plan, moment, after, usual)
         if job.market == "on-demand":  # which no wait makes cheaper
             expected[:, NONE] = np.where(moment.usable[:, ON_DEMAND], np.inf, expected[:, NONE])
         if not job.on_demand_allowed and too_late(job, moment).all():
@@ -217,8 +217,8 @@ class Planner:
             mode = np.where((moment.mode == NONE) & (mode == NONE) & ~saves, first, mode)
         return Choice(np.where(stay, moment.mode, mode), expected, allowed)
 
-    def _expected(self, plan: Values, moment: Moment, usual: Numbers) -> Numbers:
-        """Expected dollars to the end in each mode (jobs x modes), with the next decision a tick later.
+    def _expected(self, plan: Values, moment: Moment, after: Step, usual: Numbers) -> Numbers:
+        """Expected dollars to the end in each mode (jobs x modes) if the next decision is a tick later, *after* that.
 
         Where a loss costs work it is a step of *plan* later, at the end of which nodes are lost there. Spot nodes that
         were to work for a part of a step would be charged for the losses of all of it, so that a wait, or on-demand
@@ -227,7 +227,7 @@ class Planner:
         job, jobs, tick = self.job, len(moment.mode), moment.tick
         if job.lost_work:
             tick = max(tick, min(plan.setting.step, job.deadline - moment.elapsed))
-        after = step(job, replace(moment, tick=tick))
+            after = step(job, replace(moment, tick=tick))
         seconds = np.full(jobs, job.deadline - moment.elapsed - tick)
         joint = np.ravel_multi_index(tuple(moment.state), tuple(len(chain) for chain in plan.setting.chains))
         expected = after.paid + plan.expected(seconds, joint, after.work, after.starting)

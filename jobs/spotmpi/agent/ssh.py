@@ -116,7 +116,8 @@ def start_daemon(folder: str) -> subprocess.Popen[bytes]:
 def _check(key: str) -> None:
     """Raise InvalidKeys for an invalid key.
 
-    A check that takes too long, as on a busy node, is skipped, and so it is without ssh-keygen: sshd and ssh tell then.
+    A check that takes too long, as on a busy node, is skipped, and so it is without ssh-keygen, or where the agent has
+    killed that with the rest of an attempt: sshd and ssh tell then.
     """
     command = ["ssh-keygen", "-y", "-P", "", "-f", key]
     try:
@@ -127,7 +128,7 @@ def _check(key: str) -> None:
         message = "ssh-keygen did not finish within %g s: %s was not checked" % (CHECK_TIMEOUT, os.path.basename(key))
         print(message, file=sys.stderr, flush=True)
         return
-    if check.returncode:
+    if check.returncode > 0:
         error = check.stderr.decode("utf-8", "replace").strip()
         raise InvalidKeys("the SSH Secret's %s is not a usable private key: %s" % (os.path.basename(key), error))
 

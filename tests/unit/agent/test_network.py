@@ -161,6 +161,17 @@ def test_a_check_that_takes_too_long_keeps_no_run_from_starting(
     assert capsys.readouterr().err.startswith("ssh-keygen did not finish within 0.05 s: ")
 
 
+def test_a_check_that_the_end_of_an_attempt_kills_leaves_the_pod_its_sshd(
+    secret: str, keygen: KeygenScript, tmp_path: Path
+) -> None:
+    """The sshd of a pod starts while its first attempt does, which another node may end at any moment."""
+    keygen("kill -KILL $$")
+
+    ssh.install_keys(secret, str(tmp_path / "ssh"))
+
+    assert (tmp_path / "ssh" / "sshd_config").is_file()
+
+
 def test_an_image_without_ssh_keygen_gets_the_keys_unchecked_and_lacks_sshd_at_most(
     secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,7 @@
-"""Trains SSD300 with a checkpoint in memory after every second iteration, and compares the iterations of both kinds.
+"""Trains SSD300, in every second block of iterations with checkpoints in memory, and compares it with its neighbours.
 
-An iteration counts the copy of the state before it and what of the background falls into it. The copy alone is measured
-beside it, on as many bytes: it shows what the difference of iterations hides in their spread.
+Single iterations mislead: what happens in the background slows down the next one, too. The copy alone is measured
+beside them, on as many bytes: it shows what the difference of blocks hides in their spread.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy
 
+from scripts.checkpoint_blocks import BLOCK
 from scripts.speed import PROJECT
 from spotmpi.agent import launchers, protocol
 from spotmpi.checkpoint.memory import Memory
@@ -26,6 +27,7 @@ from spotmpi.images import environment as image_environment
 
 _SIZE = 210_000_000  # bytes: 26 million parameters of 4 bytes, and their momentum
 _ARRAYS = 142
+SKIPPED = 2  # iterations of a block, in which the last checkpoint of the one before is completed
 
 
 def main() -> None:
@@ -34,7 +36,7 @@ def main() -> None:
     parser.add_argument("--image", choices=("chainermn", "pytorch"), default="chainermn")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--batch", type=int, default=4, help="images of a rank in an iteration")
-    parser.add_argument("--iterations", type=int, default=40)
+    parser.add_argument("--blocks", type=int, default=7, help=f"of {BLOCK} iterations")
     options = parser.parse_args()
     memory = Path(f"/dev/shm/spotmpi-speed-{os.getpid()}")
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
@@ -43,12 +45,11 @@ def main() -> None:
         seconds = iteration_seconds(options, memory)
     finally:
         shutil.rmtree(memory, ignore_errors=True)
-    # The first ones warm up; a checkpoint follows each even iteration, so it is in the time of the odd one after it.
-    without, with_ = seconds[3::2], seconds[4::2]
-    pairs = [after / before - 1 for before, after in zip(without, with_, strict=False)]
-    usual = statistics.median(without)
-    print(f"an iteration: {usual:.3f} s without, {statistics.median(with_):.3f} s with a checkpoint in memory")
-    print(f"median of {len(pairs)} pairs: {100 * statistics.median(pairs):+.2f} %, quartiles {_quartiles(pairs)}")
+    blocks = [statistics.fmean(seconds[start + SKIPPED : start + BLOCK]) for start in range(0, len(seconds), BLOCK)]
+    usual = statistics.median(blocks[::2])
+    ratios = [blocks[place] / statistics.fmean(blocks[place - 1 : place + 2 : 2]) for place in range(1, len(blocks), 2)]
+    print(f"an iteration: {usual:.3f} s without, {statistics.median(blocks[1::2]):.3f} s with checkpoints in memory")
+    print(f"blocks beside their neighbours: {', '.join(f'{100 * ratio - 100:+.2f} %' for ratio in ratios)}")
     print(f"copy: {1000 * copies:.0f} ms, {100 * copies / usual:.2f} % of an iteration", end="; ")
     print(f"in the background: {1000 * rest:.0f} ms, {100 * rest / usual:.2f} %")
     print(f"load {os.getloadavg()[0]:.1f}")
@@ -76,23 +77,20 @@ def iteration_seconds(options: argparse.Namespace, memory: Path) -> list[float]:
         variables = {
             **os.environ,
             **launchers.session_environment(f"{scratch}/mpi"),
-            **{"PYTHONPATH": str(PROJECT / "jobs"), "OMP_NUM_THREADS": "1", "OMPI_MCA_btl": "^ofi"},
+            "PYTHONPATH": f"{PROJECT / 'jobs'}{os.pathsep}{PROJECT}",
+            **{"OMP_NUM_THREADS": "1", "OMPI_MCA_btl": "^ofi"},
             **dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1"),
-            protocol.ENV_CHECKPOINT_MEMORY: "2",
+            protocol.ENV_CHECKPOINT_MEMORY: "1",
             protocol.ENV_CHECKPOINT_MEMORY_PATH: str(memory / "ssd"),
         }
         command = [str(place / "bin" / "mpirun"), "-np", str(options.ranks), "--oversubscribe", "--bind-to", "none"]
-        command += [str(place / "bin" / "python"), "-m", f"spotmpi.programs.{options.image}.ssd", "--synthetic"]
-        command += ["--batch-per-worker", str(options.batch), "--iterations", str(options.iterations)]
-        command += ["--report-every", str(options.iterations), "--checkpoint-path", f"{scratch}/checkpoints"]
+        command += [str(place / "bin" / "python"), "-m", "scripts.checkpoint_blocks"]
+        command += [f"spotmpi.programs.{options.image}.ssd", "--synthetic"]
+        command += ["--batch-per-worker", str(options.batch), "--iterations", str(options.blocks * BLOCK)]
+        command += ["--report-every", str(options.blocks * BLOCK), "--checkpoint-path", f"{scratch}/checkpoints"]
         ran = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True)
     lines = [json.loads(line) for line in ran.stdout.splitlines() if protocol.is_report(line.encode())]
     return [second for line in lines if line["spotmpi"] == protocol.METRIC for second in line["seconds"]]
-
-
-def _quartiles(pairs: list[float]) -> str:
-    first, _, third = statistics.quantiles(pairs, n=4)
-    return f"{100 * first:+.2f} to {100 * third:+.2f} %"
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def copy_on_device(values: Sequence[Any]) -> List[Optional[DeviceArray]]:
         elif cupy is not None and isinstance(value, cupy.ndarray):
             copies[place] = _cupy_copy(cupy, value)
     for places in tensors.values():
-        for number, copy in enumerate(_torch_copies(torch, [values[place].detach() for place in places])):
+        for number, copy in enumerate(_torch_copies(torch, [values[place] for place in places])):
             copies[places[number]] = copy
     return copies
 
@@ -130,7 +130,8 @@ def _torch_copies(torch: Any, tensors: List[Any]) -> Sequence[Optional[DeviceArr
     """Copies of tensors of one type on one GPU, made at once, one behind the other."""
     device, kind = tensors[0].device, tensors[0].dtype
     try:
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        with torch.no_grad():
+            flat = torch._utils._flatten_dense_tensors(tensors)  # the loop over them is its own, as DDP uses it
     except (torch.cuda.OutOfMemoryError, NotImplementedError):  # the latter of rare types, such as of 8 bits
         return [None] * len(tensors)
     done = torch.cuda.Event()

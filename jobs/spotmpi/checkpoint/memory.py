@@ -12,6 +12,8 @@ import shutil
 import sys
 import threading
 import time
+import traceback
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from spotmpi.agent import checkpoint_files as files
@@ -64,7 +66,8 @@ class Memory:
         self._iterations = 0 if every.endswith("s") else int(every)
         self._last = now()
         self._maps: Dict[int, _Map] = {}  # by inode: files that are written over keep their pages
-        self._writing: Optional[threading.Thread] = None
+        self._writing: Optional[Future[None]] = None
+        self._executor = _executor()
         self._size = 0  # of the newest, in bytes
         self._error: Optional[OSError] = None
 
@@ -87,7 +90,7 @@ class Memory:
 
     def due(self, iteration: int) -> bool:
         """Whether a checkpoint after *iteration* is to be written."""
-        if self._error or (self._writing is not None and self._writing.is_alive() and self._size > _WAITED_FOR):
+        if self._error or (self._writing is not None and not self._writing.done() and self._size > _WAITED_FOR):
             return False
         if self._seconds is None:
             return iteration % self._iterations == 0
@@ -118,13 +121,19 @@ class Memory:
                 target.memory[start:end] = part
         if later:
             target.lock()
-        self._writing = begin(self._complete, temporary, iteration, manifest, target.memory, transfers(later))
+        work = functools.partial(self._complete, temporary, iteration, manifest, target.memory, transfers(later))
+        try:
+            self._writing = self._executor.submit(work)
+        except RuntimeError:  # as in `begin`
+            self._executor = _executor()  # that one would do the work, too, once it can
+            work()
 
     def wait(self) -> None:
         """Wait until the checkpoint that is being written is complete."""
         if self._writing is not None:
-            self._writing.join()
-            self._writing = None
+            error, self._writing = self._writing.exception(), None
+            if error is not None:  # not of the disk; training goes on
+                traceback.print_exception(type(error), error, error.__traceback__)
 
     def _complete(
         self,
@@ -204,6 +213,11 @@ def from_environment(environ: Mapping[str, str]) -> Optional[Memory]:
         environ.get(name) for name in (protocol.ENV_CHECKPOINT_MEMORY_PATH, protocol.ENV_CHECKPOINT_MEMORY)
     )
     return Memory(folder, every, environ.get(protocol.ENV_RUN, "by-hand")) if folder and every else None
+
+
+def _executor() -> ThreadPoolExecutor:
+    """The thread that completes checkpoints; while another one was started for each, training stood still."""
+    return ThreadPoolExecutor(1, "checkpoint")
 
 
 def _threads() -> int:

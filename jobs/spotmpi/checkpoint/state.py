@@ -29,7 +29,7 @@ _KINDS = {
     "uint8": "U8",
     "bool": "BOOL",
 }
-Node = Dict[str, Any]
+Node = Tuple[Any, ...]  # its kind, and what `_restore` makes the value of
 Part = Union[memoryview, DeviceArray]
 
 
@@ -52,17 +52,23 @@ def encode(state: Any) -> list[Part]:
         TypeError: it has a value of another type; the text names its place.
     """
     entries: Dict[str, _Entry] = {}
-    tree = json.dumps(_flatten(state, (), entries), separators=(",", ":"))
-    header: Dict[str, Any] = {_METADATA: {_TREE: tree}}
+    tree = _flatten(state, (), entries)
     ordered = sorted(entries.items(), key=lambda item: -item[1].width)  # so that each is aligned
+    header = _header(tree, tuple((name, entry.kind, entry.shape, entry.nbytes) for name, entry in ordered))
+    return [memoryview(header), *_parts([entry.data for _, entry in ordered])]
+
+
+@functools.lru_cache(maxsize=2)
+def _header(tree: Node, tensors: Tuple[Tuple[str, str, Tuple[int, ...], int], ...]) -> bytes:
+    """What the file begins with; a program saves the same structure again and again, while its GPU waits."""
+    header: Dict[str, Any] = {_METADATA: {_TREE: json.dumps(tree, separators=(",", ":"))}}
     offset = 0
-    for name, entry in ordered:
-        end = offset + entry.nbytes
-        header[name] = {"dtype": entry.kind, "shape": list(entry.shape), "data_offsets": [offset, end]}
-        offset = end
+    for name, kind, shape, nbytes in tensors:
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [offset, offset + nbytes]}
+        offset += nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return [memoryview(len(text).to_bytes(8, "little") + text), *_parts([entry.data for _, entry in ordered])]
+    return len(text).to_bytes(8, "little") + text
 
 
 def _parts(values: List[Any]) -> List[Part]:
@@ -104,7 +110,7 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
             kind = "array" if isinstance(value, numpy.ndarray) else "scalar"
             name = array.dtype.name if array.dtype.isnative else ""  # the format has no other order of bytes
             entry = _entry(name, array.dtype.itemsize, array.shape, data, len(data))
-            return {kind: _add(entry, path, entries), "type": type_, "shape": list(array.shape)}
+            return kind, _add(entry, path, entries), type_, array.shape
     elif torch is not None and isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_quantized or value.is_nested or value.is_meta:
             raise _unsupported(value, "a sparse, quantized, nested or meta tensor", path)
@@ -112,17 +118,17 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
         kind = str(value.dtype).partition(".")[2]
         data = value if value.is_cuda else _host_bytes(value)
         entry = _entry(kind, value.element_size(), tuple(value.shape), data, value.numel() * value.element_size())
-        return {"tensor": _add(entry, path, entries), "type": kind, "shape": list(value.shape)}
+        return "tensor", _add(entry, path, entries), kind, entry.shape
     elif isinstance(value, (bytes, bytearray)):
         entry = _entry("uint8", 1, (len(value),), memoryview(value), len(value))
-        return {"bytes": _add(entry, path, entries)}
+        return "bytes", _add(entry, path, entries)
     elif value is None or isinstance(value, (bool, int, float, str)):
-        return {"value": value}
+        return "value", json.dumps(value)  # as text: 1, 1.0 and True are equal
     elif isinstance(value, dict) and all(type(key) in (str, int) for key in value):
-        return {"dict": [[key, _flatten(item, (*path, str(key)), entries)] for key, item in value.items()]}
+        return "dict", tuple((key, _flatten(item, (*path, str(key)), entries)) for key, item in value.items())
     elif isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):  # of named ones, as in optax
         kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_flatten(item, (*path, str(place)), entries) for place, item in enumerate(value)]}
+        return kind, tuple(_flatten(item, (*path, str(place)), entries) for place, item in enumerate(value))
     raise _unsupported(value, "a value of type " + type(value).__name__, path)
 
 
@@ -131,7 +137,7 @@ def _flatten_device_array(
 ) -> Node:
     """The structure of an array on a GPU, of which there may be hundreds while the GPU waits."""
     entry = _entry(*_name_and_width(type_), value.shape, value, nbytes)
-    return {"array": _add(entry, path, entries), "type": type_, "shape": list(value.shape)}
+    return "array", _add(entry, path, entries), type_, value.shape
 
 
 @functools.lru_cache(maxsize=None)
@@ -201,9 +207,9 @@ def _add(entry: _Entry, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> st
 
 def _restore(node: Node, header: Dict[str, Any], data: memoryview) -> Any:
     """What `_flatten` made *node* of."""
-    (kind, value), *_ = node.items()
+    kind, value, *described = node
     if kind == "value":
-        return value
+        return json.loads(value)
     if kind == "dict":
         return {key: _restore(item, header, data) for key, item in value}
     if kind in ("list", "tuple"):
@@ -213,16 +219,17 @@ def _restore(node: Node, header: Dict[str, Any], data: memoryview) -> Any:
     if kind == "bytes":
         return bytes(data[start:end])
     if kind == "tensor":
-        return _tensor(bytearray(data[start:end]), node)
+        return _tensor(bytearray(data[start:end]), *described)
     import numpy
 
-    array = numpy.frombuffer(bytearray(data[start:end]), _type(numpy, node["type"])).reshape(node["shape"])
+    type_, shape = described
+    array = numpy.frombuffer(bytearray(data[start:end]), _type(numpy, type_)).reshape(shape)
     return array if kind == "array" else array[()]
 
 
-def _tensor(data: bytearray, node: Node) -> Any:
+def _tensor(data: bytearray, type_: str, shape: List[int]) -> Any:
     import torch
 
-    kind = getattr(torch, node["type"])
+    kind = getattr(torch, type_)
     flat = torch.frombuffer(data, dtype=kind) if data else torch.empty(0, dtype=kind)
-    return flat.reshape(node["shape"])
+    return flat.reshape(shape)

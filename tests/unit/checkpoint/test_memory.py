@@ -349,3 +349,7 @@ def test_without_a_thread_checkpoints_are_completed_before_training_goes_on(
     own.write_later(2, {}, {"a": np.full(3, 2)}, ended.append)
     assert files.newest_iteration(str(shm)) == files.newest_iteration(str(tmp_path)) == 2
     assert [each.problem for each in ended] == [None]
+
+    monkeypatch.undo()  # a thread can be started again, which has nothing of before to do
+    remember(own, 3)
+    assert files.names(str(shm)) == [files.name_of(2), files.name_of(3)]

@@ -416,12 +416,14 @@ class JobSpec(SpecModel):
 
     @property
     def title(self) -> str:
-        """The name, by default that of the program or script."""
+        """The name, by default that of the program, script or module."""
         if self.name:
             return self.name
         parts = self.command or ["pool" if self.launcher == POOL else "run"]
-        script = next((part for part in parts if re.fullmatch(r"[^\s]+\.(py|sh)", part)), parts[0])
-        return self.program or Path(script).stem
+        script = next((part for part in parts if re.fullmatch(r"[^\s]+\.(py|sh)", part)), None)
+        if script is None and Path(parts[0]).name.startswith("python") and "-m" in parts[1:-1]:
+            return parts[parts.index("-m") + 1].rpartition(".")[2]
+        return self.program or Path(script or parts[0]).stem
 
     def option(self, name: str) -> str | None:
         """The value of an option in `args`, None without one; the last one counts, as for argparse."""

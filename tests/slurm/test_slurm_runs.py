@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,27 @@ def test_an_attempt_that_begins_while_slurmctld_is_down_waits_for_it(
 
     assert without_waits(events) == ["submitted", "started", "restarted", "started", "succeeded"], events[-1]
     assert parameters(events) == parameters(finished)
+
+
+@pytest.mark.nightly("sbatch tries for ten seconds; its double is asked by day")
+def test_a_run_that_is_submitted_while_slurmctld_is_down_starts_once_it_is_back(
+    harness: BackendHarness, slurm: Slurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = ""
+
+    def is_waiting() -> bool:
+        nonlocal shown
+        shown += capsys.readouterr().err
+        return "this waits up to 120s for it" in shown
+
+    with ThreadPoolExecutor(1) as thread:
+        with slurm.without_controller():
+            submitted = thread.submit(harness.submit, fake_job(iterations=3, nodes=2, launcher="none"))
+            wait_until(is_waiting)
+        events = harness.events(submitted.result())
+
+    assert kinds(events)[-1] == "succeeded" and iterations(events) == [1, 2, 3]
+    assert shown.count("cannot submit the job: ") == 1, shown
 
 
 @pytest.mark.nightly("squeue tries for ten seconds; its double is asked by day")

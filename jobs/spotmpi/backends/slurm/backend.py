@@ -26,7 +26,7 @@ from spotmpi.backends.slurm import queue
 from spotmpi.backends.slurm.controller import Controller
 from spotmpi.backends.slurm.files import RunFiles, archive
 from spotmpi.backends.slurm.follow import Watch
-from spotmpi.backends.slurm.login import Login, NoAnswer
+from spotmpi.backends.slurm.login import Login, NoAnswer, NoController
 from spotmpi.backends.slurm.queue import QueuedJob
 from spotmpi.core import archives, names, wording
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
@@ -123,8 +123,11 @@ class SlurmBackend:
             self._write(spec, plan, paths, is_new)
         self._files(paths, plan["folder"]).refresh()
         try:
-            sbatch = ["sbatch", "--parsable", *options_in(plan["script"])]
-            self._login.run("submit the job", sbatch, _with_variables(spec, plan["script"]))
+            script = _with_variables(spec, plan["script"])
+            self.controller.answer(lambda: queue.submit(self._login, options_in(plan["script"]), script))
+        except NoController as error:
+            self._record(paths, record.FAILED, str(error))
+            raise
         except SpotmpiError as error:
             is_submitted = self._is_submitted(paths.id)
             if is_submitted:

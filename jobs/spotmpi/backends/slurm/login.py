@@ -38,6 +38,7 @@ _NO_CONTROLLER = (
     "Protocol authentication error",
     "Slurm backup controller in standby mode",
 )
+UNSENT = ("(connect failure)", "Protocol authentication error")  # and nothing has reached slurmctld
 
 
 class NoController(SpotmpiError):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from spotmpi.backends.slurm.login import Login
+from spotmpi.backends.slurm.login import UNSENT, Login, NoAnswer, NoController
 
 _FORMAT = "%i|%T|%r|%N|%j"  # of squeue(1): id, state, reason, nodes, name
 # States of squeue(1). A job whose run has not ended completes because it was requeued, or killed.
@@ -98,6 +98,22 @@ def parse(listing: str) -> list[QueuedJob]:
     """The jobs in what squeue printed."""
     rows = [line.split("|", 4) for line in listing.splitlines() if line.count("|") >= 4]
     return [QueuedJob(int(row[0]), *row[1:]) for row in rows if row[0].isdecimal()]
+
+
+def submit(login: Login, options: Sequence[str], script: bytes) -> None:
+    """Give slurmctld the job of *script*.
+
+    Raises:
+        NoController: slurmctld was not reached, so the job can be given to it again.
+        NoAnswer: it may have taken the job.
+        SpotmpiError: it has refused the job.
+    """
+    try:
+        login.run("submit the job", ["sbatch", "--parsable", *options], script)
+    except NoController as error:
+        if any(words in str(error) for words in UNSENT):
+            raise
+        raise NoAnswer(str(error)) from error
 
 
 def find(login: Login, runs: Collection[str]) -> dict[str, QueuedJob]:

@@ -32,6 +32,7 @@ name=${SBATCH_JOB_NAME:-$(sed -n 's/^#SBATCH --job-name=//p' "$DOUBLE/script")}
 for each; do case $each in --job-name=*) name=${each#*=} ;; esac; done
 [ -e "$DOUBLE/lost" ] && { echo "7|PENDING|None||$name" >> "$DOUBLE/queue"; cat "$DOUBLE/lost" >&2; exit 1; }
 [ -e "$DOUBLE/silent" ] && exec sleep 60
+[ -s "$DOUBLE/down" ] && { count "sbatch: error: Batch job submission failed: "; exit 1; }
 echo 7"""
 _PROGRAMS = {
     "squeue": '[ -s "$DOUBLE/down" ] && { count; exit 1; }\n'
@@ -81,12 +82,12 @@ class ScriptedSlurm:
         (self.folder / "lost").write_text(LOST)
 
     def lose_controller(self, count: int = 10_000, words: str = DOWN) -> None:
-        """Let so many calls of squeue and scancel find no slurmctld from now on."""
+        """Let so many calls of sbatch, squeue and scancel find no slurmctld from now on."""
         (self.folder / "silence").write_text(words + "\n")
         (self.folder / "down").write_text("." * count)
 
     def pass_time(self, command: str) -> None:
-        """Execute a shell *command* whenever squeue or scancel has tried for its ten seconds to find slurmctld."""
+        """Execute a shell *command* whenever one of them has tried for its ten seconds to find slurmctld."""
         (self.folder / "meanwhile").write_text(command)
 
     def find_controller(self) -> None:

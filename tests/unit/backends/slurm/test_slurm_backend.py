@@ -302,6 +302,32 @@ def test_a_job_that_slurm_has_taken_is_followed_though_sbatch_failed(
     assert "scancel 7" in slurm.calls
 
 
+@pytest.mark.parametrize("words", [DOWN, NO_MUNGE], ids=["slurmctld", "munge"])
+def test_a_job_that_never_reached_slurmctld_is_given_to_it_again(
+    backend: SlurmBackend,
+    slurm: ScriptedSlurm,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(controller, "RETRY_INTERVAL", 0.0)
+    slurm.lose_controller(2, words)
+    submit(backend)
+    assert [call.split()[0] for call in slurm.calls if call.startswith("sbatch")] == ["sbatch"] * 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("spotmpi: cannot submit the job: sbatch: error: ")
+    assert line.endswith("; this waits up to 120s for it")
+
+
+def test_a_job_that_slurmctld_is_not_back_for_has_failed(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:
+    slurm.lose_controller()
+    backend.controller.limit = 0.1
+    with pytest.raises(SpotmpiError, match=r"connect failure\), for 0.1s; `scontrol ping` shows"):
+        submit(backend)
+    slurm.find_controller()
+    assert backend.state(RUN).state == "failed"
+
+
 def test_of_a_job_that_slurm_may_have_taken_no_end_is_recorded(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:
     slurm.fall_silent()
     backend._login = Login(None, limit=0.5)

@@ -175,8 +175,21 @@ def _require_options(names: Iterable[str]) -> None:
 
 
 def is_installed(file: str | None) -> bool:
-    """Whether a file belongs to an installed package, also to one of Debian."""
-    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file or "").parts)
+    """Whether a file belongs to an installed package, also to one of Debian, or to one by ``pip install --target``."""
+    path = Path(file or "")
+    if not {"site-packages", "dist-packages"}.isdisjoint(path.parts):
+        return True
+    folders = [entry for entry in sys.path if entry and path.parts and path.is_relative_to(entry)]
+    return any(path.relative_to(entry).parts[:1] in _installed_into(entry) for entry in folders)
+
+
+@functools.lru_cache(maxsize=256)
+def _installed_into(folder: str) -> frozenset[tuple[str, ...]]:
+    """The names in a folder that the records of packages there have; those of editable ones name files elsewhere."""
+    from importlib import metadata
+
+    records = [found for found in metadata.distributions(path=[folder]) if found.read_text("RECORD")]
+    return frozenset(file.parts[:1] for found in records for file in found.files or ())
 
 
 def _is_source(annotation: Any) -> bool:

@@ -561,6 +561,25 @@ def test_packages_of_debian_are_installed_ones(
     assert [path.name for path in code_module.files_of(modules.load().build)] == ["sets.py"]
 
 
+def test_packages_beside_own_modules_are_installed_ones(
+    modules: Modules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pip install --target FOLDER` writes the packages, and a record of each, into that folder."""
+    place = tmp_path / "target"
+    record = place / "packaged_means-3.1.dist-info"
+    record.mkdir(parents=True)
+    (place / "packaged_means.py").write_text("def mean(x):\n    return x / 2\n")
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: packaged-means\nVersion: 3.1\n")
+    (record / "RECORD").write_text("packaged_means.py,,\npackaged_means-3.1.dist-info/METADATA,,\n")
+    (place / "own_means.py").write_text("def half(x):\n    return x / 2\n")
+    monkeypatch.syspath_prepend(str(place))
+    imports = "from own_means import half\nfrom packaged_means import mean\n"
+    modules.write(sets=f"{imports}\ndef build(raw):\n    return mean(half(raw))\n")
+    found = code_module.identify(modules.load().build)
+    assert set(found.sources) == {"sets.build", "own_means.half"} and found.packages["packaged_means"] == "3.1"
+    assert {path.name for path in code_module.files_of(modules.load().build)} == {"sets.py", "own_means.py"}
+
+
 def test_modules_are_shipped_that_a_module_imports_for_others(modules: Modules) -> None:
     modules.write(deeper="X = 1\n", deep="import deeper\n", sets="import deep\n\ndef build(raw):\n    return raw\n")
     assert [path.name for path in code_module.files_of(modules.load().build)] == ["sets.py", "deep.py", "deeper.py"]

@@ -15,6 +15,7 @@ from moto import mock_aws
 
 from infra.ci import aws, losses, stack_file
 from infra.ci.errors import CiError
+from infra.ci.redaction import redact
 from spotmpi.environments import changes
 from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.environments.pulumi_errors import explain
@@ -459,6 +460,22 @@ def test_a_preview_shows_no_account_no_role_and_no_address_of_people(
     assert shown in output
     everything = output + errors
     assert not [each for each in (ACCOUNT, "198.51.100", "2001:db8", "ops@", "arn:aws:sts::") if each in everything]
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("from 2001::1, 2001:DB8::7/128 and 1:2:3:4:5:6:7:8", "from (address), (address) and (address)"),
+        ("2001:db8::1: refused; [2001:db8:0:1::]:443 too.", "(address): refused; [(address)]:443 too."),
+        ("::1 and ::ffff:198.51.100.7", "(address) and (address):(address)"),
+        *((each, each) for each in ("created at 12:34:56", "2026-11-27T12:34:56Z", "::/0", "urn:pulumi:cafe::dead::x")),
+        *((each, each) for each in ("02:42:ac:11:00:02", "aws:ec2/vpc:Vpc", "lab::", "12::34g")),
+    ],
+)
+def test_a_preview_hides_every_way_to_write_an_ipv6_address_and_nothing_else_with_colons(
+    printed: str, shown: str
+) -> None:
+    assert redact(printed) == shown
 
 
 def test_a_refused_preview_shows_no_account_either(

@@ -1,14 +1,16 @@
 """What an environment costs while nothing runs, and the most that a GPU-hour costs, overhead included."""
 
 from collections.abc import Mapping
+from datetime import date
 
 from infra.instance_types import catalog
+from infra.kubernetes_versions import STANDARD_SUPPORT_ENDS, minor
 from infra.launch import DEFAULT_IOPS, disk_iops
 from infra.settings import DEFAULT_THROUGHPUT, Settings
 
 # AWS list prices for us-east-1, on demand, as published in 2025 and not confirmed since; other regions differ.
 _HOURS_PER_MONTH = 730
-CONTROL_PLANE = 0.10
+CONTROL_PLANE, EXTENDED_SUPPORT = 0.10, 0.60  # in standard and in extended support of its Kubernetes version
 NAT_GATEWAY = 0.045
 PUBLIC_ADDRESS = 0.005
 GP3_GIB_MONTH = 0.08
@@ -25,8 +27,10 @@ MACHINES: Mapping[str, float] = {
 }
 
 
-def idle(settings: Settings) -> dict[str, float]:
+def idle(settings: Settings, today: date) -> dict[str, float]:
     """US dollars per hour by item while no job runs, without storage; empty for other stacks than environments.
+
+    The control plane costs what the support of its version does *today*.
 
     KeyError for system nodes whose price is not in MACHINES.
     """
@@ -36,7 +40,7 @@ def idle(settings: Settings) -> dict[str, float]:
     addresses = 1 if private else system.nodes
     disks = system.nodes * _disk(system.disk_gib)
     items = {
-        "EKS control plane": CONTROL_PLANE,
+        "EKS control plane": _control_plane(settings.cluster.version, today),
         f"{system.nodes} x {system.type}": system.nodes * MACHINES[system.type],
         f"{system.nodes} x {system.disk_gib} GiB disk": disks,
         f"{addresses} public IPv4": addresses * PUBLIC_ADDRESS,
@@ -46,9 +50,14 @@ def idle(settings: Settings) -> dict[str, float]:
     return items
 
 
-def gpu_hour_ceiling(settings: Settings) -> dict[str, float]:
+def _control_plane(version: str, today: date) -> float:
+    ends = STANDARD_SUPPORT_ENDS.get(minor(version))
+    return EXTENDED_SUPPORT if ends is not None and today > ends else CONTROL_PLANE
+
+
+def gpu_hour_ceiling(settings: Settings, today: date) -> dict[str, float]:
     """US dollars per GPU-hour (node-hour without GPUs) by group: all nodes busy, on demand, idle costs included."""
-    overhead = sum(idle(settings).values())
+    overhead = sum(idle(settings, today).values())
     address = 0 if settings.network.private else PUBLIC_ADDRESS
     ceilings = {}
     for group in settings.groups:

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from infra import costs
+from infra.kubernetes_versions import DEFAULT, STANDARD_SUPPORT_ENDS
 from infra.settings import Settings
 from infra.stack_config import read
 
@@ -28,12 +29,16 @@ def settings_table() -> str:
 
 
 def cost_table(stacks: Mapping[str, Settings]) -> str:
-    """A Markdown table of the cost of each stack when idle, and at most per GPU-hour."""
+    """A Markdown table of the cost of each stack when idle, and at most per GPU-hour.
+
+    On the last day on which the version of new environments is in standard support.
+    """
+    day = STANDARD_SUPPORT_ENDS[DEFAULT]
     rows = ["| stack | idle, $/h | of which | at most, $/GPU-hour, all nodes busy |", "| --- | --- | --- | --- |"]
     for name, settings in stacks.items():
-        items = costs.idle(settings)
+        items = costs.idle(settings, day)
         of_which = ", ".join(f"{item} {price:.3f}" for item, price in items.items())
-        ceiling = ", ".join(f"{group} {price:.2f}" for group, price in costs.gpu_hour_ceiling(settings).items())
+        ceiling = ", ".join(f"{group} {price:.2f}" for group, price in costs.gpu_hour_ceiling(settings, day).items())
         rows.append(f"| `{name}` | {sum(items.values()):.3f} | {of_which} | {ceiling} |")
     return "\n".join(rows)
 

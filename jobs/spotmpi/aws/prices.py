@@ -17,15 +17,17 @@ from spotmpi.core.price import Price
 
 HISTORY = timedelta(days=7)
 _PRICE_LIST_REGION = "us-east-1"  # the Price List API exists in a few regions and covers all
+# Of a control plane, in standard and in extended support of its Kubernetes version.
+CONTROL_PLANE, EXTENDED_SUPPORT = 0.10, 0.60
 ENVIRONMENT_SOURCE = (
-    "control plane, NAT gateway, disks, addresses: AWS list prices for us-east-1 as published in 2025, not "
-    "confirmed since; "
+    f"control plane (in extended support ${EXTENDED_SUPPORT:.2f}), NAT gateway, disks, addresses: AWS list prices for "
+    "us-east-1 as published in 2025, not confirmed since; "
     "system nodes and GPU nodes: the Price List API and the spot price now. Storage, logs and traffic come on top"
 )
 SYSTEM_TYPE = "t3.medium"  # as in infra/settings.py
+KUBERNETES = "1.36"  # as in infra/settings.py
 LIST_REGION = "us-east-1"  # of the list prices here
 _SYSTEM_PRICE = 0.0416  # used where the Price List API is not permitted
-_CONTROL_PLANE = 0.10
 _NAT_GATEWAY = 0.045
 _ADDRESS = 0.005
 # A gp3 disk: its size, and what it has above the throughput and IOPS that are free.
@@ -58,6 +60,7 @@ class Design:
     disk_throughput: int | None = None
     local_disks: bool = True
     private: bool = False
+    kubernetes: str = KUBERNETES
 
     def throughput(self, gpus: int, has_local_disks: bool) -> int:
         """MiB/s of the root disk of a node with so many GPUs."""
@@ -188,19 +191,25 @@ def node_extras(group: NodeGroup) -> float:
 
 
 def environment_price(
-    nodes: int, spot: float | None, system: float | None, design: Design | None = None, throughput: int = _FREE_MIBPS
+    nodes: int,
+    spot: float | None,
+    system: float | None,
+    design: Design | None = None,
+    throughput: int = _FREE_MIBPS,
+    extended_support: bool = False,
 ) -> EnvironmentPrice:
     """The price with *nodes* nodes at *spot* $/h each and system nodes at *system* $/h each.
 
     *system* may be None for infra's type, whose price in us-east-1 is used then. *throughput* is that of the nodes'
-    root disks in MiB/s.
+    root disks in MiB/s, and *extended_support* is whether its Kubernetes version has left standard support.
     """
     design = design or Design()
     if system is None and design.system_type != SYSTEM_TYPE:
         return EnvironmentPrice(None, None)
     each = (_SYSTEM_PRICE if system is None else system) + _extras(design.system_disk_gib, not design.private)
     gateway = _NAT_GATEWAY + _ADDRESS if design.private else 0.0
-    idle = _CONTROL_PLANE + gateway + design.system_nodes * each
+    control_plane = EXTENDED_SUPPORT if extended_support else CONTROL_PLANE
+    idle = control_plane + gateway + design.system_nodes * each
     extras = _extras(design.node_disk_gib, not design.private, throughput)
     return EnvironmentPrice(idle, None if spot is None else idle + nodes * (spot + extras))
 

@@ -25,6 +25,7 @@ CHECKS: tuple[Check, ...] = (
     *access.CHECKS,
     *tools.CHECKS,
     *access.STATE_CHECKS,
+    *account.PLAN_CHECKS,
     *capacity.CHECKS,
     *leftovers.CHECKS,
 )

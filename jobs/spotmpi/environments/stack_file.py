@@ -104,7 +104,7 @@ def read_stack(stack: str, folder: Path | None = None) -> StackFile:
         one_zone=not isinstance(storage, Mapping) or storage.get("one_zone") is not False,
         kind=_text(config.get(_PREFIX + "kind")) or "compute",
         account=str(account) if isinstance(account := config.get(_PREFIX + "account"), str | int) else None,
-        kubernetes=str(version) if isinstance(version := cluster.get("version"), str | float) else None,
+        kubernetes=_version(cluster),
         ami_releases=_ami_releases(cluster, config),
         secrets_provider=_text(document.get("secretsprovider")),
         design=_design(config, _system(cluster.get(SYSTEM))),
@@ -115,7 +115,8 @@ def _design(config: Any, system: StackGroup) -> Design:
     """What the environment's price depends on; infra's default where a value is missing or invalid."""
     network, default = config.get(_PREFIX + "network"), Design()
     cluster = config.get(_PREFIX + "cluster")
-    nodes = cluster.get(SYSTEM) if isinstance(cluster, Mapping) else None
+    cluster = cluster if isinstance(cluster, Mapping) else {}
+    nodes = cluster.get(SYSTEM)
     groups = [each for each in _groups(config) if _is_map(each)]
     disks = [_count(each.get("disk_gib")) for each in groups]
     throughputs = [_count(each.get("disk_throughput")) for each in groups]
@@ -128,6 +129,7 @@ def _design(config: Any, system: StackGroup) -> Design:
         disk_throughput=max((each for each in throughputs if each), default=None),
         local_disks=all(each.get("local_disks") is not False for each in groups),
         private=isinstance(network, Mapping) and network.get("private") is True,
+        kubernetes=_version(cluster) or default.kubernetes,
     )
 
 
@@ -310,6 +312,11 @@ def _system(values: Any) -> StackGroup:
     machine = _text(values.get("type", default.system_type))
     nodes = _count(values.get("nodes", default.system_nodes))
     return StackGroup(SYSTEM, machine, nodes, "on-demand", placement_group=False)
+
+
+def _version(cluster: Mapping[str, Any]) -> str | None:
+    """The Kubernetes version; 1.35 without quotes is a number."""
+    return str(version) if isinstance(version := cluster.get("version"), str | float) else None
 
 
 def _count(value: Any) -> int | None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from spotmpi.aws.errors import CallError
+from spotmpi.aws.kubernetes_versions import KubernetesVersion, minor
+from spotmpi.aws.kubernetes_versions import offered as offered_versions
 from spotmpi.aws.scaling import running_nodes
 from spotmpi.core import environment
 from spotmpi.core.environment import Environment
@@ -21,7 +23,7 @@ from spotmpi.environments.location import require_location
 from spotmpi.environments.nodes import list_nodes, runs_by_group
 from spotmpi.environments.stack_file import Pins, StackFile, read_stack, with_pins, write_stack
 from spotmpi.environments.up import REPLACE_NODES, NotConfirmed
-from spotmpi.environments.versions import KubernetesVersion, RunningVersions, minor, next_minor, order
+from spotmpi.environments.versions import RunningVersions, next_minor, order
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class _Upgrade:
 
     def _offered(self, current: Environment) -> tuple[dict[str, KubernetesVersion], str]:
         try:
-            return versions.offered(self._dependencies.aws, current.region), ""
+            return offered_versions(self._dependencies.aws, current.region), ""
         except CallError as error:
             return {}, str(error)
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
 from typing import Any
 
 from spotmpi.aws.account import Aws
 from spotmpi.aws.errors import CallError
+from spotmpi.aws.kubernetes_versions import minor
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.wording import Echo
 from spotmpi.environments.stack_file import SYSTEM, Pins, StackFile, with_pins, write_stack
 
-STANDARD = "STANDARD_SUPPORT"
 _ROLE, _GROUP, _OWNER = "spotmpi.dev/role", "spotmpi.dev/group", "spotmpi:environment"
 # Where EKS publishes its newest AMI release of a type: https://docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html
 _AMI_PARAMETER = "/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/{kind}/recommended/release_version"
@@ -22,15 +21,6 @@ _AMI_KINDS = {
     **{"AL2023_x86_64_STANDARD": "x86_64/standard", "AL2023_x86_64_NVIDIA": "x86_64/nvidia"},
     **{"AL2023_ARM_64_STANDARD": "arm64/standard", "AL2023_ARM_64_NVIDIA": "arm64/nvidia"},
 }
-
-
-@dataclass(frozen=True)
-class KubernetesVersion:
-    """A version that EKS offers; `standard_support_ends` is None where it is unknown."""
-
-    version: str
-    in_standard_support: bool
-    standard_support_ends: date | None
 
 
 @dataclass(frozen=True)
@@ -64,11 +54,6 @@ class RunningVersions:
         return releases
 
 
-def minor(version: str) -> int:
-    """The minor version as a number: 35 of `1.35`."""
-    return int(version.split(".")[1])
-
-
 def next_minor(version: str) -> str:
     """The only version that EKS updates a control plane to: `1.36` for `1.35`."""
     return f"1.{minor(version) + 1}"
@@ -90,21 +75,6 @@ def running(aws: Aws, region: str, cluster: str) -> RunningVersions:
     names = aws.pages("eks", region, "list_nodegroups", "nodegroups", clusterName=cluster)
     groups = [_node_group(aws, region, cluster, name) for name in sorted(names)]
     return RunningVersions(str(description["version"]), str(description["status"]), addons, tuple(groups))
-
-
-def offered(aws: Aws, region: str, versions: Sequence[str] = ()) -> dict[str, KubernetesVersion]:
-    """The Kubernetes versions that EKS offers, oldest first, or of these *versions*; CallError."""
-    only: dict[str, Any] = {"clusterVersions": list(versions)} if versions else {}
-    description = aws.pages("eks", region, "describe_cluster_versions", "clusterVersions", **only)
-    offers = [
-        KubernetesVersion(
-            version=str(each["clusterVersion"]),
-            in_standard_support=each.get("versionStatus") == STANDARD,
-            standard_support_ends=_day(each.get("endOfStandardSupportDate")),
-        )
-        for each in description
-    ]
-    return {each.version: each for each in sorted(offers, key=lambda each: minor(each.version))}
 
 
 def addon_version(aws: Aws, region: str, addon: str, kubernetes: str, now: str) -> str:
@@ -186,7 +156,3 @@ def _node_group(aws: Aws, region: str, cluster: str, name: str) -> NodeGroupVers
 def _is_default(version: Mapping[str, Any], kubernetes: str) -> bool:
     fits = [each for each in version.get("compatibilities", []) if each.get("clusterVersion") == kubernetes]
     return any(each.get("defaultVersion") for each in fits)
-
-
-def _day(moment: object) -> date | None:
-    return moment.astimezone(UTC).date() if isinstance(moment, datetime) else None

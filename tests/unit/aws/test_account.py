@@ -31,11 +31,12 @@ REGIONS = (
 def test_a_comparison_reads_the_responses_of_motos_ec2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # thousands, which nothing here uses
     with mock_aws():
-        # Moto has all but scores, and lacks a filter for instances.
+        # Moto has all but scores and versions of EKS, and lacks a filter for instances.
         account = FakeAccount(services=("pricing", "service-quotas"))
         account.answers = {
             "DescribeInstances": account.ec2.describe_instances,
             "GetSpotPlacementScores": account.ec2.get_spot_placement_scores,
+            "DescribeClusterVersions": account.eks.describe_cluster_versions,
         }
 
         plan = compare_zones(["g5.xlarge", "p4d.24xlarge"], 2, ["us-east-1"], account, datetime.now(UTC))

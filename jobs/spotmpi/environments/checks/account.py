@@ -1,36 +1,61 @@
-"""Account checks: what AWS reports of a built environment's versions, add-ons, node groups, storage and images."""
+"""Account checks: what AWS reports of a built environment's versions, add-ons, node groups, storage and images.
+
+And of the Kubernetes version that one is to be built with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
 
-from spotmpi.aws import scaling
+from spotmpi.aws import prices, scaling
+from spotmpi.aws.kubernetes_versions import KubernetesVersion
+from spotmpi.aws.kubernetes_versions import offered as offered_versions
 from spotmpi.aws.launch_failures import explain_failure
 from spotmpi.aws.registry import has_image
 from spotmpi.core.environment import Environment, NodeGroup
 from spotmpi.core.wording import counted
 from spotmpi.environments import versions
-from spotmpi.environments.checks.check import Finding, LiveEnvironment, Subject, live_check
-from spotmpi.environments.versions import KubernetesVersion
+from spotmpi.environments.checks.check import Check, Finding, LiveEnvironment, Subject, live_check
+from spotmpi.environments.checks.leftovers import is_built
 from spotmpi.images.build import build_for
 
 _TEMPLATE = "k8s.io/cluster-autoscaler/node-template"
 _ADDONS = ("vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-efs-csi-driver")
 _NFS = 2049
-
-
+_VERSION = "Kubernetes version"
+_EXTENDED_SUPPORT = (
+    f"${prices.EXTENDED_SUPPORT:.2f} an hour for the control plane in place of ${prices.CONTROL_PLANE:.2f}"
+)
 # AWS announces the end of standard support at least 60 days before; this leaves time to choose when to upgrade.
 NOTICE = 90  # days
+
+
+def planned_version(subject: Subject, today: date | None = None) -> Iterator[Finding]:
+    """Whether EKS offers the Kubernetes version that the stack would be built with, and how long it supports it."""
+    stack = subject.stack
+    if stack is None or stack.kind != "compute" or is_built(subject, stack):
+        return
+    today, version = today or _today(), stack.design.kubernetes
+    offered = offered_versions(subject.aws, subject.region)
+    supported = {name: _support(name, each, "", today) for name, each in offered.items()}
+    lasting = [name for name, finding in supported.items() if finding.level == "ok"]
+    remedy = f"set cluster.version to one in standard support: {', '.join(lasting) or 'EKS has none'}"
+    finding = supported.get(version)
+    if finding is None:
+        yield Finding(_VERSION, "error", f"EKS does not offer Kubernetes {version}", remedy)
+    else:
+        yield finding if finding.level == "ok" else replace(finding, level="warning", remedy=remedy)
 
 
 def kubernetes_version(subject: Subject, live: LiveEnvironment, today: date | None = None) -> Iterator[Finding]:
     """When standard support of the control plane's version ends, after which EKS upgrades it itself."""
     stack = live.environment.name.removeprefix("spotmpi-")
     running = versions.running(subject.aws, subject.region, live.environment.cluster)
-    known = versions.offered(subject.aws, subject.region, [running.control_plane]).get(running.control_plane)
-    yield _support(running.control_plane, known, f"spotmpi upgrade {stack}", today or datetime.now(UTC).date())
+    known = offered_versions(subject.aws, subject.region, [running.control_plane]).get(running.control_plane)
+    yield _support(running.control_plane, known, f"spotmpi upgrade {stack}", today or _today())
     behind = [each.name for each in running.node_groups if each.version != running.control_plane]
     if behind:
         message = f"{', '.join(behind)} are older than the control plane, {running.control_plane}"
@@ -38,13 +63,18 @@ def kubernetes_version(subject: Subject, live: LiveEnvironment, today: date | No
         yield Finding("node versions", "warning", message, remedy, f"spotmpi upgrade {stack}")
 
 
+def _today() -> date:
+    return datetime.now(UTC).date()
+
+
 def _support(version: str, known: KubernetesVersion | None, command: str, today: date) -> Finding:
-    title, remedy = "Kubernetes version", "upgrade at a time you choose: control plane, add-ons, then nodes"
+    title, remedy = _VERSION, "upgrade at a time you choose: control plane, add-ons, then nodes"
     if known is None or known.standard_support_ends is None:
         return Finding(title, "warning", f"{version}: the end of its standard support is unknown", remedy, command)
     ends, left = known.standard_support_ends, (known.standard_support_ends - today).days
     if left < 0 or not known.in_standard_support:
-        message = f"standard support of {version} ended on {ends}: EKS may upgrade the control plane at any time"
+        message = f"standard support of {version} ended on {ends}: EKS bills {_EXTENDED_SUPPORT}, or upgrades it by "
+        message += "itself at any time"
         return Finding(title, "error", message, remedy, command)
     if left <= NOTICE:
         when = f"{ends}, in {counted(left, 'day')}"
@@ -228,6 +258,7 @@ def images(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
             yield Finding(title, "warning", message, "push it, or set kubernetes.image in the job spec", command)
 
 
+PLAN_CHECKS = (Check(_VERSION, planned_version),)
 CHECKS = (
     live_check("Kubernetes version", kubernetes_version),
     live_check("add-ons", addons),

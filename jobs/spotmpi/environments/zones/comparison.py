@@ -61,7 +61,7 @@ def compare_zones(
         regions = (aws.region,)
     _require_enabled(aws, regions)
     design = design or Design()
-    market = fetch_market_data(aws, regions, MarketQuery(types, nodes, design.system_type, now))
+    market = fetch_market_data(aws, regions, MarketQuery(types, nodes, design, now))
     _require_existing(market, types, regions)
     rows = rank(comparison_rows(market, types, nodes, design))
     if not rows:

@@ -9,12 +9,13 @@ from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
-from spotmpi.aws import instances, prices, quotas
+from spotmpi.aws import instances, kubernetes_versions, prices, quotas
 from spotmpi.aws import zones as aws_zones
 from spotmpi.aws.account import Aws
 from spotmpi.aws.concurrent_calls import CallFailure, ConcurrentCalls
 from spotmpi.aws.instances import InstanceType
-from spotmpi.aws.prices import SpotPrice
+from spotmpi.aws.kubernetes_versions import KubernetesVersion
+from spotmpi.aws.prices import Design, SpotPrice
 from spotmpi.aws.quotas import Increase
 from spotmpi.aws.zones import Zone
 
@@ -33,6 +34,7 @@ class RegionData:
     running: Counter[str] | CallFailure
     scores: Mapping[str, Mapping[str, int] | CallFailure]  # placement scores by type and zone id
     increases: Mapping[str, tuple[Increase, ...] | CallFailure]
+    kubernetes: Mapping[str, KubernetesVersion] | CallFailure  # the environment's version, if EKS offers it
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class MarketData:
         """Every distinct failure, in the order of the columns."""
         distinct: dict[CallFailure, None] = {}
         for data in self.regions:
-            single = (data.zones, data.machines, data.offered, data.spot)
+            single = (data.zones, data.machines, data.offered, data.spot, data.kubernetes)
             groups = (data.on_demand, data.limits, {"": data.running}, data.increases, data.scores)
             distinct |= {each: None for each in single if isinstance(each, CallFailure)}
             distinct |= {each: None for group in groups for each in group.values() if isinstance(each, CallFailure)}
@@ -58,7 +60,7 @@ class MarketQuery(NamedTuple):
 
     types: Sequence[str]
     nodes: int  # for placement scores
-    system_type: str  # of the system nodes, whose price is asked as well
+    design: Design  # of the environment: the price of its system nodes and the support of its version are asked as well
     now: datetime
 
 
@@ -82,7 +84,8 @@ def _ask(calls: ConcurrentCalls, aws: Aws, region: str, query: MarketQuery) -> C
     offered = calls.submit(partial(instances.offerings, aws, region, types))
     spot = calls.submit(partial(prices.spot_prices, aws, region, types, query.now))
     running = calls.submit(partial(quotas.vcpus_in_use, aws, region))
-    priced = dict.fromkeys((*types, query.system_type))
+    kubernetes = calls.submit(partial(kubernetes_versions.offered, aws, region, [query.design.kubernetes]))
+    priced = dict.fromkeys((*types, query.design.system_type))
     on_demand = {each: calls.submit(partial(prices.on_demand_price, aws, region, each)) for each in priced}
     codes = sorted({code for code in map(quotas.quota_code, types) if code})
     limits = {code: calls.submit(partial(quotas.limit, aws, region, code)) for code in codes}
@@ -98,4 +101,5 @@ def _ask(calls: ConcurrentCalls, aws: Aws, region: str, query: MarketQuery) -> C
         running=running.result(),
         scores={each: answer.result() for each, answer in scores.items()},
         increases={code: answer.result() for code, answer in increases.items()},
+        kubernetes=kubernetes.result(),
     )

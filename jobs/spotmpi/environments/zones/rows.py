@@ -84,7 +84,7 @@ def _row(data: RegionData, zone: Zone, machine: str, nodes: int, design: Design)
     system = data.on_demand[design.system_type]
     throughput = design.throughput(kind.gpus, kind.local_disks) if kind else design.throughput(0, False)
     known = None if isinstance(system, CallFailure) else system
-    cost = environment_price(nodes, price, known, design, throughput)
+    cost = environment_price(nodes, price, known, design, throughput, _in_extended_support(data, design))
     if known is None and data.region != LIST_REGION:
         cost = EnvironmentPrice(None, None)
     if cost.idle is None:
@@ -112,6 +112,12 @@ def _row(data: RegionData, zone: Zone, machine: str, nodes: int, design: Design)
         **_quota(cells, data, machine, kind.vcpus if kind else None, nodes),
         unknown=cells.unknown,
     )
+
+
+def _in_extended_support(data: RegionData, design: Design) -> bool:
+    """Whether EKS says that the version has left standard support; not where the call failed, which is reported."""
+    offered = None if isinstance(data.kubernetes, CallFailure) else data.kubernetes.get(design.kubernetes)
+    return offered is not None and not offered.in_standard_support
 
 
 class _Cells:

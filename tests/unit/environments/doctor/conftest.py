@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.cloud.account.eks import STANDARD
 from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.unit.environments.doctor.scenarios import HealthyEnvironment, write_stack
@@ -19,6 +21,7 @@ def account(account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("PULUMI_BACKEND_URL", raising=False)
     monkeypatch.chdir(tmp_path)
     write_stack()
+    account.eks.offered["1.36"] = (STANDARD, datetime.now(UTC) + timedelta(days=200))
     return account
 
 

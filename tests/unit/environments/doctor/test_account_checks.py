@@ -29,7 +29,8 @@ from tests.unit.environments.doctor.scenarios import (
 NODE_GROUP_CHECK = "node group spotmpi-mine-g4dn-1234567"
 VERSION_CHECK = "Kubernetes version"
 ENDS = datetime(2027, 3, 27, tzinfo=UTC)
-OVER = "standard support of 1.35 ended on 2027-03-27: EKS may upgrade the control plane at any time"
+PRICE = "EKS bills $0.60 an hour for the control plane in place of $0.10, or upgrades it by itself at any time"
+OVER = f"standard support of 1.35 ended on 2027-03-27: {PRICE}"
 SOON = "standard support of 1.35 ends on 2027-03-27, in 90 days: then EKS upgrades the control plane"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ import pytest
 from infra.settings import Settings
 from spotmpi.aws import state_bucket
 from spotmpi.aws.zones import default_second_zone
-from spotmpi.environments.checks.check import Finding
+from spotmpi.environments.checks.account import planned_version
+from spotmpi.environments.checks.check import Finding, Subject
 from spotmpi.environments.doctor import doctor, run_tool
 from spotmpi.environments.iam import LOOK
 from spotmpi.environments.stack_file import read_stack
 from tests.cloud.account.ec2 import machine
+from tests.cloud.account.eks import Eks
 from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.account.market import capacity_block
 from tests.unit.environments.doctor.scenarios import STACK, TAGS, TOOLS, finding_of, tool_output, write_stack
 
+PRICE = "EKS bills $0.60 an hour for the control plane in place of $0.10, or upgrades it by itself at any time"
 LEFTOVERS = {
     "file systems": "fs-1",
     "mount targets": "fsmt-1",
@@ -34,10 +38,58 @@ def test_in_a_healthy_account_every_line_is_ok(account: FakeAccount) -> None:
     kinds = ("CloudFormation stacks", *LEFTOVERS, "keys", "image repositories")
     assert [finding for finding in findings if finding.level != "ok"] == []
     assert [finding.check for finding in findings] == [
-        *("credentials", "region", "zone", "second zone", "pulumi", "kubectl", "group gpus", "quota of gpus"),
-        *("quota of system", "quota of VPCs", "quota of internet gateways"),
+        *("credentials", "region", "zone", "second zone", "pulumi", "kubectl", "Kubernetes version", "group gpus"),
+        *("quota of gpus", "quota of system", "quota of VPCs", "quota of internet gateways"),
         *(f"leftover {kind}" for kind in kinds),
     ]
+
+
+def version_finding(account: FakeAccount, version: str, today: date = date(2026, 11, 27)) -> Finding:
+    """What is found on a day of a stack that is to be built with a version; EKS offers 1.33 to 1.36."""
+    write_stack(STACK + f"  spotmpi:cluster: {{version: {version}}}\n" * bool(version))
+    account.eks.offered = Eks().offered
+    (finding,) = planned_version(Subject(account, "us-east-1", read_stack("mine"), tool_output), today)
+    return finding
+
+
+IN_SUPPORT = "set cluster.version to one in standard support: 1.35, 1.36"
+
+
+@pytest.mark.parametrize(
+    ("version", "level", "message"),
+    [
+        ("", "ok", "1.36, in standard support until 2027-08-02"),
+        ("'1.35'", "ok", "1.35, in standard support until 2027-03-27"),
+        (
+            "1.34",
+            "warning",
+            "standard support of 1.34 ends on 2026-12-02, in 5 days: then EKS upgrades the control plane",
+        ),
+        ("'1.33'", "warning", f"standard support of 1.33 ended on 2026-07-29: {PRICE}"),
+        ("'1.32'", "error", "EKS does not offer Kubernetes 1.32"),
+        ("latest", "error", "EKS does not offer Kubernetes latest"),
+    ],
+)
+def test_the_version_that_a_stack_would_be_built_with_is_offered_and_in_standard_support(
+    account: FakeAccount, version: str, level: str, message: str
+) -> None:
+    finding = version_finding(account, version)
+    assert (finding.level, finding.message) == (level, message)
+    assert (finding.remedy, finding.command) == ("" if level == "ok" else IN_SUPPORT, "")
+
+
+def test_a_built_environment_is_asked_for_its_own_version_alone(account: FakeAccount) -> None:
+    account.eks.version = "1.35"
+    write_stack(STACK + "  spotmpi:cluster: {version: '1.30'}\n")
+    findings = doctor("mine", account, tool_output, open_live=None)  # as `up` asks
+    assert not [each for each in findings if each.check == "Kubernetes version"]
+
+
+def test_a_version_whose_support_can_not_be_asked_for_does_not_prevent_a_build(account: FakeAccount) -> None:
+    account.refuse("DescribeClusterVersions", "AccessDeniedException")
+    finding = finding_of(account, "Kubernetes version")
+    assert finding.level == "warning" and "eks:DescribeClusterVersions in us-east-1 is not permitted" in finding.message
+    assert "eks:DescribeClusterVersions" in LOOK
 
 
 def test_without_a_stack_only_account_and_tools_are_checked(account: FakeAccount) -> None:

@@ -11,7 +11,7 @@ import yaml
 
 from infra import costs, exports
 from infra.instance_types import catalog
-from infra.settings import Settings
+from infra.settings import Cluster, Settings
 from spotmpi.aws import prices
 from spotmpi.aws.errors import CloudError
 from spotmpi.aws.quotas import quota_code
@@ -99,8 +99,28 @@ def test_a_family_without_known_quota_is_compared_without_it(account: FakeAccoun
 def test_idle_costs_are_those_of_the_default_settings() -> None:
     settings = Settings(stack="x", region="us-east-1", zones=("us-east-1a",))
     price = prices.environment_price(8, None, None)
-    assert price.idle == pytest.approx(sum(costs.idle(settings).values())) and price.busy is None
+    assert price.idle == pytest.approx(sum(costs.idle(settings, NOW.date()).values())) and price.busy is None
     assert settings.cluster.system.type == prices.SYSTEM_TYPE
+    assert settings.cluster.version == prices.KUBERNETES
+
+
+def test_a_control_plane_in_extended_support_costs_what_aws_bills_for_it(account: FakeAccount, tmp_path: Path) -> None:
+    """As in the program: $0.60 in place of $0.10, whatever else the environment has."""
+    (tmp_path / "Pulumi.x.yaml").write_text("config:\n  spotmpi:cluster: {version: '1.33'}\n")
+    design = read_stack("x", tmp_path).design
+    row = compare_zones(["g5.xlarge"], 8, (), account, NOW, design).rows[0]
+    before = compare(account).rows[0]
+    assert row.idle is not None and row.busy is not None and before.idle is not None and before.busy is not None
+    assert row.idle - before.idle == pytest.approx(0.5) and row.busy - before.busy == pytest.approx(0.5)
+    old = Settings(stack="x", region="us-east-1", zones=("us-east-1a",), cluster=Cluster(version="1.33"))
+    assert row.idle == pytest.approx(sum(costs.idle(old, NOW.date()).values()))
+
+
+def test_without_the_permission_to_ask_for_support_the_price_is_that_of_standard_support(account: FakeAccount) -> None:
+    account.refuse("DescribeClusterVersions", "AccessDeniedException")
+    found = compare_zones(["g5.xlarge"], 8, (), account, NOW, prices.Design(kubernetes="1.33"))
+    assert found.rows[0].idle == compare(account).rows[0].idle
+    assert any("eks:DescribeClusterVersions in us-east-1 is not permitted" in each for each in found.unknown)
 
 
 def test_the_price_of_other_system_nodes_is_unknown_where_it_can_not_be_asked_for(account: FakeAccount) -> None:
@@ -129,7 +149,7 @@ def test_idle_costs_of_a_stack_are_those_of_its_own_settings(stack: str) -> None
     settings = Settings(stack=stack, region="us-east-1", **{"zones": ["us-east-1a"], **values})
     design = read_stack(stack, names.PROJECT / "stacks").design
     price = prices.environment_price(1, 0.4, None, design)
-    assert price.idle == pytest.approx(sum(costs.idle(settings).values()))
+    assert price.idle == pytest.approx(sum(costs.idle(settings, NOW.date()).values()))
     address = 0 if settings.network.private else 0.005
     disk = max(group.disk_gib for group in settings.groups) * 0.08 / 730
     assert price.idle is not None and price.busy == pytest.approx(price.idle + 0.4 + disk + address)
@@ -153,7 +173,7 @@ def test_the_disk_of_a_node_costs_what_its_throughput_does(
     kind, design = catalog()[machine], read_stack("x", tmp_path).design
     throughput = design.throughput(kind.gpus, kind.local_disk_gb > 0)
     price = prices.environment_price(1, costs.MACHINES[machine], None, design, throughput)
-    assert price.busy == pytest.approx(costs.gpu_hour_ceiling(settings)["g"] * max(1, kind.gpus))
+    assert price.busy == pytest.approx(costs.gpu_hour_ceiling(settings, NOW.date())["g"] * max(1, kind.gpus))
     exported = prices.node_extras(NodeGroup.model_validate(exports.node_group(settings.zone_groups[0], False)))
     assert price.idle is not None and price.busy == pytest.approx(price.idle + costs.MACHINES[machine] + exported)
 

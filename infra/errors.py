@@ -7,6 +7,14 @@ from typing import Any, get_origin
 import pulumi
 from pydantic import BaseModel, ValidationError
 
+_KEYS = "write its keys below it, each with a value"
+# What to write where a value has another type.
+_REMEDIES = {
+    **{"dict_type": _KEYS, "model_type": _KEYS, "tuple_type": "write a list, such as [a, b]"},
+    **{"string_type": "write text, in quotes", "bool_type": "write true or false, without quotes"},
+    "int_type": "write a whole number, without quotes",
+}
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -38,15 +46,25 @@ def _problem(detail: Any, model: type[BaseModel]) -> Problem:
     path = [str(part) for part in detail["loc"]]
     key = "aws:region" if path == ["region"] else "spotmpi:" + ".".join(path)
     if detail["type"] == "missing":
-        field = model.model_fields[path[0]] if len(path) == 1 else None
-        first = "[0]" if field is not None and get_origin(field.annotation) is tuple else ""
-        return Problem(key, None, f"set it: pulumi config set --path '{'.'.join(path)}{first}' VALUE")
+        return Problem(key, None, f"set it: pulumi config set {_option(model, path)} VALUE")
     if detail["type"] == "extra_forbidden":
         return Problem(key, detail["input"], f"unknown setting; use one of: {', '.join(_siblings(model, path))}")
     if detail["type"] == "string_pattern_mismatch":
         return Problem(key, detail["input"], f"does not match the pattern {detail['ctx']['pattern']}")
+    if remedy := _REMEDIES.get(detail["type"]):
+        return Problem(key, detail["input"], remedy if detail["input"] is not None else f"{remedy}, or remove it")
     message = detail["msg"]
     return Problem(key, detail["input"], message[0].lower() + message[1:])
+
+
+def _option(model: type[BaseModel], path: Sequence[str]) -> str:
+    """What `pulumi config set` calls a missing setting; of a list, its first item."""
+    if list(path) == ["region"]:
+        return "aws:region"
+    field = model.model_fields[path[0]] if len(path) == 1 else None
+    first = "[0]" if field is not None and get_origin(field.annotation) is tuple else ""
+    steps = "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path)
+    return f"--path '{steps.removeprefix('.')}{first}'"
 
 
 def _siblings(model: type[BaseModel], path: Sequence[str]) -> list[str]:

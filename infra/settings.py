@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 from pydantic.config import JsonDict
 
 from infra import kubernetes_versions
@@ -30,6 +30,7 @@ ProviderArn = Annotated[
 KeyArn = Annotated[str, Field(pattern=r"^arn:aws:kms:[a-z0-9-]+:\d{12}:key/[0-9a-z-]+$")]
 
 
+# Switches and numbers are strict: jobs/spotmpi/environments/stack_file.py reads them in their own type alone.
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -42,20 +43,20 @@ class Network(_Part):
         description="addresses of the VPC, prefix 16 to 24; half of them are for nodes",
         json_schema_extra=FIXED,
     )
-    private: bool = Field(
+    private: StrictBool = Field(
         False,
         description="nodes in private subnets behind one NAT gateway (billed by the hour)",
         json_schema_extra=ONE_WAY,
     )
-    https_out: bool = Field(True, description="runs may reach HTTPS hosts outside; DNS is always allowed")
+    https_out: StrictBool = Field(True, description="runs may reach HTTPS hosts outside; DNS is always allowed")
 
 
 class SystemNodes(_Part):
     """The small on-demand group for everything but training."""
 
     type: str = Field("t3.medium", description="instance type of the system nodes")
-    nodes: int = Field(2, ge=1, le=10, description="number of system nodes")
-    disk_gib: int = Field(30, ge=20, le=16384, description="root disk of a system node in GiB")
+    nodes: StrictInt = Field(2, ge=1, le=10, description="number of system nodes")
+    disk_gib: StrictInt = Field(30, ge=20, le=16384, description="root disk of a system node in GiB")
     ami_release: AmiRelease | None = Field(
         None, description="EKS AMI release, such as 1.35.2-20260901; `spotmpi upgrade` writes it; default: EKS's newest"
     )
@@ -72,15 +73,15 @@ class Cluster(_Part):
     logs: tuple[Literal["api", "audit", "authenticator", "controllerManager", "scheduler"], ...] = Field(
         ("api", "audit", "authenticator"), description="control-plane logs that go to CloudWatch (billed by the GB)"
     )
-    encrypt_secrets: bool = Field(
+    encrypt_secrets: StrictBool = Field(
         False, description="encrypt Kubernetes Secrets with a KMS key of their own", json_schema_extra=ONE_WAY
     )
-    ssm: bool = Field(
+    ssm: StrictBool = Field(
         False, description="a shell on nodes by Session Manager (`aws ssm start-session`), for those that never join"
     )
     admins: tuple[Arn, ...] = Field((), description="IAM roles or users that administer the cluster")
     users: tuple[Arn, ...] = Field((), description="IAM roles or users that may only run jobs")
-    max_node_groups: int = Field(
+    max_node_groups: StrictInt = Field(
         30, ge=1, le=500, description="EKS quota of managed node groups; raise it when AWS has raised yours"
     )
     addon_versions: dict[str, AddonVersion] = Field(
@@ -95,32 +96,32 @@ class Group(_Part):
     name: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$")] = Field(description="name of the group")
     type: str = Field(description="EC2 instance type")
     zones: tuple[str, ...] = Field((), description="the zones of the group; default: all of the environment")
-    max: int = Field(ge=1, description="the most nodes that may run at once in a zone")
-    min: int = Field(0, ge=0, description="how many nodes are kept in a zone when nothing runs (all are billed)")
+    max: StrictInt = Field(ge=1, description="the most nodes that may run at once in a zone")
+    min: StrictInt = Field(0, ge=0, description="how many nodes are kept in a zone when nothing runs (all are billed)")
     market: Literal["spot", "on-demand", "capacity-block"] = Field("spot", description="how the machines are bought")
     reservation: Annotated[str, Field(pattern=r"^cr-[0-9a-f]{8,17}$")] | None = Field(
         None,
         description="the Capacity Block that `market: capacity-block` starts nodes in, bought beforehand, such as "
         "cr-0123456789abcdef0",
     )
-    placement_group: bool = Field(
+    placement_group: StrictBool = Field(
         True, description="keep the nodes close together in a cluster placement group (those of a Capacity Block are)"
     )
-    efa: bool = Field(
+    efa: StrictBool = Field(
         False,
         description="Elastic Fabric Adapter, if the type has one (with several network cards it needs "
         "`network.private`; and an image with libfabric and aws-ofi-nccl: chainermn and pytorch have neither, so NCCL "
         "uses TCP)",
     )
-    disk_gib: int = Field(100, ge=30, le=16384, description="root disk of a node in GiB")
-    disk_throughput: int | None = Field(
+    disk_gib: StrictInt = Field(100, ge=30, le=16384, description="root disk of a node in GiB")
+    disk_throughput: StrictInt | None = Field(
         None,
         ge=125,
         le=1000,
         description="MiB/s of the root disk (more than 125 is billed by the hour); default: 500 for GPUs that keep "
         "their images on it, else 125",
     )
-    local_disks: bool = Field(
+    local_disks: StrictBool = Field(
         True,
         description="keep images, and what runs write outside of shared storage, on the machine's own NVMe disks "
         "(joined as RAID 0), if the type has any",
@@ -148,20 +149,22 @@ class Group(_Part):
 class Accelerators(_Part):
     """Extras for GPUs."""
 
-    on_demand: bool = Field(False, description="allow on-demand GPU groups, at a multiple of the spot price")
-    dcgm: bool = Field(False, description="export GPU metrics with NVIDIA's DCGM exporter")
+    on_demand: StrictBool = Field(False, description="allow on-demand GPU groups, at a multiple of the spot price")
+    dcgm: StrictBool = Field(False, description="export GPU metrics with NVIDIA's DCGM exporter")
 
 
 class Storage(_Part):
     """The shared file system."""
 
-    keep: bool = Field(False, description="the file system lives in the stack `<stack>-data` and outlives this one")
-    one_zone: bool = Field(
+    keep: StrictBool = Field(
+        False, description="the file system lives in the stack `<stack>-data` and outlives this one"
+    )
+    one_zone: StrictBool = Field(
         True,
         description="One Zone storage in the first zone (cheaper, one copy; from others it is reached across zones)",
         json_schema_extra=FIXED,
     )
-    backup: bool = Field(
+    backup: StrictBool = Field(
         False, description="daily AWS Backup of the file system (billed by the GB, also for the 35 days after `down`)"
     )
     mount_options: tuple[str, ...] = Field(("noresvport",), description="NFS mount options of the volume")
@@ -177,13 +180,15 @@ class Team(_Part):
     """A team that shares the GPUs."""
 
     name: Names = Field(description="name of the team and of its queue")
-    gpus: int = Field(ge=0, description="the most GPUs (in CPU environments: nodes) that the team may use at once")
+    gpus: StrictInt = Field(
+        ge=0, description="the most GPUs (in CPU environments: nodes) that the team may use at once"
+    )
 
 
 class Queueing(_Part):
     """Kueue: whole jobs are admitted, within quotas."""
 
-    enabled: bool = Field(False, description="install Kueue")
+    enabled: StrictBool = Field(False, description="install Kueue")
     teams: tuple[Team, ...] = Field((), description="the teams, each with a queue and a quota")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -285,7 +286,20 @@ def _config(document: Any, path: Path) -> Any:
     config = document.get("config") if isinstance(document, Mapping) else None
     if not isinstance(config, Mapping):
         raise input_error(str(path), None, "has no `config:`; copy one of the example stacks")
+    for key, value in config.items():
+        if str(key).startswith(_PREFIX):
+            config[key] = _structured(value)
     return config
+
+
+def _structured(value: Any) -> Any:
+    """A list or map, also where it is JSON in a text, as `pulumi config set` writes one and the program reads it."""
+    if not isinstance(value, str) or value[:1] not in ("[", "{"):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 def _groups(config: Any) -> list[Any]:

@@ -149,7 +149,7 @@ class _Up:
         if self._stack.zone is None:
             types = ",".join(sorted({group.type for group in self._stack.groups if group.type})) or "TYPES"
             command = f"spotmpi zones --types {types} --nodes N --write {self._stack.stack}"
-            raise input_error("spotmpi:zones", None, f"not set: `{command}` compares zones and sets one")
+            raise input_error("spotmpi:zones", None, f"has no list of zones: `{command}` compares zones and writes one")
         findings = [
             each
             for each in self._dependencies.run_doctor(self._stack.stack, self._dependencies.aws)

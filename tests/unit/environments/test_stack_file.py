@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from spotmpi.core import names
 from spotmpi.core.errors import InputError
@@ -53,6 +54,28 @@ def test_settings_of_the_account_are_read(stacks: Path) -> None:
         StackGroup("one", "g5.xlarge", 4, "spot", True),
         StackGroup("two", "p3.2xlarge", 2, "on-demand", False),
     )
+
+
+AS_TEXT = """config:
+  aws:region: us-east-1
+  spotmpi:zones: '["us-east-1a"]'
+  spotmpi:storage: '{"keep": true}'
+  spotmpi:cluster: '{"version": "1.35", "encrypt_secrets": true}'
+  spotmpi:groups: '[{"name": "one", "type": "g5.xlarge", "max": 4}]'
+  spotmpi:namespace: '[no JSON'
+"""
+
+
+def test_lists_and_maps_that_pulumi_wrote_as_text_are_read_as_the_program_reads_them(stacks: Path) -> None:
+    """`pulumi config set groups '[...]'` writes such a text; storage that is kept was taken for one that goes."""
+    (stacks / "Pulumi.mine.yaml").write_text(AS_TEXT)
+    stack = read_stack("mine", stacks)
+    assert (stack.zones, stack.keep, stack.kubernetes) == (("us-east-1a",), True, "1.35")
+    assert [group.name for group in stack.groups] == ["one"]
+    config = yaml.safe_load(with_pins("mine", Pins("1.36", {}, {"one": "1.36.1-20261110"}), stacks))["config"]
+    assert config["spotmpi:cluster"] == {"version": "1.36", "encrypt_secrets": True}
+    assert config["spotmpi:groups"][0]["ami_release"] == "1.36.1-20261110"
+    assert config["spotmpi:namespace"] == "[no JSON"
 
 
 def test_only_the_chosen_values_change_and_comments_stay(stacks: Path) -> None:

@@ -114,9 +114,11 @@ class FakePulumi(Pulumi):
 
     def _apply(self, stack: str) -> None:
         settings = self.project / "stacks" / f"Pulumi.{stack}.yaml"
-        if settings.exists():
-            (self.project / f"{stack}.applied").write_text(settings.read_text())
-        _write_state(self._state(stack), DATA_RESOURCES if stack.endswith("-data") else RESOURCES)
+        text = settings.read_text() if settings.exists() else ""
+        if text:
+            (self.project / f"{stack}.applied").write_text(text)
+        own = {kind: id for kind, id in RESOURCES.items() if kind not in DATA_RESOURCES or "keep: true" not in text}
+        _write_state(self._state(stack), DATA_RESOURCES if stack.endswith("-data") else own)
 
     def _state(self, stack: str) -> Path:
         return self.project / f"{stack}.held"

@@ -24,6 +24,7 @@ from spotmpi.environments.leftovers import (
     find_leftovers,
 )
 from spotmpi.environments.resource_inventory import (
+    FILE_SYSTEMS,
     NETWORKS,
     ResourceInventory,
     delete_inventory,
@@ -75,9 +76,16 @@ class _Down:
             raise input_error(
                 "--delete-data", self._delete_data, f"must be the environment's name, {name}, to delete its data"
             )
-        data = "" if stack.keep and not self._delete_data else " and ALL DATA on its storage"
+        data = " and ALL DATA on its storage" if self._loses_data() else ""
         if not self._dependencies.confirm(f"Destroy {name}{data}?"):
             raise NotConfirmed(f"{name} was not changed")
+
+    def _loses_data(self) -> bool:
+        """Whether the storage goes too; of an environment that was built before its file says `keep`, the state tells."""
+        if self._delete_data or not self._stack.keep:
+            return True
+        state = self._dependencies.pulumi.state(self._stack.stack) or {}
+        return any(kind == FILE_SYSTEMS for kind, _ in resources_in_state(state))
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
         """The title and the function of each step, in order."""

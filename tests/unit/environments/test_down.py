@@ -273,6 +273,7 @@ def test_persistent_storage_stays_unless_its_deletion_names_the_environment(lab:
     assert lab.pulumi_commands() == []
 
     assert lab.down() == []
+    assert lab.actions[0] == "Destroy spotmpi-lab?"
     assert {line.rpartition("@")[2] for line in lab.pulumi_commands()} == {"lab"}
     assert "not deleted, and billed by the GB: the storage spotmpi-lab-data" in lab.output
 
@@ -282,6 +283,17 @@ def test_persistent_storage_stays_unless_its_deletion_names_the_environment(lab:
         *("state unprotect --all --yes @lab-data", f"{DESTROY}-data", f"{REMOVE}-data"),
     ]
     assert lab.actions[-1] == "Destroy spotmpi-lab and ALL DATA on its storage?"
+
+
+def test_down_names_the_storage_of_an_environment_whose_file_was_changed_to_keep_it_afterwards(
+    live: FakeEnvironment,
+) -> None:
+    """Its file system is still in its own stack, and goes with it."""
+    live.write_stack("  spotmpi:storage: {keep: true}\n")
+    live.confirmations = [False]
+    with pytest.raises(NotConfirmed):
+        live.down()
+    assert live.actions == ["Destroy spotmpi-lab and ALL DATA on its storage?"]
 
 
 def test_an_unreachable_cluster_does_not_block_down(live: FakeEnvironment) -> None:

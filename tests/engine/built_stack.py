@@ -32,7 +32,7 @@ RUN = RunState("a-1", "", "a", "running")
 # An instruction that each refusal has to end with.
 _REMEDY = re.compile(
     r"set it back|set aws:region back|undo the change|wait until|EKS can't go back|settings to change|set `|writes one"
-    r"|assume a role"
+    r"|assume a role|make it the first of"
 )
 _ASKS = {"--replace-nodes": "replace_nodes", "--delete-data": "delete_data", "stop the live runs": "idle"}
 REFUSED, INVALID, APPLIED, ASKED = "refused", "not valid", "applied", "asked"

@@ -81,7 +81,7 @@ class _Down:
             raise NotConfirmed(f"{name} was not changed")
 
     def _loses_data(self) -> bool:
-        """Whether the storage goes too; of an environment that was built before its file says `keep`, the state tells."""
+        """Whether the storage goes too; the state tells, where the file says `keep` since the build."""
         if self._delete_data or not self._stack.keep:
             return True
         state = self._dependencies.pulumi.state(self._stack.stack) or {}

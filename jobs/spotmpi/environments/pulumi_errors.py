@@ -15,6 +15,8 @@ _LAST_LINES = 15  # of an output without diagnostics
 _LONGEST, _LONGEST_KNOWN = 300, 200  # characters of a provider's message, and of one whose remedy is known
 _DUPLICATE_ENTRY = re.compile(r"EKS Access Entry \([^:()]+:(arn:[^()]+)\).*already in use on this cluster")
 _REFUSAL = re.compile(r'before hook "[^"]*" failed: (.*)')  # how the Pulumi program refuses to replace running nodes
+# A hook that the engine was still waiting for when the program ended with its own error.
+_CANCELLED = re.compile(r"rpc error: code = (Unavailable|Canceled) desc = ")
 _RESOURCE = re.compile(r"  (?P<resource>[\w.:/-]+ \([^()]+\)):")
 # The engine's own, which follow from an error of a resource.
 _NO_REASON = re.compile(r"(update|preview|destroy|refresh) failed|\d+ errors? occurred:?|error:?")
@@ -54,7 +56,7 @@ def explain(stack: str, command: str, output: str) -> str:
     text = _relevant(output)
     if known := refusal(stack, text):
         return known
-    if refusals := dict.fromkeys(_REFUSAL.findall(text)):
+    if refusals := dict.fromkeys(each for each in _REFUSAL.findall(text) if not _CANCELLED.match(each)):
         return f"{stack} was not changed: {'; '.join(refusals)}" if command == "preview" else "; ".join(refusals)
     if entry := _DUPLICATE_ENTRY.search(text):
         remedy = "remove it from `cluster.admins` and `cluster.users`, then repeat the command"
@@ -105,7 +107,7 @@ def _errors(output: str) -> Iterator[_Error]:
         header, is_error = _RESOURCE.fullmatch(line), line.lstrip().startswith("error:")
         if (header or is_error or not line.strip()) and lines:
             text = _in_one_line(lines)
-            if not _NO_REASON.fullmatch(text) and text not in seen:
+            if not (_NO_REASON.fullmatch(text) or _is_cancelled_hook(text) or text in seen):
                 seen.add(text)
                 yield _Error(resource, text.removeprefix(f"{resource.partition(' ')[2]}: "))
             lines = []
@@ -115,6 +117,11 @@ def _errors(output: str) -> Iterator[_Error]:
             lines = [line.lstrip().removeprefix("error:")]
         elif lines:
             lines.append(line)
+
+
+def _is_cancelled_hook(text: str) -> bool:
+    refusal = _REFUSAL.search(text)
+    return refusal is not None and _CANCELLED.match(refusal[1]) is not None
 
 
 def _in_one_line(lines: Sequence[str]) -> str:

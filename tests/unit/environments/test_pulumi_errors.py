@@ -219,6 +219,21 @@ def test_of_several_errors_the_one_with_a_remedy_is_told_and_the_others_are_coun
     assert "something odd" in explain("lab", "up", output.replace("VpcLimitExceeded", "Odd"))
 
 
+def test_a_hook_that_is_cancelled_because_the_program_refuses_is_not_the_reason() -> None:
+    """As of g5 with another first zone than its storage, on a busy machine: the program ends before a hook has."""
+    reason = "the storage of 'g5-data' is in us-east-1a: make it the first of `zones` of 'g5'"
+    cancelled = (
+        'before hook "spotmpi-g5-network-fixed" failed: rpc error: code = Unavailable desc = Cancelling all calls'
+    )
+    refused = 'before hook "spotmpi-g5-a-creation" failed: group a has 2 running nodes'
+    output = f"Diagnostics:\n  aws:ec2:Vpc (spotmpi-g5):\n    error: Preview failed: {cancelled}\n\n"
+    other = "  pulumi:pulumi:Stack (spotmpi-g5):\n    error: {}\n    error: preview failed\n"
+    assert explain("g5", "preview", output + other.format(reason)) == (
+        f"`pulumi preview --stack g5` failed: pulumi:pulumi:Stack spotmpi-g5: {reason}; the same command continues"
+    )
+    assert explain("g5", "preview", output + other.format(refused)) == "g5 was not changed: group a has 2 running nodes"
+
+
 def test_an_engine_that_ends_without_a_reason_shows_its_last_line() -> None:
     assert explain("lab", "up", "one\ntwo\n") == "`pulumi up --stack lab` failed: two; the same command continues"
     assert "failed: no output;" in explain("lab", "up", "")

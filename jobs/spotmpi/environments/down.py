@@ -60,7 +60,7 @@ class _Down:
         self._environment: Environment | None = None
         self._inventory = ResourceInventory(stack.environment, dependencies.region_of(stack), "")
         self._data_inventory = replace(self._inventory, name=f"{stack.environment}-data")
-        self._destroyed = False
+        self._destroyed, self._keep = False, stack.keep
         self.leftovers: tuple[LeftoverResource, ...] = ()
 
     def require_allowed(self) -> None:
@@ -76,13 +76,20 @@ class _Down:
             raise input_error(
                 "--delete-data", self._delete_data, f"must be the environment's name, {name}, to delete its data"
             )
+        self._keep = stack.keep or self._has_data_stack()
         data = " and ALL DATA on its storage" if self._loses_data() else ""
         if not self._dependencies.confirm(f"Destroy {name}{data}?"):
             raise NotConfirmed(f"{name} was not changed")
 
+    def _has_data_stack(self) -> bool:
+        """Whether the storage was built in a stack of its own, which the file does not say any more."""
+        state = self._dependencies.pulumi.state(f"{self._stack.stack}-data") or {}
+        kinds = {kind for kind, _ in resources_in_state(state)}
+        return FILE_SYSTEMS in kinds and NETWORKS not in kinds
+
     def _loses_data(self) -> bool:
         """Whether the storage goes too; the state tells, where the file says `keep` since the build."""
-        if self._delete_data or not self._stack.keep:
+        if self._delete_data or not self._keep:
             return True
         state = self._dependencies.pulumi.state(self._stack.stack) or {}
         return any(kind == FILE_SYSTEMS for kind, _ in resources_in_state(state))
@@ -96,7 +103,7 @@ class _Down:
             ("nodes", self._remove_nodes),
             ("cluster, network, registry", self._destroy_environment),
         ]
-        if self._stack.keep and self._delete_data:
+        if self._keep and self._delete_data:
             steps.append(("data", self._destroy_data))
         return [*steps, ("leftovers", self._find_leftovers)]
 
@@ -120,7 +127,7 @@ class _Down:
     def _require_account(self, state: Mapping[str, Any] | None) -> None:
         aws, pulumi, region = self._dependencies.aws, self._dependencies.pulumi, self._inventory.region
         location.require_account_of_state(aws, region, self._stack.stack, state)
-        if self._stack.keep and self._delete_data:
+        if self._keep and self._delete_data:
             data = f"{self._stack.stack}-data"
             stored = pulumi.state(data)
             location.require_account_of_state(aws, region, data, stored)
@@ -139,7 +146,7 @@ class _Down:
         Pulumi takes its lock for such a preview, unlike for that of an update (pkg/backend/diy/backend.go, Destroy).
         """
         previews: dict[str, tuple[str, ...]] = {self._stack.stack: ()}
-        if self._stack.keep and self._delete_data:
+        if self._keep and self._delete_data:
             previews[f"{self._stack.stack}-data"] = ("--exclude-protected",)  # the protection is lifted at the end
         for stack, options in previews.items():
             if self._dependencies.pulumi.state(stack) is not None:
@@ -236,9 +243,9 @@ class _Down:
         self._delete_log_group()
         self._try("the kubeconfig can't be cleaned", self._forget_cluster)
         self.leftovers = find_leftovers(self._dependencies.aws, self._inventory)
-        if self._stack.keep and self._delete_data:
+        if self._keep and self._delete_data:
             self.leftovers += find_leftovers(self._dependencies.aws, self._data_inventory)
-        elif self._stack.keep:
+        elif self._keep:
             self._dependencies.echo(f"not deleted, and billed by the GB: the storage {self._data_inventory.name}")
         if self.leftovers:
             return

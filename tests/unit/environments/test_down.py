@@ -296,6 +296,20 @@ def test_down_names_the_storage_of_an_environment_whose_file_was_changed_to_keep
     assert live.actions == ["Destroy spotmpi-lab and ALL DATA on its storage?"]
 
 
+def test_down_knows_the_storage_of_an_environment_whose_file_does_not_keep_it_any_more(lab: FakeEnvironment) -> None:
+    """It was billed on without a word, also after `--delete-data`."""
+    lab.write_stack("  spotmpi:storage: {keep: true}\n")
+    lab.write_stack("  spotmpi:kind: data\n", "lab-data")
+    lab.up(images=False)
+    lab.write_stack()
+    lab.forget()
+    assert lab.down() == []
+    assert lab.actions[0] == "Destroy spotmpi-lab?"
+    assert "not deleted, and billed by the GB: the storage spotmpi-lab-data" in lab.output
+    assert lab.down("spotmpi-lab") == []
+    assert f"{DESTROY}-data" in lab.pulumi_commands()
+
+
 def test_an_unreachable_cluster_does_not_block_down(live: FakeEnvironment) -> None:
     live.cluster.refuse("list", "persistentvolumes", 0)
     assert live.down() == []

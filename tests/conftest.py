@@ -58,7 +58,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--kubeconfig", metavar="PATH", help="run cluster tests on this cluster instead of one of their own"
     )
     parser.addoption("--faults", type=int, metavar="N", help="so many faults in tests/cluster/test_endurance.py")
-    parser.addoption("--seed", type=int, metavar="N", help="what determines these faults")
+    parser.addoption(
+        "--seed",
+        type=int,
+        metavar="N",
+        help="what determines these faults, and the pairs of tests/engine/test_setting_pairs.py",
+    )
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

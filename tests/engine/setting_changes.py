@@ -159,9 +159,9 @@ def documented(key: str) -> set[str]:
     raise LookupError(f"{key}: add the outcome of its changes to the table of docs/tests.md")
 
 
-def pairs(count: int) -> list[tuple[str, Change, Change]]:
-    """So many random pairs of changes of different settings, the same in each run."""
-    chosen = random.Random(20261124)
+def pairs(count: int, seed: int = 20261124) -> list[tuple[str, Change, Change]]:
+    """So many random pairs of changes of different settings, by stack, so that each is built once."""
+    chosen = random.Random(seed)
     all_changes = {stack: changes(stack) for stack in STACKS}
     found: dict[str, tuple[str, Change, Change]] = {}
     while len(found) < count:
@@ -170,7 +170,7 @@ def pairs(count: int) -> list[tuple[str, Change, Change]]:
         ungrouped = first.name == "groups=[]" and second.key.startswith("groups[].")  # nothing is left to change
         if first.key != second.key and not ungrouped:
             found.setdefault(f"{stack} {first} {second}", (stack, first, second))
-    return list(found.values())
+    return sorted(found.values(), key=lambda pair: STACKS.index(pair[0]))
 
 
 def keys(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -227,6 +227,15 @@ def _whole_changes(config: Config) -> Iterator[Change]:
     }
     for name, value in lists.items():
         yield Change("groups", name, partial(_write, key="groups", value=value))
+    first, *others = groups
+    several = {**first, "name": "other", "type": _LARGER[first["type"]], "min": 1, "max": 3, "disk_gib": 200}
+    yield Change("groups", "groups=several keys", partial(_write, key="groups", value=[several, *others]))
+    if others:
+        swapped = [{**first, "name": others[0]["name"]}, {**others[0], "name": first["name"]}, *others[1:]]
+        yield Change("groups", "groups=names swapped", partial(_write, key="groups", value=swapped))
+    as_text = partial(_write, key="zones", value=config["spotmpi:zones"][0])
+    yield Change("zones", "zones=as text", as_text)
+    yield Change("storage.keep", "storage.keep=yes", partial(_write, key="storage.keep", value="yes"))
     region = {"aws:region": "us-west-2", "spotmpi:zones": ["us-west-2a"]}
     yield Change("aws:region", "region and zone", lambda config: config.update(region))
     own = {"file_system_id": FILE_SYSTEM, "access_point_id": ACCESS_POINT}

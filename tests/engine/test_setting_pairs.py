@@ -1,4 +1,7 @@
-"""Random pairs of changes of settings of the ready stacks, as test_setting_changes.py has them one at a time."""
+"""Random pairs of changes of settings of the ready stacks, as test_setting_changes.py has them one at a time.
+
+`--seed N` chooses others than those of each night.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.engine.built_stack import BuiltStack
-from tests.engine.setting_changes import STACKS, Change, pairs
+from tests.engine.setting_changes import Change, pairs
 
 pytestmark = [
     pytest.mark.engine,
@@ -15,11 +18,15 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.nightly("300 pairs; by day 20 changes one at a time"),
 ]
-# By stack, so that each is built once.
-PAIRS = sorted(pairs(300), key=lambda pair: STACKS.index(pair[0]))
 
 
-@pytest.mark.parametrize(("stack", "first", "second"), PAIRS, ids=map(" ".join, (map(str, pair) for pair in PAIRS)))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The pairs of the seed."""
+    seed = metafunc.config.getoption("--seed")
+    chosen = pairs(300) if seed is None else pairs(300, seed)
+    metafunc.parametrize(("stack", "first", "second"), chosen, ids=[" ".join(map(str, pair)) for pair in chosen])
+
+
 def test_two_changes_lose_nothing_that_was_not_named(
     built: Callable[[str], BuiltStack], stack: str, first: Change, second: Change
 ) -> None:

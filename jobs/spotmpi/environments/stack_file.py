@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -284,7 +284,7 @@ def _text_of(document: Any) -> str:
 
 def _config(document: Any, path: Path) -> Any:
     config = document.get("config") if isinstance(document, Mapping) else None
-    if not isinstance(config, Mapping):
+    if not isinstance(config, MutableMapping):
         raise input_error(str(path), None, "has no `config:`; copy one of the example stacks")
     for key, value in config.items():
         if str(key).startswith(_PREFIX):

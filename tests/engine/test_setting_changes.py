@@ -28,7 +28,7 @@ IN_CI = (
         "zones=us-east-1a,us-east-1b,us-east-1c",
     ),
 )
-NIGHTLY = pytest.mark.nightly("400 of them; 21 of the stack cpu run by day")
+NIGHTLY = pytest.mark.nightly("440 of them; 21 of the stack cpu run by day")
 SINGLE = [
     pytest.param(stack, each, id=f"{stack}-{each}", marks=() if stack == "cpu" and each.name in IN_CI else NIGHTLY)
     for stack in STACKS

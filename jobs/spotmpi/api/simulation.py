@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,13 +17,14 @@ from spotmpi.capacity.market import Market
 from spotmpi.capacity.optimum import optimum
 from spotmpi.capacity.requirements import job_of
 from spotmpi.capacity.simulation import Outcome, join, planned, simulate, window_ticks
-from spotmpi.capacity.traces import Trace, market, read_trace
+from spotmpi.capacity.traces import MOST_DOLLARS, Trace, market, read_trace
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec.job import JobSpec
 
 TICK = 600.0  # seconds between decisions
 _OURS = "this policy"
+_PRICE = f"a number above 0, and at most {MOST_DOLLARS:,}"
 _BLOCKS = 8  # of a trace; the windows that begin in one share a plan, made from what was before it
 
 
@@ -78,8 +78,8 @@ def simulate_job(spec: JobSpec, folder: Path, windows: int, prices: Prices, now:
         for name, value, is_valid, least in (
             ("windows", windows, windows >= 1, "at least 1"),
             ("seed", seed, seed >= 0, "at least 0"),
-            ("price", prices.spot, _is_price(prices.spot), "a number above 0"),
-            ("on-demand-price", prices.on_demand, _is_price(prices.on_demand), "a number above 0"),
+            ("price", prices.spot, _is_price(prices.spot), _PRICE),
+            ("on-demand-price", prices.on_demand, _is_price(prices.on_demand), _PRICE),
         )
         if not is_valid
     ]
@@ -100,7 +100,7 @@ def simulate_job(spec: JobSpec, folder: Path, windows: int, prices: Prices, now:
 
 
 def _is_price(dollars: float | None) -> bool:
-    return dollars is None or 0 < dollars < math.inf
+    return dollars is None or 0 < dollars <= MOST_DOLLARS
 
 
 def _collected(problems: list[Problem], read: Callable[[], Market]) -> Market | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,8 @@ from spotmpi.core.wording import counted
 
 _MOST_TICKS = 10_000_000  # of a trace, ten years in steps of half a minute
 _MOST_NODES = 1_000_000
+_LONGEST_TICK = 86400.0
+MOST_DOLLARS = 1_000_000  # per node and hour: what is more is not a price
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,18 @@ def read_trace(name: str, text: str) -> Trace:
 
 
 def _own(values: Mapping[str, Any]) -> Trace:
+    _require_dollars(values)
     nodes, price = _decoded("nodes", values["nodes"]), values["price"]
-    prices = np.full(len(nodes), float(price)) if isinstance(price, (int, float)) else _decoded("price", price)
+    prices = _decoded("price", price) if isinstance(price, list) else np.full(len(nodes), _number("price", price))
     start = _unix_time(str(values["start"])) if values.get("start") is not None else None
     pool, on_demand = _pool(values["zone"], values["instance_type"]), _number("on_demand", values["on_demand"])
     return _checked(Trace(pool, _number("step", values["step"]), nodes, prices, on_demand, start))
+
+
+def _require_dollars(values: Mapping[str, Any]) -> None:
+    currency = values.get("currency", "USD")
+    if currency != "USD":
+        raise ValueError(f"currency is {json.dumps(currency)}: convert its prices to US dollars, and remove the key")
 
 
 def _number(key: str, value: object) -> float:
@@ -91,7 +99,7 @@ def _decoded(key: str, runs: object) -> NDArray[np.float64]:
     """The values of *runs* of equal ones, [value, ticks] each."""
     pairs: list[Any] = runs if isinstance(runs, list) else [runs]
     for pair in pairs:
-        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[1], int) or pair[1] < 0:
+        if not isinstance(pair, list) or len(pair) != 2 or type(pair[1]) is not int or pair[1] < 0:
             raise ValueError(f"{key} has {json.dumps(pair)}, which is not [value, ticks]")
     if sum(ticks for _, ticks in pairs) > _MOST_TICKS:
         raise ValueError(f"{key} has more than {_MOST_TICKS:,} ticks")
@@ -104,6 +112,9 @@ def _published(name: str, values: Mapping[str, Any]) -> Trace:
     nodes, step = _numbers("data", values["data"]), _number("gap_seconds", metadata["gap_seconds"])
     if "prices" not in values:
         return _checked(Trace(pool, step, nodes, None, None, None))
+    _require_dollars(values)
+    _require_dollars(metadata)
+    _require_dollars(metadata["price_info"])
     if not np.isin(nodes, (0, 1)).all():
         raise ValueError("data with prices is 1 for a lost node and 0 for an available one")
     price = _numbers("prices", values["prices"])
@@ -123,18 +134,19 @@ def _checked(trace: Trace) -> Trace:
     nodes, price = trace.nodes, trace.price
     if not len(nodes):
         raise ValueError("it has no ticks")
-    if not 0 < trace.step < math.inf:
-        raise ValueError(f"its ticks have {trace.step:g} s; they must be longer than 0 s")
+    if not 0 < trace.step <= _LONGEST_TICK:
+        raise ValueError(f"its ticks have {trace.step:g} s; they must be longer than 0 s, and at most a day")
     if not (np.isfinite(nodes).all() and (nodes >= 0).all() and (nodes % 1 == 0).all()):
         raise ValueError("its numbers of nodes are not all whole, from 0 on")
     if nodes.max() > _MOST_NODES:
         raise ValueError(f"it has {nodes.max():g} nodes at a tick, more than {_MOST_NODES:,}")
-    if trace.on_demand is not None and not 0 < trace.on_demand < math.inf:
-        raise ValueError(f"its on-demand price is {trace.on_demand:g}; it must be above 0")
+    if trace.on_demand is not None and not 0 < trace.on_demand <= MOST_DOLLARS:
+        limit = f"it must be above 0, and at most {MOST_DOLLARS:,}"
+        raise ValueError(f"its on-demand price is {trace.on_demand:g} dollars per node and hour; {limit}")
     if price is not None and len(price) != len(nodes):
         raise ValueError(f"it has {counted(len(nodes), 'tick')} of nodes, but {len(price)} of prices")
-    if price is not None and not (np.isfinite(price).all() and (price >= 0).all()):
-        raise ValueError("its prices are not all numbers from 0 on")
+    if price is not None and not ((price >= 0) & (price <= MOST_DOLLARS)).all():
+        raise ValueError(f"its prices are not all numbers from 0 to {MOST_DOLLARS:,}, in dollars per node and hour")
     return replace(trace, nodes=nodes.astype(np.int64))
 
 

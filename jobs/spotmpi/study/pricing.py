@@ -136,13 +136,14 @@ def environment_price(environment: Environment, specs: Iterable[JobSpec]) -> Pri
 def worker_price(environment: Environment, spec: JobSpec, own: StreamWorkers) -> float | None:
     """US dollars per hour of one of *own* workers now: its share of a node in the group where that costs most.
 
-    None where workers fit no group; SpotmpiError if AWS does not tell.
+    Nodes cost what ``capacity.prices`` says, else what AWS does. None where workers fit no group; SpotmpiError if AWS
+    does not tell.
     """
-    from spotmpi.aws.prices import group_prices
+    from spotmpi.backends.kubernetes.submit.target import prices_of
 
     workers = worker_spec(spec, own)
     groups = _groups(environment, workers, gang=False)
-    prices = group_prices(environment, groups) if groups else {}
+    prices = prices_of(spec, environment, groups)
     return max((prices[group.name] / pods_per_node(workers, group) for group in groups), default=None)
 
 

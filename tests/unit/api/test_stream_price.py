@@ -51,6 +51,11 @@ def test_a_worker_costs_its_share_of_a_node_now(
     assert advice(tmp_path, resources) == f"{ADVICE}, ${cost}/h more"
 
 
+def test_a_price_of_their_node_group_in_the_spec_is_that_of_workers(account: FakeAccount, tmp_path: Path) -> None:
+    group = LAB["node_groups"][0]["name"]
+    assert advice(tmp_path, f"cpu = 1\n[capacity.prices]\n{group} = 0.60") == f"{ADVICE}, $0.30/h more"
+
+
 def test_without_an_answer_of_aws_or_an_environment_the_advice_has_no_cost(
     account: FakeAccount, tmp_path: Path
 ) -> None:

@@ -149,7 +149,11 @@ TRACE = {
     "nodes": [[16, 100], [0, 20], [16, 180]],
     "price": 1,
 }
-PUBLISHED = {"metadata": {"gap_seconds": 600, "price_info": {"on_demand_price": 3}}, "data": [0, 1], "prices": [1, 1]}
+PUBLISHED: dict[str, Any] = {
+    "metadata": {"gap_seconds": 600, "price_info": {"on_demand_price": 3}},
+    "data": [0, 1],
+    "prices": [1, 1],
+}
 
 
 def simulate_traces(folder: Path, *traces: dict[str, Any]) -> Any:
@@ -174,12 +178,31 @@ def simulate_traces(folder: Path, *traces: dict[str, Any]) -> Any:
         ({"nodes": [16, 0, 16]}, "nodes has 16, which is not [value, ticks]"),
         ({"nodes": [[16, 1e12]]}, "which is not [value, ticks]"),
         ({"nodes": [[16, 10**12]]}, "nodes has more than 10,000,000 ticks"),
-        ({"price": -1.0}, "its prices are not all numbers from 0 on"),
-        ({"price": math.inf}, "its prices are not all numbers from 0 on"),
+        ({"step": 1e300}, "its ticks have 1e+300 s; they must be longer than 0 s, and at most a day"),
+        ({"step": True}, "step is true, which is not a number"),
+        ({"nodes": [[True, 300]]}, "a value of nodes is true, which is not a number"),
+        ({"nodes": [[16, True]]}, "nodes has [16, true], which is not [value, ticks]"),
+        ({"price": -1.0}, "its prices are not all numbers from 0 to 1,000,000, in dollars per node and hour"),
+        ({"price": math.inf}, "its prices are not all numbers from 0 to 1,000,000"),
+        ({"price": [[math.nan, 300]]}, "its prices are not all numbers from 0 to 1,000,000"),
+        ({"price": [[1.0, 100], [1e300, 200]]}, "its prices are not all numbers from 0 to 1,000,000"),
+        ({"price": True}, "price is true, which is not a number"),
+        ({"price": [[False, 300]]}, "a value of price is false, which is not a number"),
+        ({"price": None}, "price is null, which is not a number"),
+        ({"currency": "EUR"}, 'currency is "EUR": convert its prices to US dollars, and remove the key'),
         ({"price": [[1.0, 100]]}, "it has 300 ticks of nodes, but 100 of prices"),
-        ({"on_demand": 0}, "its on-demand price is 0; it must be above 0"),
+        ({"on_demand": 0}, "its on-demand price is 0 dollars per node and hour; it must be above 0"),
+        (
+            {"on_demand": 1e300},
+            "its on-demand price is 1e+300 dollars per node and hour; it must be above 0, and at most",
+        ),
+        ({"on_demand": True}, "on_demand is true, which is not a number"),
         ({"zone": 5}, "zone is 5, which is not a name"),
         ({"start": "soon"}, "Invalid isoformat string: 'soon'"),
+        ({**PUBLISHED, "data": [False, True]}, "a value of data is false, which is not a number"),
+        ({**PUBLISHED, "prices": [1, True]}, "a value of prices is true, which is not a number"),
+        ({**PUBLISHED, "prices": [1, 1e300]}, "its prices are not all numbers from 0 to 1,000,000"),
+        ({**PUBLISHED, "metadata": {**PUBLISHED["metadata"], "currency": "EUR"}}, 'currency is "EUR": convert its'),
         ({**PUBLISHED, "data": [0, 2]}, "data with prices is 1 for a lost node and 0 for an available one"),
         ({**PUBLISHED, "data": [0, None]}, "a value of data is null, which is not a number"),
         ({**PUBLISHED, "data": [[0, 1], [1, 0]]}, "a value of data is [0, 1], which is not a number"),
@@ -211,9 +234,10 @@ def test_options_that_no_market_has_are_refused_all_at_once(spec: str) -> None:
     assert [line.removeprefix("spotmpi: ") for line in result.stderr.splitlines()] == [
         "--windows = 0: must be at least 1",
         "--seed = -1: must be at least 0",
-        "--price = nan: must be a number above 0",
-        "--on-demand-price = -3.0: must be a number above 0",
+        "--price = nan: must be a number above 0, and at most 1,000,000",
+        "--on-demand-price = -3.0: must be a number above 0, and at most 1,000,000",
     ]
+    assert "--price = 1e+300: must be" in simulate(spec, "--price", "1e300").stderr
 
 
 def test_a_deadline_that_not_even_spot_nodes_could_keep_and_a_speed_that_is_no_number_are_refused(spec: str) -> None:
@@ -230,8 +254,8 @@ def test_a_deadline_that_not_even_spot_nodes_could_keep_and_a_speed_that_is_no_n
     )
 
 
-def test_a_price_may_be_a_whole_number(tmp_path: Path) -> None:
-    assert "on-demand $388.00" in simulate_traces(tmp_path, TRACE).stdout
+def test_a_price_may_be_a_whole_number_and_dollars_may_be_named(tmp_path: Path) -> None:
+    assert "on-demand $388.00" in simulate_traces(tmp_path, {**TRACE, "currency": "USD"}).stdout
 
 
 def test_two_traces_of_a_pool_and_traces_of_different_times_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 
 import spotmpi
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
+from spotmpi.backends.kubernetes.submit import deadline
+from spotmpi.backends.kubernetes.submit.target import hourly_rate, placement_rates
 from spotmpi.backends.targets import Target
-from spotmpi.core.environment import NodeGroup
+from spotmpi.core.environment import Environment, NodeGroup
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.images import build as images
 from spotmpi.images.registry import Pinned
@@ -439,7 +442,7 @@ def test_pods_that_stand_by_are_in_the_price_of_each_group_and_move_with_the_gan
     assert [each["rate"] for each in agents_plan_of(fixed)["capacity"]["placements"]] == [4.5, 4.5]
 
 
-def raise_no_rights(environment: Any, groups: Any) -> Any:
+def raise_no_rights(environment: Any, groups: Any, *_: Any) -> Any:
     raise SpotmpiError("not permitted")
 
 
@@ -528,6 +531,29 @@ def test_a_deadline_may_use_each_group_that_the_run_fits_and_the_plan_says_what_
     assert [each["name"] for each in container["volumeMounts"]] == ["config", "work", "volume"]
     again = plan_of(lab_file, *DEADLINE, prices, "capacity.market=on-demand", "capacity.budget=25")
     assert agents_plan_of(again)["limits"]["cost"] == 25 and "nothing to choose" in again["notes"][0]
+
+
+@pytest.mark.parametrize(("known", "own", "dollars"), [({"p2": 0.4}, {}, 1.6), ({"p3": 0.9}, {"price": 0.1}, 0.7)])
+def test_workers_cost_what_the_spec_says_of_them_or_of_their_node_group(
+    monkeypatch: pytest.MonkeyPatch, known: dict[str, float], own: dict[str, float], dollars: float
+) -> None:
+    """AWS was asked for them in any case; where it did not tell, the prices of no group were asked for."""
+    monkeypatch.setattr("spotmpi.aws.prices.group_prices", raise_no_rights)
+    groups = [group("g4dn"), group("p2"), group("p3"), group("stable", type="g4dn.xlarge", market="on-demand")]
+    lab = Environment.model_validate({**OUTPUTS, "node_groups": groups})
+
+    def spec(prices: dict[str, float], **workers: float) -> JobSpec:
+        capacity = {"deadline": "30h", "work": "20h", "prices": {"g4dn": 0.2, "stable": 0.5, **prices}}
+        stream = {"source": "s3://set", "batch": 8, "workers": {"count": 3, "node_groups": ["p2"], **workers}}
+        kubernetes = {"image": "mine", "node_groups": ["g4dn", "stable"]}
+        run = {"command": ["true"], "nodes": 2, "limits": {"cost": 80}}
+        return from_values({**run, "capacity": capacity, "stream": stream, "kubernetes": kubernetes})
+
+    rates = {"g4dn": pytest.approx(dollars), "stable": pytest.approx(dollars + 0.6)}
+    assert placement_rates(spec(known, **own), lab) == rates
+    assert hourly_rate(spec(known, **own), lab) == pytest.approx(dollars + 0.6)
+    (problem,) = deadline.problems(spec({}), lab, datetime(2027, 1, 1, tzinfo=UTC))
+    assert str(problem).endswith("needed of p2 for a deadline, since AWS tells none: not permitted")
 
 
 def test_a_deadline_whose_on_demand_nodes_the_account_may_not_have_is_refused_before_the_start(

@@ -44,8 +44,10 @@ def problems(spec: JobSpec, environment: Environment | None, now: datetime) -> I
             on_demand = [rates[each.name] for each in gang.every_group if each.market == "on-demand"]
             price = min(on_demand, default=0.0) / spec.nodes or None
         except SpotmpiError as error:
-            own = own_prices(spec, gang.every_group)
-            groups = " and ".join(each.name for each in gang.every_group if each.name not in own)
+            pairs = zip(choices, roles.role_specs(spec), strict=True)
+            used = [each for choice, role in pairs if not role.price for each in choice.every_group]
+            own = own_prices(spec, used)
+            groups = " and ".join(dict.fromkeys(each.name for each in used if each.name not in own))
             yield Problem(
                 "capacity.prices", own or None, f"needed of {groups} for a deadline, since AWS tells none: {error}"
             )

@@ -66,7 +66,10 @@ def hourly_rates(spec: JobSpec, environment: Environment | None) -> list[float] 
     groups = unknown if isinstance(choices, list) else [choice.every_group for choice in choices]
     pairs = zip(groups, specs, strict=True)
     try:
-        return [_highest_price(spec, environment, each) * (role.nodes + role.standby) for each, role in pairs]
+        return [
+            (role.price or _highest_price(spec, environment, each)) * (role.nodes + role.standby)
+            for each, role in pairs
+        ]
     except SpotmpiError:
         if spec.limits.cost is not None:
             raise
@@ -99,12 +102,10 @@ def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str,
     if spec.price is not None:
         total = sum((role.price or spec.price) * (role.nodes + role.standby) for role in specs)
         return {group.name: total for group in gang.every_group}
-    from spotmpi.aws.prices import highest_node_price
-
     try:
-        prices = _group_prices(spec, environment, gang.every_group)
+        prices = prices_of(spec, environment, gang.every_group)
         of_workers = sum(
-            highest_node_price(environment, choice.groups).node_hour * role.nodes
+            (role.price or max(prices_of(spec, environment, choice.groups).values())) * role.nodes
             for choice, role in zip(workers, specs[1:], strict=True)
         )
     except SpotmpiError:
@@ -121,7 +122,7 @@ def own_prices(spec: JobSpec, groups: Sequence[NodeGroup]) -> dict[str, float]:
     return {name: price for name, price in prices.items() if price}
 
 
-def _group_prices(spec: JobSpec, environment: Environment, groups: Sequence[NodeGroup]) -> dict[str, float]:
+def prices_of(spec: JobSpec, environment: Environment, groups: Sequence[NodeGroup]) -> dict[str, float]:
     """US dollars per hour of a node by group: those in ``capacity.prices``, else AWS's."""
     from spotmpi.aws.prices import group_prices
 

@@ -110,11 +110,6 @@ def _not_found(command: str) -> str:
     return f"command not found; check {name}, PATH, `code` and `files`"
 
 
-def _script(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
-    if capabilities.persistent is not None:
-        yield from validate_cluster.script(spec)
-
-
 def _image(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     """Whether the target has the image, and the image the program."""
     if spec.image is not None and not capabilities.images:
@@ -360,10 +355,6 @@ def _cluster(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Proble
     yield from validate_cluster.problems(spec, capabilities.persistent)
 
 
-def _slurm(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
-    yield from validate_cluster.sbatch_options(spec.slurm)
-
-
 def _margin(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     margin, grace = spec.checkpoint.margin, spec.checkpoint.grace
     if margin is not None and margin > grace:
@@ -434,15 +425,11 @@ def _sizes(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
         yield from validate_cluster.sizes(spec, capabilities.persistent)
 
 
-def _standby(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
-    yield from validate_cluster.standby(spec, capabilities.persistent)
-
-
 # Each check with the keys of a spec that it and the capabilities it looks at depend on.
 CHECKS: tuple[tuple[Check, str], ...] = (
     (_work, "program command args image code files env launcher"),
     (_code, "code files program"),
-    (_script, "command code files kubernetes"),
+    (validate_cluster.script, "command code files kubernetes"),
     (_image, "image program"),
     (_pool, "launcher pool nodes slots program mpi checkpoint"),
     (_stream, "stream launcher nodes program args kubernetes command"),
@@ -456,10 +443,10 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_resources, "nodes slots resources"),
     (_metrics, "metrics program"),
     (_money, "limits checkpoint price capacity kubernetes nodes standby pool stream"),
-    (_slurm, "slurm"),
+    (validate_cluster.sbatch_options, "slurm"),
     (_margin, "checkpoint"),
     (_capacity, "capacity"),
     (_sizes, "nodes slots launcher run_on stream program args metrics capacity kubernetes standby checkpoint"),
-    (_standby, "standby nodes capacity kubernetes pool stream"),
+    (validate_cluster.standby, "standby nodes capacity kubernetes pool stream"),
     (_cluster, "capacity kubernetes nodes slots resources image env mpi checkpoint pool stream"),
 )

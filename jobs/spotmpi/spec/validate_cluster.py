@@ -11,7 +11,7 @@ from spotmpi.agent import pod_context
 from spotmpi.core import names, wording
 from spotmpi.core.errors import Problem
 from spotmpi.spec import roles
-from spotmpi.spec.job import Capacity, JobSpec, Slurm
+from spotmpi.spec.job import Capacity, JobSpec
 from spotmpi.spec.node_groups import Choice, capability
 from spotmpi.spec.source import is_path
 from spotmpi.spec.stream import Stream
@@ -19,6 +19,7 @@ from spotmpi.streams.order import CONSUMER, FORMATS, PREDICT
 
 if TYPE_CHECKING:  # a local run starts faster without it
     from spotmpi.core.environment import NodeGroup
+    from spotmpi.spec.validate import TargetCapabilities
 
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 NAMES = "names of variables have letters, digits and _ only, and do not begin with SPOTMPI_"
@@ -51,9 +52,10 @@ def problems(spec: JobSpec, persistent: Sequence[str] | None) -> Iterable[Proble
     yield from _checkpoint(spec, persistent)
 
 
-def script(spec: JobSpec) -> Iterable[Problem]:
+def script(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     """Why no pod has the script of a command: without code and files that starts in an empty folder there."""
-    if spec.code or spec.files or spec.kubernetes.templates or not spec.command:
+    is_shipped = spec.code or spec.files or spec.kubernetes.templates
+    if capabilities.persistent is None or is_shipped or not spec.command:
         return
     interpreter, *words = spec.command
     first = next((word for word in words if word in ("-c", "-m") or not word.startswith("-")), "")
@@ -62,10 +64,10 @@ def script(spec: JobSpec) -> Iterable[Problem]:
         yield Problem("command", first, remedy)
 
 
-def sbatch_options(slurm: Slurm) -> Iterable[Problem]:
+def sbatch_options(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     """Options of sbatch that a run cannot have."""
     for (option, letter), remedy in _NO_OPTIONS.items():
-        if argument := slurm.argument(option, letter):
+        if argument := spec.slurm.argument(option, letter):
             yield Problem("slurm.args", argument, remedy)
 
 
@@ -89,8 +91,9 @@ def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
             yield from _kernels(spec.image, each) if each.spec.resources.gpu else ()
 
 
-def standby(spec: JobSpec, persistent: Sequence[str] | None) -> Iterable[Problem]:
-    """Why no pods can stand by for lost nodes of a run; *persistent* as for `problems`."""
+def standby(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    """Why no pods can stand by for lost nodes of a run."""
+    persistent = capabilities.persistent
     if not spec.standby:
         return
     if persistent is None:

@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from spotmpi.agent import protocol, record
 from spotmpi.agent.plan import read_member
@@ -28,21 +28,7 @@ _YEAR = 365 * 86400.0  # seconds
 _NOT_SCALARS = frozenset({"iteration", "time", "epoch", "seconds", "waited", "ranks", "kind", "samples", "uptime"})
 
 
-class View(Protocol):
-    """Shows events and messages; used as a context manager."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
-    def show(self, event: Event) -> None:
-        """Show one event."""
-        ...
-
-    def echo(self, text: str) -> None:
-        """Show a message."""
-        ...
-
-
-def make_view(quiet: bool) -> View:
+def make_view(quiet: bool) -> QuietView:
     """Only messages if *quiet*; a progress bar if stderr is a terminal; else plain lines."""
     if quiet:
         return QuietView()
@@ -60,7 +46,7 @@ def print_line(text: str) -> None:
 
 
 class QuietView:
-    """Shows messages and no events."""
+    """Shows messages and no events, as other views do; used as a context manager."""
 
     def __enter__(self) -> Self:
         return self

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Dict, Optional, Set
 
 from . import launchers, processes
 from .attempt import POLL_INTERVAL
 from .clock import Clock
-from .context import AgentContext, Mounts
+from .context import AgentContext, Members, Mounts
 from .files import write_atomically
 from .launch import ADDRESS, Launch, Location, gang_commands, launcher_count, local_location, size_file, worker_command
 from .launcher_output import Line
@@ -30,36 +30,8 @@ def read_context(mounts: Mounts, clock: Clock) -> AgentContext:
     return AgentContext(read_plan(mounts.plan), COORDINATOR, 0, None, mounts, clock)
 
 
-class NoMembers:
+class LocalMembers(Members):
     """The members of an attempt besides node 0: none, since all processes are its own."""
-
-    def __init__(self) -> None:
-        self.workers: Dict[Member, Any] = {}
-        self.gang = self.workers
-        self.machines: Dict[Member, Dict[str, Any]] = {}
-        self.hardware: Dict[Member, Dict[str, Any]] = {}
-        self.notices: Dict[Member, str] = {}
-        self.unfit: Dict[Member, str] = {}
-        self.ended: Dict[Member, Tuple[int, str]] = {}
-        self.pods: Optional[List[Member]] = None
-        self.standby_ready = 0
-        self.idle: Set[Member] = set()
-
-    def larger_size(self) -> int | None:
-        """None: the number of nodes never changes."""
-        return None
-
-    def others(self) -> int:
-        """None: this machine is paid for once."""
-        return 0
-
-    def is_whole(self) -> bool:
-        """Yes."""
-        return True
-
-    def lost(self) -> list[Member]:
-        """No node."""
-        return []
 
     def begin(self) -> None:
         """Begin the next attempt: nothing changes."""
@@ -67,25 +39,6 @@ class NoMembers:
     def missing(self) -> str | None:
         """What an attempt has to wait for: nothing."""
         return None
-
-    def serve(self, timeout: float) -> None:
-        """Nothing arrives, and nothing is waited for."""
-
-    def name_of(self, node: Member) -> str:
-        """A member as messages name it."""
-        return str(node)
-
-    def dismiss(self, node: Member, reason: str) -> None:
-        """There is no other node."""
-
-    def broadcast(self, **message: Any) -> None:
-        """Nobody is there to get it."""
-
-    def broadcast_to_gang(self, **message: Any) -> None:
-        """Nobody is there to get it."""
-
-    def close(self) -> None:
-        """There are no connections."""
 
 
 class Children:
@@ -96,19 +49,19 @@ class Children:
     def __init__(self, python: str) -> None:
         self._python = python
         self._reserved: Optional[socket.socket] = None
-        self._members: Optional[NoMembers] = None
+        self._members: Optional[LocalMembers] = None
 
     def open_record(self, context: AgentContext) -> Record:
         """The record in the run folder, which exists."""
         return Record(context.folder, context.clock)
 
-    def open_members(self, context: AgentContext, number: int, record: Record) -> NoMembers:
+    def open_members(self, context: AgentContext, number: int, record: Record) -> LocalMembers:
         """None, or the nodes of a run that may have fewer."""
         if "elastic" in context.plan and self._members is None:
             from .local_nodes import LocalNodes  # few runs need them
 
             self._members = LocalNodes(context)
-        members = self._members = self._members or NoMembers()
+        members = self._members = self._members or LocalMembers()
         members.begin()
         return members
 

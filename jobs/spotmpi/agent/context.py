@@ -1,9 +1,9 @@
-"""The context of one agent: the plan, which member of the run it is, the paths of its mounts, and its clock."""
+"""The context of one agent: the plan, which member of the run it is, the paths of its mounts, its clock, and others."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from . import hardware
 from .clock import Clock
@@ -136,6 +136,70 @@ class AgentContext(NamedTuple):
     def ssh_folder(self) -> str:
         """The folder of the SSH keys and configurations."""
         return os.path.join(self.mounts.work, "ssh")
+
+
+class Members:
+    """The other nodes of a run in its current attempt, as node 0 knows them, by member; here there are none."""
+
+    def __init__(self) -> None:
+        self.workers: Dict[Member, Any] = {}  # connections
+        # As `hardware.identify` gives them, that of node 0 included where machines are billed.
+        self.machines: Dict[Member, Dict[str, Any]] = {}
+        self.hardware: Dict[Member, Dict[str, Any]] = {}  # as `hardware.describe_pod` gives it
+        self.notices: Dict[Member, str] = {}  # why nodes are about to go away
+        self.unfit: Dict[Member, str] = {}  # what is wrong with the nodes that have failed their check
+        self.ended: Dict[Member, Tuple[int, str]] = {}  # exit code and reason of launchers that other agents started
+        self.idle: Set[Member] = set()  # the nodes on which no process of the attempt is left
+
+    @property
+    def gang(self) -> Dict[Member, Any]:
+        """The connections to nodes."""
+        return {member: worker for member, worker in self.workers.items() if member.role == NODE}
+
+    @property
+    def pods(self) -> Optional[List[Member]]:
+        """The pods of all nodes, by what they were at the beginning; None where these never change."""
+        return None
+
+    @property
+    def standby_ready(self) -> int:
+        """How many pods stand by and are ready."""
+        return 0
+
+    def larger_size(self) -> Optional[int]:
+        """The number of nodes with which the run could go on now, where that is more than the attempt has."""
+        return None
+
+    def others(self) -> int:
+        """How many nodes are there besides those of the attempt, of a run that may have fewer."""
+        return 0
+
+    def is_whole(self) -> bool:
+        """Whether the next attempt can run on the same nodes: none is lost, or about to go away."""
+        return True
+
+    def lost(self) -> List[Member]:
+        """The nodes that are lost though they have not reported their end."""
+        return []
+
+    def serve(self, timeout: float) -> None:
+        """Handle what has arrived, waiting at most *timeout* seconds for something."""
+
+    def name_of(self, node: Member) -> str:
+        """A member as messages name it."""
+        return str(node)
+
+    def dismiss(self, node: Member, reason: str) -> None:
+        """Let another node leave the run."""
+
+    def broadcast(self, **message: Any) -> None:
+        """Send a message to every member."""
+
+    def broadcast_to_gang(self, **message: Any) -> None:
+        """Send a message to every node."""
+
+    def close(self) -> None:
+        """Close all connections."""
 
 
 def in_pod() -> Mounts:

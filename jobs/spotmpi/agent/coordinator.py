@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from . import protocol, record, stop_requests
 from .attempt import Attempt
 from .attempt_history import AttemptHistory, end_of
-from .context import AgentContext
+from .context import AgentContext, Members
 from .fencing import Fenced
 from .launch import Launch
 from .launcher_output import Line
@@ -40,7 +40,7 @@ from .progress import Progress
 from .stop_requests import CoordinatorStopSignal, PreemptionNotice
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start
-    from .transport import Members, Transport
+    from .transport import Transport
 
 POLL_INTERVAL = 0.05  # seconds
 # Seconds in which every agent has to answer or send a heartbeat after a launcher failed, beyond those after which a

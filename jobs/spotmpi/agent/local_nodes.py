@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import Dict, List, Optional, Tuple
 
-from .children import NoMembers
+from .children import LocalMembers
 from .context import REQUESTS, AgentContext
 from .files import write_atomically
 from .launch import largest_size
@@ -17,8 +17,8 @@ AWAY = 15.0  # seconds for which a drill takes a node away
 _FILE = "away-%d"  # in the folder of requests; it holds the fault
 
 
-class LocalNodes(NoMembers):
-    """A `NoMembers` of attempts on as many nodes as are there at their start. Node 0 always is."""
+class LocalNodes(LocalMembers):
+    """A `LocalMembers` of attempts on as many nodes as are there at their start. Node 0 always is."""
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__()
@@ -34,7 +34,12 @@ class LocalNodes(NoMembers):
         self._look()
         present = [node for node in self._all if node not in self._away]
         size = largest_size(self._elastic, len(present))
-        self.pods = None if size is None else [Member(NODE, node) for node in present[:size]]
+        self._pods = None if size is None else [Member(NODE, node) for node in present[:size]]
+
+    @property
+    def pods(self) -> Optional[List[Member]]:
+        """The nodes of the attempt; None where too few are there."""
+        return self._pods
 
     def serve(self, timeout: float) -> None:
         """Look which nodes are away."""

@@ -39,6 +39,7 @@ from . import network
 from .assignment import ExpectedPods, Promotion
 from .clock import CLOCK, Clock
 from .connection import SILENCE, Connection, Heartbeat, Identity
+from .context import Members
 from .plan import COORDINATOR, NODE, STANDBY, Member, read_member
 from .schema import MESSAGE_VERSION, Greeting
 from .ssh import InvalidKeys
@@ -71,7 +72,7 @@ class Channel(NamedTuple):
     silence: float = SILENCE
 
 
-class Coordinator:
+class Coordinator(Members):
     """Node 0's end: the connections to all workers, and what they reported in this attempt.
 
     Workers of another run are refused. So are those with another restart count than *expected* (pods from before the
@@ -86,20 +87,15 @@ class Coordinator:
     """
 
     def __init__(self, channel: Channel, expected: ExpectedPods, attempt: int) -> None:
+        super().__init__()
         self._channel = channel
         self._clock = channel.clock
         self._restart_counts: dict[Member, int] = {}  # of the newest pod of each name, where pods are replaced
         self.closed = False
         self.relay: Callable[[dict[str, Any]], None] = lambda message: None  # takes answers to `send_to`
         self.workers: dict[Member, Connection] = {}
-        self.machines: dict[Member, dict[str, Any]] = {}
         self.ready: set[Member] = set()
-        self.notices: dict[Member, str] = {}
-        self.unfit: dict[Member, str] = {}
         self.oom_killed: set[Member] = set()
-        self.ended: dict[Member, tuple[int, str]] = {}
-        self.idle: set[Member] = set()
-        self.hardware: dict[Member, dict[str, Any]] = {}
         self._context = channel.identity.accepting
         self._nodes = expected.nodes
         self._counts = {NODE: expected.nodes, STANDBY: expected.standby}
@@ -130,16 +126,6 @@ class Coordinator:
         for node in self.workers:
             self._welcome(node)
 
-    @property
-    def pods(self) -> list[Member] | None:
-        """The pod of each node, where pods stand by."""
-        return None
-
-    @property
-    def standby_ready(self) -> int:
-        """How many pods stand by and are ready."""
-        return 0
-
     def _fill_vacancies(self) -> list[Promotion]:
         """Let pods that stand by do the work of nodes that are lost, as far as there are any."""
         return []
@@ -159,22 +145,9 @@ class Coordinator:
         """What happens while nodes are missing, where that is more than to wait."""
         return ""
 
-    def larger_size(self) -> int | None:
-        """None: the number of nodes never changes."""
-        return None
-
-    def others(self) -> int:
-        """None: the number of nodes never changes."""
-        return 0
-
     def is_whole(self) -> bool:
         """Whether no node of the gang is lost, or about to go away."""
         return not self._leaving()
-
-    @property
-    def gang(self) -> dict[Member, Connection]:
-        """The connections to nodes."""
-        return {member: worker for member, worker in self.workers.items() if member.role == NODE}
 
     def _leaving(self) -> list[Member]:
         """The nodes that are lost or about to go away."""
@@ -213,10 +186,6 @@ class Coordinator:
             self._drop(connection)
         for node in [node for node in self._unconfirmed if self.workers[node].lost]:
             self._forget(node)
-
-    def name_of(self, node: Member) -> str:
-        """A member as messages name it."""
-        return str(node)
 
     def dismiss(self, node: Member, reason: str) -> None:
         """Let a worker leave the run, and wait until it says so: then it does not join again."""

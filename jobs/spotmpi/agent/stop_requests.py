@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Dict, NamedTuple, Optional
 
 from . import protocol, record
 from .clock import Clock
-from .context import REQUESTS, AgentContext, Mounts
+from .context import REQUESTS, AgentContext, Members, Mounts
 from .files import exists, write_atomically
 from .launch import change_reason
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
@@ -24,7 +24,7 @@ from .plan import NODE, RunPlan, nodes_in, workers
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start
     from .progress import Progress
-    from .transport import Members, Transport
+    from .transport import Transport
 
 STOP = "stop"  # end after a checkpoint
 KILL = "kill"  # end now

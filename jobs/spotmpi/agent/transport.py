@@ -2,108 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Dict, List, Optional, Protocol, Set, Tuple, Union
+from collections.abc import Collection
+from typing import Protocol, Union
 
-from .context import AgentContext
+from .context import AgentContext, Members
 from .launch import Launch
 from .outcomes import Outcome, StopSignal
 from .plan import Command, Member
 from .record import Record
-
-
-class Members(Protocol):
-    """The other nodes of a run in its current attempt, as node 0 knows them; the dictionaries are by member."""
-
-    @property
-    def workers(self) -> Mapping[Member, Any]:
-        """Connections."""
-        ...
-
-    @property
-    def machines(self) -> Mapping[Member, Dict[str, Any]]:
-        """As `hardware.identify` gives them, that of node 0 included where machines are billed."""
-        ...
-
-    @property
-    def hardware(self) -> Mapping[Member, Dict[str, Any]]:
-        """As `hardware.describe_pod` gives it."""
-        ...
-
-    @property
-    def notices(self) -> Mapping[Member, str]:
-        """Why nodes are about to go away."""
-        ...
-
-    @property
-    def unfit(self) -> Mapping[Member, str]:
-        """What is wrong with the nodes that have failed their check."""
-        ...
-
-    @property
-    def ended(self) -> Mapping[Member, Tuple[int, str]]:
-        """Exit code and reason of the launchers that other agents started."""
-        ...
-
-    @property
-    def idle(self) -> Set[Member]:
-        """The nodes on which no process of the attempt is left."""
-        ...
-
-    @property
-    def pods(self) -> Optional[List[Member]]:
-        """The pods of all nodes, by what they were at the beginning; None where these never change."""
-        ...
-
-    def larger_size(self) -> Optional[int]:
-        """The number of nodes with which the run could go on now, where that is more than the attempt has."""
-        ...
-
-    def others(self) -> int:
-        """How many nodes are there besides those of the attempt, of a run that may have fewer."""
-        ...
-
-    @property
-    def standby_ready(self) -> int:
-        """How many pods stand by and are ready."""
-        ...
-
-    def is_whole(self) -> bool:
-        """Whether the next attempt can run on the same nodes: none is lost, or about to go away."""
-        ...
-
-    @property
-    def gang(self) -> Mapping[Member, Any]:
-        """The connections to nodes."""
-        ...
-
-    def lost(self) -> list[Member]:
-        """The nodes that are lost though they have not reported their end."""
-        ...
-
-    def serve(self, timeout: float) -> None:
-        """Handle what has arrived, waiting at most *timeout* seconds for something."""
-        ...
-
-    def name_of(self, node: Member) -> str:
-        """A member as messages name it."""
-        ...
-
-    def dismiss(self, node: Member, reason: str) -> None:
-        """Let another node leave the run."""
-        ...
-
-    def broadcast(self, **message: Any) -> None:
-        """Send a message to every member."""
-        ...
-
-    def broadcast_to_gang(self, **message: Any) -> None:
-        """Send a message to every node."""
-        ...
-
-    def close(self) -> None:
-        """Close all connections."""
-        ...
 
 
 class Transport(Protocol):

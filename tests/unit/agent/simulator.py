@@ -44,7 +44,7 @@ from spotmpi.agent import coordinator, fencing, network, processes, protocol, re
 from spotmpi.agent.assignment import Assignment
 from spotmpi.agent.attempt_history import pods_at_work
 from spotmpi.agent.clock import Clock
-from spotmpi.agent.context import AgentContext, Mounts
+from spotmpi.agent.context import AgentContext, Members, Mounts
 from spotmpi.agent.launch import Launch
 from spotmpi.agent.outcomes import Outcome, StopSignal
 from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, Member
@@ -322,7 +322,7 @@ class Program:
             WRITE(self._pipes[0][1], (protocol.encode(kind, **values) + "\n").encode())
 
 
-class SimulatedMembers:
+class SimulatedMembers(Members):
     """The other nodes of a run, each ready a while after it was started, and sooner for another attempt.
 
     Connections are by member, as node 0 has them; `World.up` is by pod.
@@ -418,16 +418,10 @@ class SimulatedMembers:
         return SimpleNamespace(lost=False, gone=False, silent=False, last_received=0.0, address=address)
 
     @property
-    def idle(self) -> set[Member]:
+    def idle(self) -> set[Member]:  # type: ignore[override]
         return {node for node, at in self._idle.items() if at <= self._world.now and not self.workers[node].silent}
 
     hint = ""
-
-    def larger_size(self) -> int | None:
-        return None
-
-    def others(self) -> int:
-        return 0
 
     @property
     def standby_ready(self) -> int:
@@ -456,9 +450,6 @@ class SimulatedMembers:
                 self._connect(member)
         if self._world.now >= self._opened + JOIN_GRACE:
             self._fill([node for node in self.workers if self._is_vacant(node)], self._standing_by())
-
-    def name_of(self, node: Member) -> str:
-        return str(node)
 
     def dismiss(self, node: Member, reason: str) -> None:
         self.notices[node] = reason

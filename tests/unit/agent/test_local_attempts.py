@@ -17,7 +17,7 @@ import pytest
 from spotmpi.agent import children, coordinator, launchers, processes, protocol, stop_requests
 from spotmpi.agent.__main__ import run_children
 from spotmpi.agent.attempt_history import AttemptHistory
-from spotmpi.agent.children import Children, NoMembers, read_context, reserve_port
+from spotmpi.agent.children import Children, LocalMembers, read_context, reserve_port
 from spotmpi.agent.context import AgentContext, in_run_folder
 from spotmpi.agent.coordinator import AttemptLoop
 from spotmpi.agent.launch import Launch
@@ -184,7 +184,7 @@ class Supervised(Children):
         super().__init__("python3")
         self._is_whole = is_whole
 
-    def open_members(self, context: AgentContext, number: int, record: Record) -> NoMembers:
+    def open_members(self, context: AgentContext, number: int, record: Record) -> LocalMembers:
         members = super().open_members(context, number, record)
         members.is_whole = lambda: self._is_whole  # type: ignore[method-assign]
         return members
@@ -327,7 +327,7 @@ def local_context(folder: Path) -> AgentContext:
 def local_stop_signal(folder: Path) -> CoordinatorStopSignal:
     """What node 0 learns of a run in *folder*."""
     notice: Any = SimpleNamespace(reason=None)
-    return CoordinatorStopSignal(local_context(folder), NoMembers(), notice, Children("python3"))
+    return CoordinatorStopSignal(local_context(folder), LocalMembers(), notice, Children("python3"))
 
 
 @pytest.fixture
@@ -371,7 +371,7 @@ def test_sigterm_is_notice_that_the_machine_goes_away_and_a_terminal_ends_nothin
     sources: list[CoordinatorStopSignal] = []
 
     def run(context: AgentContext, transport: Children, notice: PreemptionNotice) -> int:
-        sources.append(CoordinatorStopSignal(context, NoMembers(), notice, transport))
+        sources.append(CoordinatorStopSignal(context, LocalMembers(), notice, transport))
         return 0
 
     monkeypatch.setattr(coordinator, "run", run)

@@ -93,7 +93,8 @@ class Attempt:
             # A launcher may close its pipes a while before it exits, and only its exit code tells how it ended.
             while (self._selector.get_map() or self._running()) and not self._drained():
                 waits = self._selector.get_map() and self._abort_by is None
-                self._read_output(POLL_INTERVAL if waits else REAP_INTERVAL)
+                for key, _ in self.clock.select(self._selector, POLL_INTERVAL if waits else REAP_INTERVAL):
+                    self._read_pipe(key)
                 self._reap_launchers()
                 self._supervise_replicas()
                 self._check_limits()
@@ -123,10 +124,6 @@ class Attempt:
             os.set_blocking(pipe.fileno(), False)
             self._selector.register(pipe, selectors.EVENT_READ, (member, splitter(stream), pipe))
         return process
-
-    def _read_output(self, timeout: float) -> None:
-        for key, _ in self.clock.select(self._selector, timeout):
-            self._read_pipe(key)
 
     def _read_pipe(self, key: selectors.SelectorKey) -> None:
         member, splitter, pipe = key.data
@@ -399,10 +396,9 @@ class Attempt:
 
     def _launcher_outcome(self, node: Member) -> Outcome:
         code = self._effective_exit_code(node)
+        reason = str(self.progress.fatal or self._launcher_reason(node, code))
         if self.progress.fatal or code == protocol.NOT_RETRYABLE:
-            reason = protocol.truncate(str(self.progress.fatal or self._launcher_reason(node, code)))
-            return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
-        reason = self._launcher_reason(node, code)
+            return Outcome(NOT_RETRYABLE, protocol.truncate(reason), protocol.NOT_RETRYABLE)
         if code == protocol.INTERRUPTED:
             return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED)
         return Outcome(FAILURE, reason, protocol.FAILED, node=self._node_of_failure(node))

@@ -233,7 +233,8 @@ class AttemptHistory:
         summary = _read_summary(self.record.folder)
         if summary.get("started") != self.since or summary.get("state") not in _CAUSES:
             return None
-        if _last_event(self.record.folder) not in record.TERMINAL:  # its agent was cut off in between
+        last = next((each["event"] for each in reversed(_events(self.record.folder)) if "event" in each), None)
+        if last not in record.TERMINAL:  # its agent was cut off in between
             self._record_end(summary["state"], summary.get("reason"))
         return _CAUSES[summary["state"]]
 
@@ -433,10 +434,6 @@ def _read_summary(folder: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return values if isinstance(values, dict) else {}
-
-
-def _last_event(folder: str) -> str | None:
-    return next((each["event"] for each in reversed(_events(folder)) if "event" in each), None)
 
 
 def _events(folder: str) -> list[dict[str, Any]]:

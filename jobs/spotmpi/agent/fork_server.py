@@ -25,7 +25,7 @@ import struct
 import sys
 from importlib import import_module
 from types import CodeType, ModuleType, TracebackType
-from typing import Any, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Tuple, Type
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Type
 
 OPTIONS = ("-u", "-B", "-O", "-OO")  # of interpreters, with which a server is started too
 FORKED, NEW = b"f", b"n"  # answers: forked, or start a new interpreter for the reason that follows
@@ -420,7 +420,8 @@ def run(request: ForkRequest, mpi: Mpi) -> None:
     """Run the rank of *request*; an error of the program is reported as its interpreter would."""
     program = entry(request.command)
     if program is None or not (program.module or os.path.isfile(program.name)):
-        _exec(request.command)
+        # A new interpreter, which has the messages for a program that does not exist.
+        os.execvp(request.command[0], request.command)
     try:
         execute(program, mpi)
     except SystemExit:
@@ -440,11 +441,6 @@ def _hide_own_frames(error: BaseException) -> None:
         hook(kind, value.with_traceback(trace) if value is error else value, trace if value is error else whole)
 
     sys.excepthook = report
-
-
-def _exec(command: List[str]) -> NoReturn:
-    """A new interpreter, which has the messages for a program that does not exist."""
-    os.execvp(command[0], command)
 
 
 def main(arguments: List[str]) -> None:

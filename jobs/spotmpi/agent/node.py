@@ -78,6 +78,22 @@ def unpack_code(context: AgentContext) -> None:
         raise OSError(text) from error
 
 
+def prepare(context: AgentContext, facts: hardware.Facts | None) -> hardware.Facts:
+    """The hardware of this pod, on which ranks can be started now; *facts* is that, once the pod has been prepared.
+
+    Raises:
+        Unfit: the node cannot do its part of an attempt.
+        Incompatible: the image does not fit its hardware, or the pool.
+        OSError: the run volume does not answer, or something cannot be unpacked.
+    """
+    check(context)
+    if facts is None:
+        facts = check_hardware(context)
+        unpack_code(context)
+    serve_forks(context)
+    return facts
+
+
 def check_hardware(context: AgentContext) -> hardware.Facts:
     """The hardware of this pod; `hardware.Incompatible` where it cannot run what the image holds, or lacks."""
     facts = hardware.describe_pod(context.mounts.pod_info, context.plan.get("machine", {}))

@@ -14,7 +14,7 @@ from .connection import Identity
 from .context import AgentContext
 from .elastic_coordinator import ElasticCoordinator
 from .launch import Launch, gang_commands
-from .node import check_hardware, location, serve_forks, start_sshd, unpack_code, write_environment
+from .node import location, start_sshd, write_environment
 from .outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, StopSignal
 from .plan import COORDINATOR, nodes_in, workers
 from .pod_record import PodRecord
@@ -139,12 +139,7 @@ class Tcp:
 
     def _prepare_node(self, context: AgentContext) -> hardware.Facts:
         """The hardware of node 0, on which an attempt can be started now."""
-        facts = self._facts
-        node.check(context)
-        if facts is None:
-            facts = check_hardware(context)
-            unpack_code(context)
-        serve_forks(context)
+        facts = node.prepare(context, self._facts)
         with contextlib.suppress(FileNotFoundError):
             os.remove(context.launchers_ended_file)
         processes.clear_shared_memory(context.mounts.shared_memory)

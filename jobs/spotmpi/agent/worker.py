@@ -19,13 +19,10 @@ from .launch import Launch, gang_commands
 from .node import (
     POLL_INTERVAL,
     Unfit,
-    check,
-    check_hardware,
     connected,
     location,
-    serve_forks,
+    prepare,
     start_sshd,
-    unpack_code,
     wait_for_imports,
     write_environment,
 )
@@ -252,7 +249,7 @@ class Worker:
         coordinator = self._coordinator
         context = self._context = connected(self._context, coordinator.connection.address)
         try:
-            facts = self._prepare()
+            facts = self._facts = prepare(context, self._facts)
             environment = write_environment(context, coordinator.attempt)
         except Unfit as error:
             if context.member.role == STANDBY:  # it stands by, and keeps other pods from this machine
@@ -299,17 +296,6 @@ class Worker:
         self._errors += 1
         while not (coordinator.notice.reason or coordinator.ends) and clock.uptime() < deadline:
             coordinator.wait()
-
-    def _prepare(self) -> hardware.Facts:
-        """The hardware of this node, on which ranks can be started now."""
-        facts = self._facts
-        check(self._context)
-        if facts is None:
-            facts = check_hardware(self._context)
-            unpack_code(self._context)
-        serve_forks(self._context)
-        self._facts = facts
-        return facts
 
     def _launch_and_report(self, environment: dict[str, str]) -> None:
         """`_launch`, with every error reported to node 0, which would otherwise count a lost host."""

@@ -91,9 +91,7 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
     if spec.stream:
         environment[protocol.ENV_STREAM] = spec.stream.settings.to_json()
         environment[protocol.ENV_STREAM_FOLDER] = str(paths.stream)
-        environment[protocol.ENV_POOL_TLS] = str(paths.pool)
-        environment[protocol.ENV_POOL_CONTROL] = str(paths.pool)
-    elif spec.launcher == "pool":
+    if spec.stream or spec.launcher == "pool":
         environment[protocol.ENV_POOL_TLS] = str(paths.pool)
         environment[protocol.ENV_POOL_CONTROL] = str(paths.pool)
     if spec.data is not None:

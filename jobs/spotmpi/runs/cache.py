@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 from spotmpi.agent import record
-from spotmpi.agent.files import exists, is_folder, lock_file
+from spotmpi.agent.files import is_folder, lock_file
 from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR, Member
 from spotmpi.core.events import Event, Lines
@@ -151,19 +150,6 @@ class RunCache:
         self._lines[where] = event.number
         line = Line(event.values["rank"], event.values["stream"], event.values["text"])
         writer.line(*where, line)
-
-
-def create(paths: RunPaths, spec: str, plan: Mapping[str, object], submitted: float) -> None:
-    """Create the copy of a run that was just submitted or resumed; *plan* holds no secrets."""
-    paths.folder.mkdir(parents=True, exist_ok=True)
-    paths.spec.write_text(spec, encoding="utf-8")
-    paths.plan.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
-    paths.summary.unlink(missing_ok=True)
-    continued = exists(paths.events)
-    event = {"t": submitted, "event": record.SUBMITTED, "name": plan["name"], "continued": continued}
-    event |= {"owner": plan["owner"]} if "owner" in plan else {}
-    with paths.events.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(event) + "\n")
 
 
 def _count(path: Path) -> int:

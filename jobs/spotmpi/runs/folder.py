@@ -1,16 +1,17 @@
-"""The events of a run, read from its folder while it is being written."""
+"""The record of a run: created at its submission, and its events, read while they are being written."""
 
 from __future__ import annotations
 
 import heapq
+import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from spotmpi.agent import record
-from spotmpi.agent.files import exists, is_folder
+from spotmpi.agent.files import exists, is_folder, write_atomically
 from spotmpi.agent.outcomes import run_outcome
 from spotmpi.agent.plan import COORDINATOR, Member
 from spotmpi.core.events import Event, read_entry, read_event, read_metric
@@ -24,6 +25,18 @@ _PATIENCE = 60.0  # seconds for which a disk may fail, before that is an error o
 
 Sleep = Callable[[float], None]
 Read = Callable[[int, str], Event | None]  # the event of a line, from its number and text
+
+
+def create(paths: RunPaths, spec: str, plan: Mapping[str, object], submitted: float, owner: object = None) -> None:
+    """Write the record of a run that is submitted or resumed now, by its *owner* if known; *plan* holds no secrets."""
+    paths.folder.mkdir(parents=True, exist_ok=True)
+    event = {"t": submitted, "event": record.SUBMITTED, "name": plan["name"], "continued": exists(paths.events)}
+    event |= {"owner": owner} if owner is not None else {}
+    write_atomically(paths.spec, spec)
+    write_atomically(paths.plan, json.dumps(plan, indent=1) + "\n")
+    paths.summary.unlink(missing_ok=True)
+    with paths.events.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(event) + "\n")
 
 
 def folder_events(

@@ -17,7 +17,7 @@ from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.core.events import Event, Lines
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster_plan import BACKEND
-from spotmpi.runs import cache as run_cache
+from spotmpi.runs import folder as run_folder
 from spotmpi.runs import reader
 from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.folder import folder_events
@@ -54,7 +54,7 @@ def created(runs_folder: Path) -> RunPaths:
     """The copy of a run that was just submitted."""
     paths = RunPaths(runs_folder / "digits-1")
     plan = {"run": paths.id, "name": "digits", "backend": BACKEND, "context": None, "namespace": "here"}
-    run_cache.create(paths, 'name = "digits"\n', plan, 1000.0)
+    run_folder.create(paths, 'name = "digits"\n', plan, 1000.0)
     return paths
 
 

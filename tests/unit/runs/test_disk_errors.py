@@ -12,7 +12,7 @@ from spotmpi.agent.plan import COORDINATOR
 from spotmpi.agent.record import Record
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster_plan import cached_plan
-from spotmpi.runs import cache as run_cache
+from spotmpi.runs import folder as run_folder
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.cache import RunCache
 from spotmpi.runs.folder import folder_events
@@ -27,7 +27,7 @@ LINE = parse('{"n":1,"l":[1,"node/0",1,5.0,0,"o","hello"]}')
 def paths(tmp_path: Path) -> RunPaths:
     """A terminal's copy of a run, with a line of output."""
     paths = RunPaths(tmp_path / "runs" / "digits-1")
-    run_cache.create(paths, 'command = ["x"]\n', cached_plan("digits", paths.id, "this", "here"), 1.0)
+    run_folder.create(paths, 'command = ["x"]\n', cached_plan("digits", paths.id, "this", "here"), 1.0)
     assert LINE
     with RunCache(paths) as cache:
         cache.write([LINE])

@@ -13,7 +13,7 @@ from spotmpi.agent import record
 from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR
 from spotmpi.core import names
-from spotmpi.runs import cache, reader
+from spotmpi.runs import folder, reader
 from tests.command_line import CommandLine, invoke
 
 
@@ -48,7 +48,7 @@ def test_mine_are_the_runs_that_i_submitted_and_those_without_owner(tmp_path: Pa
 
 def test_the_owner_of_a_copied_run_is_the_one_that_the_cluster_names(tmp_path: Path, spotmpi: CommandLine) -> None:
     plan: dict[str, Any] = {"run": "x-1", "name": "x", "owner": "bob"}
-    cache.create(names.RunPaths(tmp_path / "x-1"), "", plan, 1.0)
+    folder.create(names.RunPaths(tmp_path / "x-1"), "", plan, 1.0, plan["owner"])
     assert reader.state(names.RunPaths(tmp_path / "x-1")).owner == "bob"
     assert json.loads(spotmpi("list", "--mine", "--json")[1]) == []
 

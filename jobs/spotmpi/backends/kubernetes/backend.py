@@ -51,10 +51,9 @@ from spotmpi.plan.placement import Beginning
 from spotmpi.plan.run_plan import elastic_notes, memory_notes, standby_notes
 from spotmpi.plan.volume_pod import Volume
 from spotmpi.programs.pool.settings import versions
-from spotmpi.runs import cache as run_cache
 from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
 from spotmpi.runs.cache import RunCache, SeenEvents
-from spotmpi.runs.folder import folder_events
+from spotmpi.runs.folder import create, folder_events
 from spotmpi.runs.pod_output import PodEntry
 from spotmpi.runs.recorded_plan import ClusterNamespace
 from spotmpi.spec import roles
@@ -191,7 +190,8 @@ class KubernetesBackend:
                 call(code.upload(self._api(), plan, spec, volume, echo))
             call(wheels.send(self._api(), plan["objects"], spec, echo))
             created = call(submitting.create(self._api(), plan, echo))
-            run_cache.create(paths, spec.to_toml(), {**plan, "objects": [*created.objects]}, created.submitted)
+            own_plan = {**plan, "objects": [*created.objects]}
+            create(paths, spec.to_toml(), own_plan, created.submitted, plan["owner"])
             ownership.mark(paths)
 
     def events(self, run: str, follow: bool) -> Iterator[Event]:
@@ -393,7 +393,7 @@ class KubernetesBackend:
             plan = cluster_plan.cached_plan(spec.title, paths.id, self._api().context, jobset["metadata"]["namespace"])
             if owner := cluster_plan.annotations_of(jobset).get(manifests.ANNOTATION_OWNER):
                 plan["owner"] = owner
-            run_cache.create(paths, spec.to_toml(), plan, submission_time(jobset))
+            create(paths, spec.to_toml(), plan, submission_time(jobset), plan.get("owner"))
 
     def _cached(self, run: str) -> reader.RunState | None:
         paths = names.RunPaths(self.runs_folder / run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
 from spotmpi.agent import record, stop_requests
-from spotmpi.agent.files import exists, is_file, is_folder, lock_file, write_atomically
+from spotmpi.agent.files import exists, is_file, is_folder, lock_file
 from spotmpi.agent.plan import COORDINATOR, NODE, WORKER, Member, RunPlan, read_plan
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.core import names, wording
@@ -23,7 +22,7 @@ from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.wording import Echo
 from spotmpi.runs import reader, recorded_plan
-from spotmpi.runs.folder import folder_events
+from spotmpi.runs.folder import create, folder_events
 
 if TYPE_CHECKING:
     import subprocess
@@ -109,7 +108,7 @@ class LocalBackend:
                 packed.unpack(paths.code)
             if pooled:
                 prepare_pool(paths)
-            _write_plan(paths, spec, plan)
+            create(paths, spec.to_toml(), plan, time.time(), names.user())
             self._start_agent(paths, lock)
         except BaseException as error:
             if is_new:  # nothing runs, and what is left would be listed as a lost run
@@ -285,17 +284,6 @@ def _acquire(paths: names.RunPaths, lock: int) -> None:
             if time.monotonic() > deadline or reader.state(paths).state not in record.TERMINAL:
                 raise RunInUse(f"run {paths.id} is still running; stop it with `spotmpi stop {paths.id}`") from None
         time.sleep(0.01)
-
-
-def _write_plan(paths: names.RunPaths, spec: JobSpec, plan: RunPlan) -> None:
-    continued = exists(paths.events)
-    write_atomically(paths.spec, spec.to_toml())
-    write_atomically(paths.plan, json.dumps(plan, indent=1) + "\n")
-    paths.summary.unlink(missing_ok=True)
-    with paths.events.open("a", encoding="utf-8") as file:
-        submitted = {"t": time.time(), "event": record.SUBMITTED, "name": plan["name"], "continued": continued}
-        submitted["owner"] = names.user()
-        file.write(json.dumps(submitted) + "\n")
 
 
 def _with_dask(plan: RunPlan, spec: JobSpec, echo: Echo) -> RunPlan:

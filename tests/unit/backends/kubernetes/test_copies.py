@@ -23,7 +23,8 @@ from spotmpi.core.names import RunPaths
 from spotmpi.core.wording import Echo
 from spotmpi.plan import cluster_plan
 from spotmpi.plan.cluster_plan import ClusterPlan, cached_plan
-from spotmpi.runs import cache, reader, recorded_plan
+from spotmpi.runs import folder as run_folder
+from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.reader import RunState
 from tests.cloud.cluster.fake_cluster import FakeCluster, write_kubeconfig
 from tests.cloud.cluster.objects import RUN, a_pod, condition, event, jobset, log_line, pod
@@ -36,7 +37,7 @@ def copy(
 ) -> RunPaths:
     """Lay down the copy of a run that was submitted in 1970, with *events* that were seen since."""
     paths, spec = RunPaths(runs_folder / run), cluster_plan.spec_of(jobset())
-    cache.create(paths, spec.to_toml(), cached_plan(spec.title, run, context, namespace), 1000.0)
+    run_folder.create(paths, spec.to_toml(), cached_plan(spec.title, run, context, namespace), 1000.0)
     with paths.events.open("a") as file:
         file.writelines(json.dumps({"t": 1000.0 + at, **event}) + "\n" for at, event in enumerate(events, 1))
     return paths

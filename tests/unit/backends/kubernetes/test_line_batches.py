@@ -15,7 +15,7 @@ from spotmpi.cli.logs import Filter, print_events
 from spotmpi.core.events import Event, Lines, Stream
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster_plan import BACKEND
-from spotmpi.runs import cache as run_cache
+from spotmpi.runs import folder as run_folder
 from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.pod_output import PodEntry, parse_all
 
@@ -68,7 +68,7 @@ def test_only_lines_of_one_node_that_follow_each_other_are_one_batch(
 def paths(tmp_path: Path) -> RunPaths:
     paths = RunPaths(tmp_path / "runs" / "digits-1")
     plan = {"run": paths.id, "name": "digits", "backend": BACKEND, "context": None, "namespace": "here"}
-    run_cache.create(paths, 'name = "digits"\n', plan, START)
+    run_folder.create(paths, 'name = "digits"\n', plan, START)
     return paths
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spotmpi.agent import record
 from spotmpi.backends import targets
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
@@ -29,7 +28,7 @@ def old_runs(runs_folder: Path, limit: float, echo: Echo) -> list[OldRun]:
 
     For a copy without a recorded end its cluster is asked; if it does not answer, the run counts as not ended.
     """
-    submissions = {paths.id: _submissions(paths) for paths in reader.every(runs_folder)}
+    submissions = {paths.id: len(reader.submissions(paths)) for paths in reader.every(runs_folder)}
     states = [state for run in submissions if _last_change(state := reader.state(RunPaths(runs_folder / run))) < limit]
     current = _with_clusters(states, runs_folder, echo)
     return [OldRun(each, submissions[each.id]) for each in current if each.over and _last_change(each) < limit]
@@ -42,7 +41,7 @@ def delete_records(old: Sequence[OldRun], echo: Echo) -> list[RunState]:
         paths = RunPaths(Path(each.state.folder))
         try:
             with reader.lock(paths, timeout=1.0):
-                if _submissions(paths) == each.submissions:
+                if len(reader.submissions(paths)) == each.submissions:
                     reader.remove(paths)
                     deleted.append(each.state)
                 else:
@@ -70,10 +69,6 @@ def _with_clusters(states: Iterable[RunState], runs_folder: Path, echo: Echo) ->
             yield state
             continue
         yield current
-
-
-def _submissions(paths: RunPaths) -> int:
-    return sum(event.get("event") == record.SUBMITTED for event in reader.lines(paths.events))
 
 
 def _last_change(state: RunState) -> float:

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from spotmpi.agent import record
 from spotmpi.agent.files import is_file
+from spotmpi.aws.billing import Bill
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
@@ -54,20 +54,10 @@ class Node:
             yield from each.walk()
 
 
-class _Share(msgspec.Struct):
-    run: str
-    waiting: float
-    training: float
-
-
-class _Bill(msgspec.Struct):
-    runs: list[_Share]
-
-
 class _SavedCost(msgspec.Struct):
     """What is read of ``bill.json``, see `environments.cost.Cost`."""
 
-    bill: _Bill
+    bill: Bill
 
 
 def trace(place: str, store: str | None = None) -> Node:
@@ -264,10 +254,10 @@ def run_node(paths: RunPaths, store: Store) -> Node:
     """A run with its code, image and data, as its folder has them."""
     work = reader.work(paths)
     command = " ".join([work.get("program") or "", *map(str, work.get("args") or ())]).strip()
-    started = next((event["t"] for event in reader.lines(paths.events) if event.get("event") == record.SUBMITTED), None)
+    submitted = reader.submissions(paths)
     facts = {
         "command": command or work.get("launcher"),
-        "created": None if started is None else moment(started),
+        "created": moment(submitted[0]) if submitted else None,
         "cost": cost_of(paths),
         "spotmpi": work.get("spotmpi"),
     }
@@ -326,7 +316,7 @@ def cost_of(paths: RunPaths) -> float | None:
     except (OSError, msgspec.DecodeError):
         return None
     shares = [each for each in saved.bill.runs if each.run == paths.id]
-    return sum(each.waiting + each.training for each in shares) if shares else None
+    return sum(each.dollars for each in shares) if shares else None
 
 
 def moment(seconds: float) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from spotmpi.agent import record
 from spotmpi.agent.plan import POSTPROCESS, WORKER
-from spotmpi.agent.schema import read_attempt
 from spotmpi.api import runs
 from spotmpi.backends import targets
 from spotmpi.backends.base import Backend, submit
@@ -27,6 +26,7 @@ from spotmpi.pools.engine import Engine, import_client
 from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.pools.pool import Pool, PoolSummary
 from spotmpi.pools.progress import print_message
+from spotmpi.runs import reader
 from spotmpi.spec.job import POOL
 from spotmpi.spec.source import Source, load_spec
 
@@ -146,7 +146,7 @@ class ExistingRun:
         state = self._backend.state(self.run)
         self.run = state.id
         if state.over:
-            raise SpotmpiError(f"run {state.id} {state.state}: {state.reason or 'no reason recorded'}")
+            raise SpotmpiError(state.end)
         return self._connect(output)
 
     def resize(self, workers: int) -> None:
@@ -181,9 +181,12 @@ class ExistingRun:
         except SpotmpiError:
             return None  # the target does not answer either
         if state.over:
-            return f"run {state.id} {state.state}: {state.reason or 'no reason recorded'}"
+            return state.end
         if state.attempt > attempt:
-            reason = _attempt_reason(Path(state.folder), attempt)
+            reason = None
+            with contextlib.suppress(OSError):  # this machine may have no record of it
+                recorded = reader.attempts(RunPaths(Path(state.folder)))
+                reason = next((each.get("reason") for each in recorded if each["attempt"] == attempt), None)
             return f"{reason or 'node 0: its scheduler ended'}; spotmpi.pool('{state.id}') joins the next attempt"
         return None
 
@@ -239,12 +242,3 @@ class NewRun(ExistingRun):
     def _echo_event(self, event: Event) -> None:
         if event.kind == record.WAITING and event.values.get("reason"):
             self._echo(f"waiting: {event.values['reason']}")
-
-
-def _attempt_reason(folder: Path, attempt: int) -> str | None:
-    """The reason for which an attempt ended, from the run folder; None where this machine has no record of it."""
-    try:
-        values = read_attempt((RunPaths(folder).attempts / str(attempt) / "node-0.json").read_text(encoding="utf-8"))
-    except OSError:
-        return None
-    return values.get("reason") if values else None

@@ -405,7 +405,7 @@ def _rerun(target: _Target, spec: JobSpec, on: TargetLike, echo: Echo) -> tuple[
     """Start a run's spec again, without a version of what it makes; its id, and the files that are not the same."""
     state = runs.run(spec.model_copy(update={"keep": None}), on=on)
     if state.state != "succeeded":
-        raise SpotmpiError(f"run {state.id} {state.state}: {state.reason or 'no reason recorded'}")
+        raise SpotmpiError(state.end)
     folder = runs.pull(state.id, on, echo)
     again: dict[str, tuple[int, str]] = {}
     for name in [target.folder] if target.folder else target.files:

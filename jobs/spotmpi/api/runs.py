@@ -375,16 +375,13 @@ def _further_problems(error: WrongKeys, on: TargetLike) -> Sequence[Problem]:
 
 def _from_next_submission(paths: names.RunPaths, on_event: Callable[[Event], None]) -> Callable[[Event], None]:
     """*on_event* for the events after the next submission of the run only."""
-    left = sum(event.get("event") == record.SUBMITTED for event in reader.lines(paths.events))
+    left = len(reader.submissions(paths))
 
     def show(event: Event) -> None:
         nonlocal left
+        left -= event.kind == record.SUBMITTED
         if left < 0:
             on_event(event)
-        elif event.kind == record.SUBMITTED:
-            left -= 1
-            if left < 0:
-                on_event(event)
 
     return show
 

@@ -73,6 +73,11 @@ class RunState:
         """Whether the run has ended, or will never continue without help."""
         return self.state in record.TERMINAL or self.state == record.LOST
 
+    @property
+    def end(self) -> str:
+        """How the run ended, for messages."""
+        return f"run {self.id} {self.state}: {self.reason or 'no reason recorded'}"
+
 
 def find(run: str, runs_folder: Path) -> RunPaths:
     """The paths of the run of that id, or of the only one whose id starts with it.
@@ -120,6 +125,11 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
             yield from _entries(file)
     except FileNotFoundError:
         return
+
+
+def submissions(paths: RunPaths) -> list[float]:
+    """When a run was submitted, each time, in Unix seconds."""
+    return [event["t"] for event in lines(paths.events) if event.get("event") == record.SUBMITTED]
 
 
 def _entries(file: Iterable[bytes]) -> Iterator[dict[str, Any]]:

@@ -97,7 +97,7 @@ async def _wait_for_files(api: ClusterApi, run: str, state: Callable[[], RunStat
             if terminal_condition(jobset) or (pod and has_started(pod)):
                 end = await asyncio.to_thread(state)
                 if end.over:
-                    raise SpotmpiError(f"run {run} {end.state}: {end.reason or 'no reason recorded'}")
+                    raise SpotmpiError(end.end)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), _POLL_INTERVAL)
     finally:

@@ -71,4 +71,4 @@ def _require_pool(paths: names.RunPaths) -> None:
         raise input_error("run", paths.id, "has no workers; only a pool and a run with a stream have them")
     state = reader.state(paths)
     if state.over:
-        raise SpotmpiError(f"run {paths.id} {state.state}: {state.reason or 'no reason recorded'}")
+        raise SpotmpiError(state.end)

@@ -14,8 +14,8 @@ from spotmpi.agent import record
 from spotmpi.agent.plan import POSTPROCESS, WORKER
 from spotmpi.api import runs
 from spotmpi.backends import targets
-from spotmpi.backends.base import Backend, submit
-from spotmpi.backends.targets import TargetLike
+from spotmpi.backends.base import Backend
+from spotmpi.backends.targets import TargetLike, submit
 from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event

@@ -17,8 +17,8 @@ from spotmpi.agent import record
 from spotmpi.agent.files import is_file
 from spotmpi.agent.plan import Member, read_member
 from spotmpi.backends import targets
-from spotmpi.backends.base import Backend, Plan, follow, submit
-from spotmpi.backends.targets import TargetLike
+from spotmpi.backends.base import Backend, Plan
+from spotmpi.backends.targets import TargetLike, follow, submit
 from spotmpi.core import names, wording
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import Event

@@ -1,22 +1,15 @@
-"""The interface of every backend, and what all have in common: runs are submitted, and followed until they end.
-
-While a run is followed Ctrl-C stops it, and a second Ctrl-C stops it without a checkpoint.
-"""
+"""The interface of every backend."""
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from spotmpi.agent.plan import WORKER
 from spotmpi.core import wording
-from spotmpi.core.errors import SpotmpiError, UnknownRun, input_error
+from spotmpi.core.errors import input_error
 from spotmpi.core.events import Event
 
 if TYPE_CHECKING:  # only commands that read a spec import what reads one
@@ -29,8 +22,6 @@ if TYPE_CHECKING:  # only commands that read a spec import what reads one
     from spotmpi.spec.validate import TargetCapabilities
 
 Plan: TypeAlias = "RunPlan | ClusterPlan | SlurmPlan"  # distinguished by "backend"
-
-OnEvent = Callable[[Event], None]
 
 
 def require_role(run: str, role: str, known: Collection[str]) -> None:
@@ -130,80 +121,3 @@ class Backend(Protocol):
     def stop(self, run: str, reason: str, now: bool) -> None:
         """Ask a run to end after a checkpoint, or *now* without one; it ends some time after this returns."""
         ...
-
-
-class Messages(NamedTuple):
-    """The messages on Ctrl-C, on a further one, and what to do if the events of the run end before it does."""
-
-    stopping: str
-    killing: str
-    remedy: str
-
-
-RUN = Messages(
-    "stopping after a checkpoint; Ctrl-C again kills", "killing the run", "follow it again: spotmpi logs -f {run}"
-)
-
-
-def submit(backend: Backend, spec: JobSpec, plan: Plan, echo: Echo) -> None:
-    """Start the run that *plan* describes; Ctrl-C meanwhile kills what was started."""
-    try:
-        backend.submit(spec, plan, echo)
-    except KeyboardInterrupt:
-        with contextlib.suppress(UnknownRun):
-            backend.stop(plan["run"], "Ctrl-C", True)
-        raise
-
-
-def follow(backend: Backend, run: str, on_event: OnEvent, echo: Echo, messages: Messages = RUN) -> RunState:
-    """Pass every event of *run* to *on_event* until it ends; its final state.
-
-    Raises:
-        UnknownRun: there is no such run.
-        SpotmpiError: the events ended before the run did.
-    """
-
-    def on_interrupt(again: bool) -> None:
-        echo(messages.killing if again else messages.stopping)
-        try:
-            backend.stop(run, "Ctrl-C", again)
-        except SpotmpiError as error:
-            echo(f"the run continues; Ctrl-C tries again to stop it: {error}")
-
-    last = None
-    events = backend.events(run, True)
-    with _interrupts(on_interrupt):
-        for event in events:
-            on_event(event)
-            last = event
-    if last is None or not last.terminal:
-        raise SpotmpiError(f"the events of run {run} ended before the run did; {messages.remedy.format(run=run)}")
-    return backend.state(run)
-
-
-@contextmanager
-def _interrupts(stop: Callable[[bool], None]) -> Iterator[None]:
-    """In the context, the first Ctrl-C calls stop(False), every further one stop(True).
-
-    *stop* runs in its own thread, since a signal may arrive in the middle of output. Outside the main thread, which
-    alone gets signals, nothing changes.
-    """
-    pressed = 0
-    calls: list[threading.Thread] = []
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal pressed
-        pressed += 1
-        calls.append(threading.Thread(target=stop, args=(pressed > 1,)))
-        calls[-1].start()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        for call in calls:
-            call.join()

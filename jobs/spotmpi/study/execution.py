@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from spotmpi.agent import progress, protocol, record
 from spotmpi.agent.files import is_file, write_atomically
-from spotmpi.backends.base import Backend, Messages, follow, submit
+from spotmpi.backends.base import Backend
+from spotmpi.backends.targets import Messages, follow, submit
 from spotmpi.core import names, wording
 from spotmpi.core.environment import Environment
 from spotmpi.core.environment import recorded as recorded_environment

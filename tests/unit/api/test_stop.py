@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spotmpi.api import runs
-from spotmpi.backends.base import follow
+from spotmpi.backends.targets import follow
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.runs.reader import RunState

@@ -91,7 +91,7 @@ _CURVE_RANGE = 2  # the curve ends at so many times the largest measured count
 
 def model_section(series: Sequence[Series]) -> Section | None:
     """A model of each series with at least three measured counts: with two, there is none left to check it."""
-    models = [fit(each) for each in series if len(each.nodes) > 2]
+    models = [fit(each) for each in series if len(each.rates) > 2]
     if not models:
         return None
     several = len(models) > 1

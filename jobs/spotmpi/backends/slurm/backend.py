@@ -267,7 +267,7 @@ class SlurmBackend:
         if reader.state(paths, writer_alive=True).state in record.TERMINAL:
             return
         limit = _recorded(paths)["queue_limit"] if job.state != queue.SUSPENDED else None
-        if limit is not None and time.time() > _waits_since(paths, job) + limit:
+        if limit is not None and time.time() > queue.waits_since(paths, job) + limit:
             self._cancel(job)
             self._record(paths, record.FAILED, f"limits.start ({limit:g}s) is over: {job.why()}")
         else:
@@ -445,19 +445,3 @@ def _recorded(paths: RunPaths) -> SlurmPlan:
     if plan is None or "agents" not in plan:
         raise input_error("run", paths.id, f"its {paths.plan.name} cannot be read")
     return cast("SlurmPlan", plan)
-
-
-def _waits_since(paths: RunPaths, job: QueuedJob) -> float:
-    """Since when the run is in the queue: its submission or the end of an attempt, as far as an agent recorded that.
-
-    Otherwise a follower found its *job* there, now or before.
-    """
-    since: float | None = None
-    for event in reader.lines(paths.events):
-        kind = event.get("event")
-        is_queued = kind == record.WAITING and since is None and str(event.get("reason")).startswith(job.queued)
-        if is_queued or kind in (record.SUBMITTED, record.INTERRUPTED, record.RESTARTED):
-            since = float(event["t"])
-        elif kind == record.STARTED:
-            since = None
-    return time.time() if since is None else since

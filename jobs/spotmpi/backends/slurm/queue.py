@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from spotmpi.agent import record
 from spotmpi.backends.slurm.login import UNSENT, Login, NoAnswer, NoController
+from spotmpi.core.names import RunPaths
+from spotmpi.runs import reader
 
 _FORMAT = "%i|%T|%r|%N|%j"  # of squeue(1): id, state, reason, nodes, name
 # States of squeue(1). A job whose run has not ended completes because it was requeued, or killed.
@@ -135,3 +139,19 @@ def find(login: Login, runs: Collection[str]) -> dict[str, QueuedJob]:
 def hosts(login: Login, job: QueuedJob) -> list[str]:
     """The names of a job's nodes, in Slurm's order."""
     return login.run("list the nodes of a job", ["scontrol", "show", "hostnames", job.nodes]).decode().split()
+
+
+def waits_since(paths: RunPaths, job: QueuedJob) -> float:
+    """Since when the run is in the queue: its submission or the end of an attempt, as far as an agent recorded that.
+
+    Otherwise a follower found its *job* there, now or before.
+    """
+    since: float | None = None
+    for event in reader.lines(paths.events):
+        kind = event.get("event")
+        is_queued = kind == record.WAITING and since is None and str(event.get("reason")).startswith(job.queued)
+        if is_queued or kind in (record.SUBMITTED, record.INTERRUPTED, record.RESTARTED):
+            since = float(event["t"])
+        elif kind == record.STARTED:
+            since = None
+    return time.time() if since is None else since

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from spotmpi.cli.options import Json, On, target
@@ -30,11 +30,15 @@ _TITLES = (
 
 def command(on: On = None, json: Json = False) -> None:
     """List a cluster's nodes: type, zone, placement group, CPU, memory, GPUs, driver, and the runs on them."""
+    from spotmpi.cli.tables import show_table
+
     nodes = _nodes(target(on, None))
     if json:
-        _show_json(nodes)
+        from json import dumps
+
+        print(dumps([asdict(node) for node in nodes]))
     else:
-        _show(nodes)
+        show_table(_TITLES, [_row(node) for node in nodes])
 
 
 def _nodes(target: Target) -> tuple[Node, ...]:
@@ -59,19 +63,6 @@ def _nodes(target: Target) -> tuple[Node, ...]:
     except SpotmpiError as error:
         echo(f"placement groups are unknown: {error}")
         return nodes
-
-
-def _show_json(nodes: Sequence[Node]) -> None:
-    import json
-    from dataclasses import asdict
-
-    print(json.dumps([asdict(node) for node in nodes]))
-
-
-def _show(nodes: Sequence[Node]) -> None:
-    from spotmpi.cli.tables import show_table
-
-    show_table(_TITLES, [_row(node) for node in nodes])
 
 
 def _row(node: Node) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """Measure the bus bandwidth of allreduce: MPI with host buffers, or ChainerMN's NCCL communicator on GPUs."""
 
-import argparse
 from typing import Any
 
 import chainer
@@ -63,7 +62,9 @@ class NcclBuffer:
 
 def main() -> None:
     """Run the program with the options of the command line."""
-    options = parse()
+    parser = bandwidth_parser(__doc__)
+    gradient_options(parser)
+    options = parser.parse_args()
     comm = communicator(options)
     world = create_world(comm)
     details = {**describe_options(options, "chainermn", versions()), "program": "chainermn/allreduce"}
@@ -74,13 +75,6 @@ def main() -> None:
 
     message_sizes = list(sizes(options.min_bytes, options.max_bytes, options.factor))
     measure(world, create_buffer, message_sizes, details, Reporter(world.rank))
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options of *arguments*, by default the command line's."""
-    parser = bandwidth_parser(__doc__)
-    gradient_options(parser)
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

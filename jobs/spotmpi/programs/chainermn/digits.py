@@ -13,7 +13,6 @@ from spotmpi.programs.chainermn.gradients import (
     create_optimizer,
     create_world,
     gradient_options,
-    uses_gpu,
     versions,
 )
 from spotmpi.programs.digits import TRAINING, Digits, Layers, initial_layers, load_digits
@@ -71,7 +70,8 @@ def main() -> None:
     adapter = build(options, comm, test)
     source = DataSource(TRAINING, {"seed": options.seed})
     world = create_world(comm)
-    train(Job("chainermn/digits", TrainingOptions.of(options), world, training, adapter, details(options), source))
+    details = describe_options(options, "chainermn", versions())
+    train(Job("chainermn/digits", TrainingOptions.of(options), world, training, adapter, details, source))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -86,15 +86,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def build(options: argparse.Namespace, comm: Any, test: Digits) -> ChainerAdapter:
     """The model with its optimizer, initialised by the seed and broadcast from rank 0."""
     model = Network(initial_layers(options.seed), options.dropout)
-    if uses_gpu(options):
-        model.to_device(f"@cupy:{comm.intra_rank}")
     optimizer = create_optimizer(chainer.optimizers.MomentumSGD(lr=options.learning_rate), model, comm, options)
     return ChainerAdapter(model, optimizer, Objective(loss, lambda trained: evaluate(trained, test)))
-
-
-def details(options: argparse.Namespace) -> dict[str, Any]:
-    """What the context line says about this program."""
-    return describe_options(options, "chainermn", versions())
 
 
 if __name__ == "__main__":

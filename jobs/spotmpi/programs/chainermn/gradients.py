@@ -86,11 +86,13 @@ def create_world(comm: Any) -> World:
 
 
 def create_optimizer(optimizer: Any, model: Any, comm: Any, options: Any) -> Any:
-    """*optimizer*, set up for *model*, such that each update uses the mean of all ranks' gradients.
+    """*optimizer*, set up for *model* on its device, such that each update uses the mean of all ranks' gradients.
 
     Rank 0's parameters are broadcast here. Every parameter must have its shape by now. With --no-allreduce each rank
     updates with its own gradients.
     """
+    if uses_gpu(options):
+        model.to_device(f"@cupy:{comm.intra_rank}")
     overlapped = options.double_buffering and not options.no_allreduce
     shared = chainermn.create_multi_node_optimizer(optimizer, comm, double_buffering=overlapped)
     shared.setup(model)

@@ -1,7 +1,5 @@
 """Measure how fast the ranks read the files of a data set, started as ChainerMN programs are."""
 
-import argparse
-
 from spotmpi.programs.chainermn.gradients import communicator, create_world, gradient_options, versions
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.options import describe_options
@@ -11,17 +9,12 @@ from spotmpi.programs.reporting import Reporter
 
 def main() -> None:
     """Run the program with the options of the command line."""
-    options = parse()
+    parser = reading_parser(__doc__)
+    gradient_options(parser)
+    options = parser.parse_args()
     world = create_world(communicator(options))
     details = {**describe_options(options, "chainermn", versions()), "program": "chainermn/read"}
     measure(world, choose_files(options.data, options.files), details, Reporter(world.rank))
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options of *arguments*, by default the command line's."""
-    parser = reading_parser(__doc__)
-    gradient_options(parser)
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

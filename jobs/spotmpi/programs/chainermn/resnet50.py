@@ -14,7 +14,6 @@ from spotmpi.programs.chainermn.gradients import (
     create_optimizer,
     create_world,
     gradient_options,
-    uses_gpu,
     versions,
 )
 from spotmpi.programs.exits import exit_together
@@ -68,8 +67,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def build(options: argparse.Namespace, comm: Any) -> ChainerAdapter:
     """The model with its optimizer, initialised by the seed and broadcast from rank 0."""
     model = network(options.classes, options.seed)
-    if uses_gpu(options):
-        model.to_device(f"@cupy:{comm.intra_rank}")
     optimizer = create_optimizer(chainer.optimizers.MomentumSGD(lr=options.learning_rate), model, comm, options)
     return ChainerAdapter(model, optimizer, Objective(loss))
 

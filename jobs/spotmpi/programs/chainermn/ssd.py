@@ -14,7 +14,6 @@ from spotmpi.programs.chainermn.gradients import (
     create_optimizer,
     create_world,
     gradient_options,
-    uses_gpu,
     versions,
 )
 from spotmpi.programs.chainermn.ssd_model import Ssd300, multibox_sums, trunk_names
@@ -88,8 +87,6 @@ class ScaledRate:
 
 def build(model: Ssd300, options: argparse.Namespace, comm: Any, world: World, test: DetectionData) -> ChainerAdapter:
     """*model* on its device with its optimizer."""
-    if uses_gpu(options):
-        model.to_device(f"@cupy:{comm.intra_rank}")
     rate = learning_rate(options)
     optimizer = create_optimizer(chainer.optimizers.MomentumSGD(lr=rate(0), momentum=MOMENTUM), model, comm, options)
     for name, parameter in model.namedparams():

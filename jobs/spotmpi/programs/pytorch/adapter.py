@@ -13,17 +13,10 @@ from torch import nn
 from spotmpi.checkpoint.device import copy_on_device, on_host
 from spotmpi.programs.checkpoint import State
 from spotmpi.programs.loop import Objective
-from spotmpi.programs.options import Parser
 from spotmpi.programs.reporting import IterationClock, WallClock
 
 FP32, BF16 = "fp32", "bf16"
 _PARAMETERS, _OPTIMIZER = "parameters/", "optimizer/"
-
-
-def precision_option(parser: Parser) -> None:
-    """Add --precision."""
-    about = "type in which the model computes; parameters stay fp32"
-    parser.add_argument("--precision", choices=(FP32, BF16), default=FP32, help=about)
 
 
 class TorchAdapter:

@@ -1,6 +1,5 @@
 """Measure the bus bandwidth of torch.distributed's allreduce: gloo with host memory, NCCL with GPU memory."""
 
-import argparse
 from typing import Any
 
 import torch
@@ -38,7 +37,9 @@ class TensorBuffer:
 
 def main() -> None:
     """Run the program with the options of the command line."""
-    options = parse()
+    parser = bandwidth_parser(__doc__)
+    process_options(parser)
+    options = parser.parse_args()
     world = join(options)
     place = device(world, options)
 
@@ -49,13 +50,6 @@ def main() -> None:
     message_sizes = list(sizes(options.min_bytes, options.max_bytes, options.factor))
     measure(world, create_buffer, message_sizes, details, Reporter(world.rank))
     finish()
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options of *arguments*, by default the command line's."""
-    parser = bandwidth_parser(__doc__)
-    process_options(parser)
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ from spotmpi.programs.digits import TRAINING, Digits, Layers, initial_layers, lo
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loader import DataSource
 from spotmpi.programs.loop import Job, Objective, train
-from spotmpi.programs.options import TrainingOptions, describe_options, learning_rate_option, share, training_parser
-from spotmpi.programs.pytorch.adapter import TorchAdapter, precision_option
-from spotmpi.programs.pytorch.gradients import distribute, gradient_options, versions
-from spotmpi.programs.pytorch.processes import device, finish, join, process_options
+from spotmpi.programs.options import TrainingOptions, describe_options, learning_rate_option, share
+from spotmpi.programs.pytorch.adapter import TorchAdapter
+from spotmpi.programs.pytorch.gradients import distribute, torch_parser, versions
+from spotmpi.programs.pytorch.processes import device, finish, join
 from spotmpi.programs.world import World
 
 
@@ -71,10 +71,7 @@ def main() -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of *arguments*, by default the command line's."""
-    parser = training_parser(__doc__)
-    process_options(parser)
-    gradient_options(parser)
-    precision_option(parser)
+    parser = torch_parser(__doc__)
     learning_rate_option(parser, 0.05)
     parser.add_argument("--dropout", type=share, default=0.0, help="share of hidden values that is dropped")
     return parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""How DDP averages gradients over ranks: bucket size and compression, by options."""
+"""The options of programs that train with PyTorch, and how DDP averages gradients over ranks by them."""
 
 from typing import Any
 
@@ -7,18 +7,25 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from spotmpi.programs.options import Parser, positive_number
+from spotmpi.programs.options import Parser, positive_number, training_parser
+from spotmpi.programs.pytorch.adapter import BF16, FP32
+from spotmpi.programs.pytorch.processes import process_options
 from spotmpi.programs.world import World
 
 _HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
 
-def gradient_options(parser: Parser) -> None:
-    """Add --ddp-hook and --bucket-mb."""
+def torch_parser(description: str) -> Parser:
+    """A parser with the options of all programs that train a model; they add their own."""
+    parser = training_parser(description)
+    process_options(parser)
     parser.add_argument(
         "--ddp-hook", choices=sorted(_HOOKS), help="type in which DDP sends gradients; by default their own"
     )
     parser.add_argument("--bucket-mb", type=positive_number, default=25.0, help="DDP's bucket size in MB")
+    about = "type in which the model computes; parameters stay fp32"
+    parser.add_argument("--precision", choices=(FP32, BF16), default=FP32, help=about)
+    return parser
 
 
 def distribute(model: nn.Module, world: World, options: Any) -> nn.Module:

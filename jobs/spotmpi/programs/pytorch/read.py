@@ -1,7 +1,5 @@
 """Measure how fast the ranks read the files of a data set, started as PyTorch programs are."""
 
-import argparse
-
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.options import describe_options
 from spotmpi.programs.pytorch.gradients import versions
@@ -12,18 +10,13 @@ from spotmpi.programs.reporting import Reporter
 
 def main() -> None:
     """Run the program with the options of the command line."""
-    options = parse()
+    parser = reading_parser(__doc__)
+    process_options(parser)
+    options = parser.parse_args()
     world = join(options)
     details = {**describe_options(options, "pytorch", versions()), "program": "pytorch/read"}
     measure(world, choose_files(options.data, options.files), details, Reporter(world.rank))
     finish()
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options of *arguments*, by default the command line's."""
-    parser = reading_parser(__doc__)
-    process_options(parser)
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -10,16 +10,10 @@ from torchvision.models import resnet50
 
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, Objective, train
-from spotmpi.programs.options import (
-    TrainingOptions,
-    describe_options,
-    image_options,
-    learning_rate_option,
-    training_parser,
-)
-from spotmpi.programs.pytorch.adapter import TorchAdapter, precision_option
-from spotmpi.programs.pytorch.gradients import distribute, gradient_options, versions
-from spotmpi.programs.pytorch.processes import device, finish, join, process_options
+from spotmpi.programs.options import TrainingOptions, describe_options, image_options, learning_rate_option
+from spotmpi.programs.pytorch.adapter import TorchAdapter
+from spotmpi.programs.pytorch.gradients import distribute, torch_parser, versions
+from spotmpi.programs.pytorch.processes import device, finish, join
 from spotmpi.programs.synthetic_images import SyntheticImages
 from spotmpi.programs.world import World
 
@@ -42,10 +36,7 @@ def main() -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of *arguments*, by default the command line's."""
-    parser = training_parser(__doc__)
-    process_options(parser)
-    gradient_options(parser)
-    precision_option(parser)
+    parser = torch_parser(__doc__)
     learning_rate_option(parser, 0.01)
     image_options(parser)
     return parser.parse_args(arguments)

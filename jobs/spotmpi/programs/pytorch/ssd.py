@@ -12,10 +12,10 @@ from spotmpi.programs.detection import evaluate
 from spotmpi.programs.detection_data import DetectionData
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, Objective, train
-from spotmpi.programs.options import TrainingOptions, describe_options, training_parser
-from spotmpi.programs.pytorch.adapter import TorchAdapter, precision_option
-from spotmpi.programs.pytorch.gradients import distribute, gradient_options, versions
-from spotmpi.programs.pytorch.processes import device, finish, join, process_options
+from spotmpi.programs.options import TrainingOptions, describe_options
+from spotmpi.programs.pytorch.adapter import TorchAdapter
+from spotmpi.programs.pytorch.gradients import distribute, torch_parser, versions
+from spotmpi.programs.pytorch.processes import device, finish, join
 from spotmpi.programs.pytorch.ssd_model import Ssd300, multibox_sums, read_state, trunk_names
 from spotmpi.programs.ssd import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_data, ssd_options, ssd_source
 from spotmpi.programs.voc import CLASSES
@@ -43,10 +43,7 @@ def main() -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of *arguments*, by default the command line's."""
-    parser = training_parser(__doc__ or "")
-    process_options(parser)
-    gradient_options(parser)
-    precision_option(parser)
+    parser = torch_parser(__doc__ or "")
     ssd_options(parser)
     return parser.parse_args(arguments)
 

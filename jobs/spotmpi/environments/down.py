@@ -76,23 +76,20 @@ class _Down:
             raise input_error(
                 "--delete-data", self._delete_data, f"must be the environment's name, {name}, to delete its data"
             )
-        self._keep = stack.keep or self._has_data_stack()
-        data = " and ALL DATA on its storage" if self._loses_data() else ""
+        # The state tells where the file was changed since the build.
+        own = FILE_SYSTEMS in self._kinds_in_state(stack.stack)
+        self._keep = stack.keep or (not own and self._has_data_stack())
+        data = "" if self._keep and not own and not self._delete_data else " and ALL DATA on its storage"
         if not self._dependencies.confirm(f"Destroy {name}{data}?"):
             raise NotConfirmed(f"{name} was not changed")
 
     def _has_data_stack(self) -> bool:
         """Whether the storage was built in a stack of its own, which the file does not say any more."""
-        state = self._dependencies.pulumi.state(f"{self._stack.stack}-data") or {}
-        kinds = {kind for kind, _ in resources_in_state(state)}
+        kinds = self._kinds_in_state(f"{self._stack.stack}-data")
         return FILE_SYSTEMS in kinds and NETWORKS not in kinds
 
-    def _loses_data(self) -> bool:
-        """Whether the storage goes too; the state tells, where the file says `keep` since the build."""
-        if self._delete_data or not self._keep:
-            return True
-        state = self._dependencies.pulumi.state(self._stack.stack) or {}
-        return any(kind == FILE_SYSTEMS for kind, _ in resources_in_state(state))
+    def _kinds_in_state(self, stack: str) -> set[str]:
+        return {kind for kind, _ in resources_in_state(self._dependencies.pulumi.state(stack) or {})}
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
         """The title and the function of each step, in order."""

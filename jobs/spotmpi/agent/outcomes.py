@@ -46,7 +46,8 @@ MAX_LOSSES = 5  # losses of one node since the run last made progress
 
 # What ends a program that cannot be read, in the reason: Python's exceptions, and its lines of a program that it lacks.
 _NO_MODULE = r": (?:ModuleNotFoundError\b|\S+: (?:No module named|Error while finding module .*ModuleNotFoundError)\b)"
-_UNREADABLE = r": (?:(?:SyntaxError|IndentationError|TabError)\b|\S+: can't open file .*\[Errno 2\])"
+_NO_SCRIPT = r": \S+: can't open file .*\[Errno 2\]"
+_SYNTAX = r": (?:SyntaxError|IndentationError|TabError)\b"
 
 
 class Outcome(NamedTuple):
@@ -277,7 +278,9 @@ def same_again(outcome: Outcome, attempts: Iterable[AttemptRecord]) -> Outcome |
         return None
     if re.search(_NO_MODULE, reason):
         remedy = "; install the module in the image, or send it with `code` or `files`"
-    elif re.search(_UNREADABLE, reason):
+    elif re.search(_NO_SCRIPT, reason):
+        remedy = "; name the script relative to `code` (without it, to the folder where the run was submitted)"
+    elif re.search(_SYNTAX, reason):
         remedy = ""
     else:
         return None

@@ -252,8 +252,12 @@ class Record:
 
     def _create_reserve(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        with open(os.open(os.path.join(self.folder, _RESERVE), flags, 0o644), "wb") as file:
-            file.write(os.urandom(_RESERVE_BYTES))
+        try:
+            with open(os.open(os.path.join(self.folder, _RESERVE), flags, 0o644), "wb") as file:
+                file.write(os.urandom(_RESERVE_BYTES))
+        except OSError:
+            self.release_reserve()  # an incomplete one would take the room that the end of the run needs
+            raise
 
 
 def first_attempt(folder: str, submission: str) -> int:

@@ -226,7 +226,10 @@ INSTALL = "; install the module in the image, or send it with `code` or `files`"
             INSTALL,
         ),
         ("SyntaxError: invalid syntax", ""),
-        ("python: can't open file '/a b/x.py': [Errno 2] No such file or directory", ""),
+        (
+            "python: can't open file '/a b/x.py': [Errno 2] No such file or directory",
+            "; name the script relative to `code` (without it, to the folder where the run was submitted)",
+        ),
     ],
 )
 def test_a_program_that_cannot_be_read_is_not_started_again(run: RecordedRun, error: str, remedy: str) -> None:

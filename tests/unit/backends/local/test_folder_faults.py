@@ -193,6 +193,23 @@ def test_a_disk_that_a_program_has_filled_before_it_failed_is_the_reason(mount_t
     assert summary and [attempt["cause"] for attempt in summary["attempts"]] == ["not retryable"]
 
 
+def test_a_disk_with_room_for_little_more_than_the_spec_is_the_reason_of_the_run(
+    mount_tmpfs: Callable[[str], Path],
+) -> None:
+    folder = mount_tmpfs("size=2m")
+    local = BackendHarness(LocalBackend(folder / "runs"))
+    filler = fill(folder, 4096)
+    os.truncate(filler, filler.stat().st_size - 100 * 1024)
+
+    run = local.submit(shell("true"))
+
+    state = local.wait_for_state(run, "failed")
+    assert "No space left on device; free some space, then resume the run" in (state.reason or "")
+    filler.unlink()
+    local.resume(run, shell("true"))
+    local.wait_for_state(run, "succeeded")
+
+
 def test_a_disk_that_is_full_at_the_start_loses_nothing_of_the_run(mount_tmpfs: Callable[[str], Path]) -> None:
     folder = mount_tmpfs("size=2m")
     local = BackendHarness(LocalBackend(folder / "runs"))

@@ -20,7 +20,7 @@ import pickle
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MappingView
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +157,8 @@ class _Reader:
             self._use_definition(value, name)
         elif isinstance(value, _ALIASES) or type(value).__module__ == "typing":
             self.use(typing.get_origin(value), name)  # an annotation, or a generic class with its parameters
+            for number, each in enumerate(typing.get_args(value)):
+                self.use(getattr(each, "__forward_arg__", each), f"{name}[{number}]")
         elif callable(value) and hasattr(value, "__wrapped__") and not self._takes(type(value).__module__):
             self.use(value.__wrapped__, name)
         elif callable(value) and is_imported(value):
@@ -310,7 +312,7 @@ class _Reader:
                     self.use(found, name)
 
     def _parts(self, value: Any, known: dict[int, int]) -> Iterator[Any]:
-        """The members of a collection, or of an object of a shipped class, and of those in it, in a certain order.
+        """A collection's or shipped object's type and size, then its members, and those in them, in a certain order.
 
         *known* has the objects that were met, by their ids.
         """
@@ -321,15 +323,18 @@ class _Reader:
         if self._is_object(value) and (state := state_of(value)) is not None:
             known[id(value)] = len(known)
             members = (type(value), *state)
-        elif isinstance(value, dict):
-            members = (part for pair in value.items() for part in pair)
+        elif isinstance(value, dict | types.MappingProxyType):
+            factory = getattr(value, "default_factory", None)  # of a defaultdict
+            members = [*(part for pair in value.items() for part in pair), *([] if factory is None else [factory])]
         elif isinstance(value, set | frozenset):
             members = members_of(value)
-        elif isinstance(value, _COLLECTIONS):
+        elif isinstance(value, (*_COLLECTIONS, MappingView)):
             members = value
         else:
             yield value
             return
+        members = [*members]
+        yield f"{type(value).__name__} of {len(members)}"  # where each begins and ends
         for each in members:
             yield from self._parts(each, known)
 

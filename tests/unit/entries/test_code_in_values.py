@@ -362,6 +362,83 @@ COUNTS = {
             ("len, ", ""),
         ],
     ),
+    "what collections of the standard library hold": (
+        """
+        import collections, types
+        def zero():
+            return 0
+        class Entry:
+            limit = 5
+        counts = collections.defaultdict(zero, a=1)
+        entries = [collections.defaultdict(Entry)]
+        initial = collections.defaultdict(lambda: 7)
+        fixed = types.MappingProxyType({"a": lambda: 11})
+        def last():
+            return 13
+        views = {"a": last}.values()
+        def build(raw):
+            return counts, entries, initial, fixed, views
+        """,
+        [
+            ("return 0", "return 1"),
+            ("limit = 5", "limit = 6"),
+            ("lambda: 7", "lambda: 8"),
+            ("lambda: 11", "lambda: 12"),
+            ("return 13", "return 14"),
+        ],
+    ),
+    "how collections with code are nested": (
+        """
+        import functools
+        def f(*x):
+            return x
+        def g(x):
+            return x + 1
+        stages = [[f], [g, f]]
+        named = {"a": [f, "b", g]}
+        ends = [f, []]
+        fixed = [g]
+        class Steps:
+            def __init__(self, *steps):
+                self.steps = steps
+        steps = Steps([f], 2)
+        bound = functools.partial(f, [g], 3)
+        def build(raw):
+            return stages, named, ends, fixed, steps, bound
+        """,
+        [
+            ("[[f], [g, f]]", "[[f, g], [f]]"),
+            ('{"a": [f, "b", g]}', '{"a": f, "b": g}'),
+            ("[f, []]", "[f]"),
+            ("fixed = [g]", "fixed = (g,)"),
+            ("[f], 2", "[f, 2]"),
+            ("[g], 3", "[g, 3]"),
+        ],
+    ),
+    "what types are made of": (
+        """
+        import typing
+        class Bound:
+            low = 1
+        Mode = typing.Literal["a", "b"]
+        Limited = typing.Annotated[int, Bound()]
+        Number = int | float
+        Bounds = list[Bound]
+        Later = typing.Optional["Bound"]
+        Call = typing.Callable[[int], typing.Any]
+        Pair = tuple[int, ...]
+        def build(raw):
+            return typing.get_args(Mode), Limited, isinstance(raw, Number), Bounds, Later, Call, Pair
+        """,
+        [
+            ('"a", "b"', '"a", "c"'),
+            ("low = 1", "low = 2"),
+            ("int | float", "int | str"),
+            ('Optional["Bound"]', 'Optional["Mode"]'),
+            ("[[int], ", "[[str], "),
+            ("int, ...", "str, ..."),
+        ],
+    ),
     "a mark": (
         """
         MISSING = object()

@@ -112,7 +112,8 @@ def error_reason(error: OSError, folder: str | None) -> str:
         return record.disk_full_reason(error, folder)
     if folder is not None and error.errno == errno.ENOENT and _is_gone(folder):
         return "the run folder %s was moved or deleted" % folder
-    return "%s: %s" % (error.filename, error.strerror) if error.filename and error.strerror else str(error)
+    reason = "%s: %s" % (error.filename, error.strerror) if error.filename and error.strerror else str(error)
+    return reason + "; raise the limit of open files (ulimit -n)" if error.errno == errno.EMFILE else reason
 
 
 def _is_gone(folder: str) -> bool:

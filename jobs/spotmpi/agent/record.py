@@ -319,7 +319,8 @@ def release_reserve(folder: str) -> None:
 
 def disk_full_reason(error: OSError, folder: str) -> str:
     """The reason of a run that ended because its disk is full."""
-    return "%s: %s; free some space, then resume the run" % (error.filename or folder, error.strerror)
+    remedy = "raise the limit of the size of files (ulimit -f)" if error.errno == errno.EFBIG else "free some space"
+    return "%s: %s; %s, then resume the run" % (error.filename or folder, error.strerror, remedy)
 
 
 def _end_partial_line(path: str, descriptor: int) -> None:

@@ -34,13 +34,20 @@ def test_a_permanent_error_ends_the_run(error: OSError) -> None:
     ("error", "reason"),
     [
         (OSError(errno.ENOSPC, "No space left"), "/runs/r-1: No space left; free some space, then resume the run"),
-        (OSError(errno.EFBIG, "Too large", "/a"), "/a: Too large; free some space, then resume the run"),
+        (
+            OSError(errno.EFBIG, "Too large", "/a"),
+            "/a: Too large; raise the limit of the size of files (ulimit -f), then resume the run",
+        ),
+        (
+            OSError(errno.EMFILE, "Too many open files", "/a"),
+            "/a: Too many open files; raise the limit of open files (ulimit -n)",
+        ),
         (PermissionError(errno.EACCES, "Permission denied", "/b"), "/b: Permission denied"),
         (OSError("damaged"), "damaged"),
     ],
     ids=str,
 )
-def test_the_reason_names_the_file_and_what_helps_on_a_full_disk(error: OSError, reason: str) -> None:
+def test_the_reason_names_the_file_and_what_helps_on_a_full_disk_or_beyond_a_limit(error: OSError, reason: str) -> None:
     assert outcome_of_error(error, "/runs/r-1").reason == reason
 
 
@@ -66,7 +73,8 @@ def test_a_run_folder_that_is_gone_is_the_reason_and_not_the_file_that_was_looke
     ids=str,
 )
 def test_an_error_that_may_pass_ends_the_attempt(error: OSError) -> None:
-    assert outcome_of_error(error) == Outcome(INTERRUPTION, str(error), protocol.INTERRUPTED)
+    remedy = "; raise the limit of open files (ulimit -n)" if error.errno == errno.EMFILE else ""
+    assert outcome_of_error(error) == Outcome(INTERRUPTION, f"{error}{remedy}", protocol.INTERRUPTED)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def env_overrides(*variables: str) -> list[str]:
 
 
 def files_with_value(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file() and VALUE in path.read_text()]
+    return [path for path in folder.rglob("*") if path.is_file() and VALUE.encode() in path.read_bytes()]
 
 
 def plan_of(*variables: str) -> Object:

@@ -128,6 +128,7 @@ class Endurance:
         attempt = int(self.watch.records[-1].attempt)
         injected = Injected(fault, time.monotonic())
         Injector(self.run, self.clocks).inject(fault)
+        over = time.monotonic()
         if fault.kind == "full volume" and self._has_ended_for_want_of_space():
             counts = self._resume()
         seconds, repeated = None, 0
@@ -138,7 +139,10 @@ class Endurance:
             self._until(lambda: recovered(self.watch.records[mark:], injected), _RECOVERY, f"no recovery from {fault}")
             (recovery,) = recoveries(self.watch.records[mark:], [injected])
             seconds, repeated = recovery.seconds, recovery.repeated
-        newest, most = int(self.watch.records[-1].attempt), self.kinds[fault.kind].most
+        most = self.kinds[fault.kind].most
+        if most > 1:  # the first of these attempts may have lost a node since
+            self._until(lambda: self.watch.records[-1].time > over, _RECOVERY, f"no iterations since {fault}")
+        newest = int(self.watch.records[-1].attempt)
         wanted = range(attempt + 1, attempt + 1 + most) if counts is not None else range(attempt, attempt + 1)
         assert newest in wanted, f"attempt {newest}, not {[*wanted]}, after {fault}: {self.diagnosis()}"
         self.causes += [] if counts is None else [counts] * (newest - attempt)

@@ -180,10 +180,15 @@ class Injector:
         return pod
 
     def _take(self, how: str, *members: Member) -> None:
-        """Take the pods of some members, all of them by one command."""
+        """Take the pods of some members, all of them by one command; of several no process is left at the end.
+
+        Their kubelets kill them seconds apart, and one that stood by may be at work in between.
+        """
         runs = self.run.runs
-        pods = [self.run.pod(member)["metadata"]["name"] for member in members]
-        faults.take_pod(runs.testbed, runs.namespace, *pods, how=how)
+        pods = [self.run.pod(member) for member in members]
+        faults.take_pod(runs.testbed, runs.namespace, *(pod["metadata"]["name"] for pod in pods), how=how)
+        if len(pods) > 1:
+            wait_for("the end of these pods", lambda: not any(map(self._processes, pods)))
 
     def _process(self, member: Member, what: str) -> int:
         return self.run.process(member, what, COMMANDS[what])
@@ -191,8 +196,11 @@ class Injector:
     def _end(self, node: int) -> tuple[int, str]:
         """A process of a node's pod, and the pod's address."""
         pod: Object = self.run.pod(self.run.at_work(node))
-        processes = self.run.runs.testbed.node(pod["spec"]["nodeName"]).pod_processes(pod["metadata"]["uid"])
-        return min(processes), str(pod["status"]["podIP"])
+        return min(self._processes(pod)), str(pod["status"]["podIP"])
+
+    def _processes(self, pod: Object) -> dict[int, str]:
+        """The command line of every process of a pod, by process id on this machine."""
+        return self.run.runs.testbed.node(pod["spec"]["nodeName"]).pod_processes(pod["metadata"]["uid"])
 
 
 def is_launcher(command: str) -> bool:

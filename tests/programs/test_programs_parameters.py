@@ -18,11 +18,12 @@ pytestmark = [pytest.mark.images, pytest.mark.timeout(300)]
 PROGRAMS = ("digits", "ssd", "resnet50", "allreduce", "read")
 HELP = """
 import contextlib, importlib, io, json, sys
-told = {}
-for name in sys.argv[2:]:
-    program, shown = importlib.import_module(f"spotmpi.programs.{sys.argv[1]}.{name}"), io.StringIO()
+told, (_, framework, *names) = {}, sys.argv
+for name in names:
+    program, shown = importlib.import_module(f"spotmpi.programs.{framework}.{name}"), io.StringIO()
+    sys.argv = [name, "--help"]
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(shown):
-        program.parse(["--help"])
+        program.main()
     told[name] = shown.getvalue()
 print(json.dumps(told))
 """

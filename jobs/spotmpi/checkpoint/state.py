@@ -118,7 +118,7 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
         kind = str(value.dtype).partition(".")[2]
         data = value if value.is_cuda else _host_bytes(value)
         entry = _entry(kind, value.element_size(), tuple(value.shape), data, value.numel() * value.element_size())
-        return "tensor", _add(entry, path, entries), kind, entry.shape
+        return "tensor", _add(entry, path, entries), kind, tuple(value.shape)
     elif isinstance(value, (bytes, bytearray)):
         entry = _entry("uint8", 1, (len(value),), memoryview(value), len(value))
         return "bytes", _add(entry, path, entries)

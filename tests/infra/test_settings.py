@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra import costs, kubernetes_versions
+from infra import kubernetes_versions
 from infra.checks import find_warnings
 from infra.errors import SettingsError
 from infra.stack_config import current, read
@@ -415,8 +415,8 @@ def test_a_version_whose_support_has_ended_or_soon_will_gives_a_warning_with_the
 def test_the_end_of_support_is_known_of_every_version_up_to_the_default_and_is_no_matter_of_other_stacks() -> None:
     versions = kubernetes_versions
     assert list(versions.STANDARD_SUPPORT_ENDS) == [*range(versions.OLDEST, versions.DEFAULT + 1)]
-    rates = (costs.EXTENDED_SUPPORT, costs.CONTROL_PLANE)
-    assert "${:.2f} an hour for the control plane in place of ${:.2f}".format(*rates) == versions.EXTENDED_SUPPORT
+    (billed,) = find_warnings(settings_of("lab", cluster={"version": "1.34"}), date(2026, 12, 3))
+    assert "EKS bills $0.60 an hour for the control plane in place of $0.10, or upgrades it by itself" in billed
     later = versions.STANDARD_SUPPORT_ENDS[versions.DEFAULT] + timedelta(days=1)
     (warning,) = find_warnings(settings_of("lab"), later)
     assert f"build a new environment with 1.{versions.NEWEST}" in warning

@@ -335,7 +335,7 @@ def test_the_environment_of_a_rank_says_where_and_how_often() -> None:
 
 
 def test_without_a_thread_checkpoints_are_completed_before_training_goes_on(
-    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A pod may have a limit of threads, which the loaders of data use up for a while."""
 
@@ -353,3 +353,4 @@ def test_without_a_thread_checkpoints_are_completed_before_training_goes_on(
     monkeypatch.undo()  # a thread can be started again, which has nothing of before to do
     remember(own, 3)
     assert files.names(str(shm)) == [files.name_of(2), files.name_of(3)]
+    assert "no more checkpoints" not in capsys.readouterr().err

@@ -32,6 +32,7 @@ STAYS = 3  # the node of it that is never lost: what grows in an agent is seen i
 STANDS_BY = Member(STANDBY, 0)  # at the beginning, in the part where one pod does
 _GAPS = (5, 20)  # iterations of undisturbed training before a fault
 _LONG_GAPS = (5, 120)  # after some of which the next pod stands by
+_LATE_KUBELET = 120.0  # seconds until what was deleted is killed: after an outage of the API server it looks late
 _JUMP = 900  # seconds by which a clock is wrong at most
 
 
@@ -188,7 +189,7 @@ class Injector:
         pods = [self.run.pod(member) for member in members]
         faults.take_pod(runs.testbed, runs.namespace, *(pod["metadata"]["name"] for pod in pods), how=how)
         if len(pods) > 1:
-            wait_for("the end of these pods", lambda: not any(map(self._processes, pods)))
+            wait_for("the end of these pods", lambda: not any(map(self._processes, pods)), _LATE_KUBELET)
 
     def _process(self, member: Member, what: str) -> int:
         return self.run.process(member, what, COMMANDS[what])

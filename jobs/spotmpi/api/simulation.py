@@ -17,10 +17,11 @@ from spotmpi.capacity.market import Market
 from spotmpi.capacity.optimum import optimum
 from spotmpi.capacity.requirements import job_of
 from spotmpi.capacity.simulation import Outcome, join, planned, simulate, window_ticks
-from spotmpi.capacity.traces import MOST_DOLLARS, Trace, market, read_trace
+from spotmpi.capacity.traces import Trace, market, read_trace
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec.job import JobSpec
+from spotmpi.spec.workers import MOST_DOLLARS
 
 TICK = 600.0  # seconds between decisions
 _OURS = "this policy"

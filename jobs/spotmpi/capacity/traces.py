@@ -18,11 +18,11 @@ from spotmpi.capacity.placement import CapacityPool
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.wording import counted
+from spotmpi.spec.workers import MOST_DOLLARS
 
 _MOST_TICKS = 10_000_000  # of a trace, ten years in steps of half a minute
 _MOST_NODES = 1_000_000
 _LONGEST_TICK = 86400.0
-MOST_DOLLARS = 1_000_000  # per node and hour: what is more is not a price
 
 
 @dataclass(frozen=True)

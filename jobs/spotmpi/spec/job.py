@@ -17,7 +17,7 @@ from spotmpi.core.errors import input_error
 from spotmpi.spec.dataset import DatasetBuild
 from spotmpi.spec.kubernetes import FilePath, Kubernetes, SpecModel
 from spotmpi.spec.stream import Stream
-from spotmpi.spec.workers import Count, Cpus, Memory, Pool, Workers
+from spotmpi.spec.workers import Count, Cpus, Memory, Pool, Price, Workers
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -243,7 +243,7 @@ class Capacity(SpecModel):
         description="how long a run stays on on-demand nodes before it asks a spot group again that had none; doubled "
         "after each failed attempt. A run that waits for nodes asks each group again after this time at the latest",
     )
-    prices: dict[str, Money] = Field(
+    prices: dict[str, Price] = Field(
         {}, description="US dollars per node and hour by node group (default: AWS's current prices)"
     )
     work: Duration | None = Field(
@@ -367,7 +367,7 @@ class JobSpec(SpecModel):
         "prediction, the data set of its results",
         examples=["digits"],
     )
-    price: Money | None = Field(
+    price: Price | None = Field(
         None, description="US dollars per node and hour (default: the current price in the environment)", examples=[0.2]
     )
     env: dict[str, str] = Field({}, description="variables of every rank")

@@ -311,7 +311,7 @@ def _exists(path: str) -> bool:
 
 def _has_files(pattern: str) -> bool:
     try:
-        return os.path.lexists(pattern) or any(Path("/").glob(pattern[1:]))
+        return os.path.lexists(pattern) or any(Path("/").glob(pattern.lstrip("/")))
     except (OSError, ValueError):  # too long, a NUL character, or no pattern
         return False
 

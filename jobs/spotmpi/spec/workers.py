@@ -1,4 +1,4 @@
-"""The workers of a run besides its ranks or its driver, those of a pool or of a stream, and numbers of CPUs."""
+"""The workers of a run besides its ranks or its driver, those of a pool or of a stream; numbers of CPUs, prices."""
 
 import math
 import re
@@ -8,6 +8,9 @@ from pydantic import Field, PlainValidator
 
 from spotmpi.agent.plan import POSTPROCESS, WORKER
 from spotmpi.spec.kubernetes import SpecModel
+
+MOST_DOLLARS = 1_000_000  # per node and hour: what is more is not a price
+Price = Annotated[float, Field(gt=0, le=MOST_DOLLARS, allow_inf_nan=False)]
 
 _CPUS = 'write a number of CPUs such as 2 or 0.5, or in thousandths, such as "500m"; at least "1m"'
 
@@ -82,7 +85,7 @@ class StreamWorkers(Workers):
         description="reference of the image of their pods (default: that of the ranks), with the same Python and Dask",
         examples=["registry/stage:1"],
     )
-    price: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+    price: Price | None = Field(
         None, description="US dollars per worker and hour (default: `price`)", examples=[0.1]
     )
 

@@ -140,6 +140,13 @@ def test_no_time_is_infinite(value: object) -> None:
     assert list(problems({"limits": {"run": value}})) == ["limits.run"]
 
 
+@pytest.mark.parametrize("value", [1e300, 1_000_001, 0, -1])
+def test_what_no_node_costs_is_no_price(value: float) -> None:
+    values = {"price": value, "capacity": {"prices": {"g5": value}}, "stream": {"workers": {"price": value}}}
+    assert {"price", "capacity.prices.g5", "stream.workers.price"} <= set(problems(values))
+    assert from_values({"command": ["x"], "price": 1_000_000}).price == 1_000_000
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

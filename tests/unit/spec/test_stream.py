@@ -225,6 +225,7 @@ def test_a_stream_and_the_batches_of_a_program_belong_together() -> None:
         ("set", "{}/set"),
         ("volume/*.csv", "volume/*.csv"),
         ("/data", "/data"),
+        ("//data/*.csv", "//data/*.csv"),
         ("s3://a/b", "s3://a/b"),
         ("flow:rows", "flow:rows"),
     ],

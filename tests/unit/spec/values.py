@@ -78,7 +78,10 @@ def _scalars(kind: Any, metadata: Sequence[Any]) -> st.SearchStrategy[Any]:
         return PATHS  # FilePath, the only text with a validator
     if kind is str:
         return SIZES if any(getattr(each, "pattern", None) for each in metadata) else TEXTS
+    limits = {name: [getattr(each, name) for each in metadata if hasattr(each, name)] for name in ("ge", "le")}
     if kind is int:
-        limits = {name: [getattr(each, name) for each in metadata if hasattr(each, name)] for name in ("ge", "le")}
         return st.integers(max(limits["ge"], default=0), min(limits["le"], default=10**6))
-    return {bool: st.booleans(), float: POSITIVE}[kind]
+    return {
+        bool: st.booleans(),
+        float: st.floats(0, min(limits["le"]), exclude_min=True) if limits["le"] else POSITIVE,
+    }[kind]

@@ -123,7 +123,7 @@ def _function_problems(spec: JobSpec, is_target: bool) -> tuple[Problem, ...]:
 
 def _files(source: str) -> Iterator[Path]:
     """The files that a path or pattern names, or that are in the folders that it names."""
-    found = [Path(source)] if os.path.lexists(source) else Path("/").glob(str(Path(source).absolute())[1:])
+    found = [Path(source)] if os.path.lexists(source) else Path("/").glob(str(Path(source).absolute()).lstrip("/"))
     for each in found:
         yield from _files_in(each) if is_folder(each) else [each]
 

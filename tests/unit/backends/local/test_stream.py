@@ -169,6 +169,8 @@ def finished(
         ("set/*.parquet", False),
         ("absent", False),
         ("{}/absent", False),
+        ("/{}/absent", False),
+        ("/{}/set/*.csv", True),
         ("empty", False),
         ("nested", False),
         ("s3://absent/x", True),

@@ -26,8 +26,12 @@ from spotmpi.core import wording
 from spotmpi.core.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, InputError, SpotmpiError
 from spotmpi.core.wording import printable_lines
 
-# A folder of another user's, a full disk below a file to which stdout is redirected, and a disk that fails.
-_NOT_UNEXPECTED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)
+# A folder of another user's, a full disk below a file to which stdout is redirected, a disk that fails, and a path that
+# no file can have.
+_NOT_UNEXPECTED = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE),
+    *(errno.ELOOP, errno.ENAMETOOLONG),
+)
 _LOADER = "pydantic.plugin._loader"
 
 

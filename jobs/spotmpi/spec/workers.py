@@ -85,9 +85,7 @@ class StreamWorkers(Workers):
         description="reference of the image of their pods (default: that of the ranks), with the same Python and Dask",
         examples=["registry/stage:1"],
     )
-    price: Price | None = Field(
-        None, description="US dollars per worker and hour (default: `price`)", examples=[0.1]
-    )
+    price: Price | None = Field(None, description="US dollars per worker and hour (default: `price`)", examples=[0.1])
 
 
 class PostprocessWorkers(StreamWorkers):

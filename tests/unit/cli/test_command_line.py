@@ -116,6 +116,15 @@ def test_clean_lists_runs_and_deletes_those_that_are_over_with_yes() -> None:
     assert invoke("stop", running, "--now").returncode == 0
 
 
+def test_a_path_that_no_file_can_have_is_named() -> None:
+    loop, long = Path("loop").absolute(), "x" * 300
+    loop.symlink_to("loop")
+    for words, path in ((["list", "--runs", "loop"], loop), (["why", "loop"], loop), (["list", "--runs", long], long)):
+        result = invoke(*words)
+        assert result.returncode == 1 and result.stderr.startswith("spotmpi: cannot access "), result.stderr
+        assert str(path) in result.stderr and result.stderr.count("\n") == 1
+
+
 def test_a_run_that_this_user_may_not_read_hides_no_other_and_its_path_is_in_the_error() -> None:
     invoke("run", job("true"))
     invoke("run", write_spec({"command": ["true"], "launcher": "none"}, "other.toml"))

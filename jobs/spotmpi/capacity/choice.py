@@ -128,7 +128,9 @@ def safe(job: Job, moment: Moment, after: Step) -> NDArray[np.bool_]:
     result = end & (begin >= -_TOLERANCE)
     if job.budget is not None:
         finish = moment.price[:, ON_DEMAND : ON_DEMAND + 1] * (job.overhead + _to_do(job, after.work)) / 3600.0
-        result &= moment.spent[:, None] + after.paid + np.where(done, 0.0, finish) <= job.budget + _TOLERANCE
+        affordable = moment.spent[:, None] + after.paid + np.where(done, 0.0, finish) <= job.budget + _TOLERANCE
+        result &= affordable
+        result[:, NONE] &= affordable[:, SPOT:].any(axis=1)  # else it would wait for what it can never pay for
     result[:, ON_DEMAND] = True
     jobs = np.flatnonzero((moment.mode >= SPOT) & too_late(job, moment))
     result[jobs, ON_DEMAND], result[jobs, moment.mode[jobs]] = False, True

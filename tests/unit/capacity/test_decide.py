@@ -282,6 +282,19 @@ def test_where_the_budget_decides_the_reason_is_the_budget_and_not_the_time() ->
     assert "; the budget does not pay for them: $54.90 of $55.00 is spent; 4 h of work left" in decision.reason
 
 
+@pytest.mark.parametrize("lost_work", [0.0, HOUR])
+def test_a_budget_that_never_pays_for_spot_nodes_is_no_reason_to_wait_for_them(lost_work: float) -> None:
+    """Their first start would have to be paid for besides on-demand nodes, so it waited to the last safe moment."""
+    enough = JOB.on_demand_cost(3.0)
+    job = replace(JOB, deadline=20 * HOUR, budget=enough, lost_work=lost_work)
+    for nodes in (4, 0):
+        decision = decide(idle(job=job), [spot(A, available=nodes), on_demand()], [], at(0))
+        assert placed(decision).market == "on-demand" and "the budget has to pay for on-demand nodes" in decision.reason
+    more = replace(job, budget=enough + 1.0)
+    assert placed(decide(idle(job=more), [spot(A), on_demand()], [], at(0))).market == "spot"
+    assert isinstance(decide(idle(job=more), [spot(A, available=0), on_demand()], [], at(0)), Wait)
+
+
 @pytest.mark.parametrize("elapsed", [-1.0, -700.0])
 def test_a_clock_that_is_behind_that_of_the_submission_is_no_reason_to_fail(elapsed: float) -> None:
     """An API server has several machines, each with its clock."""

@@ -75,8 +75,16 @@ TargetLike = Target | str | None  # a str is a value of --on
 
 
 def target_of(on: TargetLike) -> Target:
-    """The `Target` that *on* stands for; by default SPOTMPI_ON, else this machine."""
-    return on if isinstance(on, Target) else Target(on)
+    """The `Target` that *on* stands for; by default SPOTMPI_ON, else this machine.
+
+    Raises:
+        InputError: it is neither a name nor a target.
+    """
+    if isinstance(on, Target):
+        return on
+    if on is not None and not isinstance(on, str):
+        raise input_error("on", on, 'give the name of a place, such as "local", "kubernetes" or that of a stack')
+    return Target(on)
 
 
 def backend(on: TargetLike, context: str | None = None, namespace: str | None = None) -> Backend:

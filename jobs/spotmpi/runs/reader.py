@@ -16,7 +16,7 @@ from spotmpi.agent.files import exists, is_file, is_folder, lock_file
 from spotmpi.agent.outcomes import run_outcome
 from spotmpi.agent.schema import AttemptRecord, Summary, attempt_in, summary_in
 from spotmpi.core import names
-from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun
+from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import read_entry
 from spotmpi.core.names import RunPaths
 from spotmpi.runs import recorded_plan
@@ -84,7 +84,10 @@ def find(run: str, runs_folder: Path) -> RunPaths:
 
     Raises:
         UnknownRun: the id fits no run, or several.
+        InputError: it is no id, such as the state of a run.
     """
+    if not isinstance(run, str) or "\0" in run:
+        raise input_error("run", run, "give the id of a run, which its state has as `id`")
     if is_file(runs_folder / run / "events.jsonl"):
         return RunPaths(runs_folder / run)
     matches = [paths.id for paths in every(runs_folder) if run and paths.id.startswith(run)]

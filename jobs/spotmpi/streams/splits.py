@@ -22,10 +22,13 @@ def split(
     *seed*. *name* is by default that of the data set that is split; *options* are those of `spotmpi.dataset`.
 
     Raises:
-        ValueError: shares that are not between 0 and 1, or more than 1 together.
+        ValueError: shares that are not numbers between 0 and 1 by name, or more than 1 together.
     """
-    if not shares or min(shares.values()) <= 0 or sum(shares.values()) > 1 + 1e-9:
-        raise ValueError(f"shares = {dict(shares)}: give each more than 0, and all together at most 1")
+    numbers = [*shares.values()] if isinstance(shares, Mapping) else []
+    numeric = all(isinstance(each, int | float) for each in numbers)
+    if not numbers or not numeric or not min(numbers) > 0 or not sum(numbers) <= 1 + 1e-9:
+        remedy = 'give each more than 0, and all together at most 1, by name, such as {"train": 0.8, "test": 0.2}'
+        raise ValueError(f"shares = {shares!r}: {remedy}")
     base = name or _name(source)
     found, low = {}, 0.0
     for key, share in shares.items():

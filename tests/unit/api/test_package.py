@@ -6,10 +6,12 @@ import ast
 import pkgutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -47,6 +49,19 @@ def test_the_list_of_names_is_that_of_type_checkers_in_every_python_of_pods() ->
 
 def test_the_version_is_that_of_the_distribution() -> None:
     assert spotmpi.__version__ == version("spotmpi")
+
+
+@pytest.mark.parametrize("function", [spotmpi.status, spotmpi.stop, spotmpi.logs, spotmpi.resume, spotmpi.pull])
+@pytest.mark.parametrize("run", [None, 5, object(), "\0"])
+def test_what_is_no_id_of_a_run_is_refused_with_the_remedy(function: Callable[[Any], Any], run: Any) -> None:
+    with pytest.raises(spotmpi.InputError, match=r"run.*: give the id of a run, which its state has as `id`"):
+        function(run)
+
+
+@pytest.mark.parametrize("on", [5, b"local", ["local"], {}])
+def test_what_is_no_place_of_runs_is_refused_with_the_remedy(on: Any) -> None:
+    with pytest.raises(spotmpi.InputError, match=r"on = .*: give the name of a place"):
+        spotmpi.list_runs(on)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

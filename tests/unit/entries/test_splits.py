@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -76,8 +77,8 @@ def test_a_sample_of_a_data_set_has_its_name_and_parent(ratings: Path, modules: 
     assert "rows_between" in " ".join(sample.manifest.code.sources)
 
 
-@pytest.mark.parametrize("shares", [{}, {"train": 0.0}, {"train": 0.9, "test": 0.2}])
-def test_shares_that_do_not_fit_are_refused(shares: dict[str, float]) -> None:
+@pytest.mark.parametrize("shares", [{}, {"train": 0.0}, {"train": 0.9, "test": 0.2}, [0.8], 0.8, {"train": "0.8"}])
+def test_shares_that_do_not_fit_are_refused(shares: Any) -> None:
     with pytest.raises(ValueError, match="give each more than 0, and all together at most 1"):
         spotmpi.split("raw.csv", shares, name="x")
 

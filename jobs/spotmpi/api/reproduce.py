@@ -52,7 +52,7 @@ class Reproduction:
 
 def reproduce(
     place: str,
-    code: Path | None = None,
+    code: Path | str | None = None,
     on: TargetLike = None,
     store: str | None = None,
     pool: Any = None,
@@ -67,7 +67,7 @@ def reproduce(
         InputError: no record tells where *place* comes from.
         SpotmpiError: code or raw files are not what they were, or something fails.
     """
-    modules = (code or Path.cwd()).absolute()
+    modules = Path(code or "").absolute()
     sys.path.insert(0, str(modules))
     importlib.invalidate_caches()
     found, changed = _entry(place, store)

@@ -253,15 +253,18 @@ def pull(run: str, on: TargetLike = None, echo: Echo = lambda text: None, part: 
     return backend.pull(run, echo, part)
 
 
-def clean(older: float, delete: bool = False, on: TargetLike = None, echo: Echo = lambda text: None) -> list[RunState]:
-    """The runs that ended more than *older* seconds ago; with *delete* their folders are deleted.
+def clean(
+    older: float | str, delete: bool = False, on: TargetLike = None, echo: Echo = lambda text: None
+) -> list[RunState]:
+    """The runs that ended longer ago than *older*, seconds or ``"30d"``; with *delete* their folders are deleted.
 
     The copy of a cluster's run without a recorded end is kept unless its cluster reports that the run has ended. *echo*
     gets a message for each run that is kept since its cluster does not answer, or since it has been resumed.
     """
     from spotmpi.api.cleanup import delete_records, old_runs
+    from spotmpi.spec.job import read_duration
 
-    runs = old_runs(targets.target_of(on).folder, time.time() - older, echo)
+    runs = old_runs(targets.target_of(on).folder, time.time() - read_duration(wording.option("older"), older), echo)
     return delete_records(runs, echo) if delete else [each.state for each in runs]
 
 

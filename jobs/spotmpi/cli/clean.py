@@ -20,9 +20,8 @@ def command(
     from spotmpi.api import runs as api
     from spotmpi.api.view import echo
     from spotmpi.cli import tables
-    from spotmpi.spec.job import read_duration
 
-    states = api.clean(read_duration("--older", older), yes, target(None, runs), echo)
+    states = api.clean(older, yes, target(None, runs), echo)
     tables.show_runs(states, as_json)
     if not states:
         echo(f"no run of this folder ended longer ago than {older}")

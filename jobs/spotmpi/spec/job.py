@@ -45,12 +45,12 @@ def duration(value: float) -> str:
     return f"{text}s"
 
 
-def read_duration(field: str, text: str) -> float:
-    """Seconds from *text*; InputError that names *field* if it is not a duration."""
+def read_duration(field: str, value: float | str) -> float:
+    """Seconds from *value*; InputError that names *field* if it is no duration."""
     try:
-        return float(str(seconds(text)))
+        return float(str(seconds(value)))
     except ValueError:
-        raise input_error(field, text, 'write a duration such as "90s", "10m", "2h" or "30d"') from None
+        raise input_error(field, value, 'write a duration such as "90s", "10m", "2h" or "30d"') from None
 
 
 def memory_interval(value: object) -> object:

@@ -66,7 +66,7 @@ assert (type(sweep).__name__, len(sweep.trials), sweep.finished) == ("Sweep", 2,
 assert type(spotmpi.make_report()).__name__ == "Report"
 """,
     "clean": """
-assert spotmpi.clean(3600) == [] and len(spotmpi.clean(0)) >= 4
+assert spotmpi.clean(3600) == spotmpi.clean("1h") == [] and len(spotmpi.clean(0)) >= 4
 spotmpi.clean(0, delete=True)
 assert spotmpi.list_runs() == []
 """,

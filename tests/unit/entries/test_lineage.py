@@ -236,7 +236,7 @@ def test_a_file_is_made_again_from_the_raw_data(
     sets: tuple[DataSet, DataSet], modules: Modules, pool: InProcess
 ) -> None:
     pool.calls.clear()
-    result = reproduce(f"{sets[1].path}/b.parquet", modules.folder, pool=pool)
+    result = reproduce(f"{sets[1].path}/b.parquet", str(modules.folder), pool=pool)
     assert (result.files, result.different, result.reproduced) == (
         6,
         (),

@@ -42,13 +42,12 @@ def node_price(folder: Path) -> float | None:
     spec, values = load_spec(paths.spec), recorded_plan.read(paths).environment
     if spec.price is not None or not values:
         return spec.price
-    from spotmpi.aws.prices import highest_node_price
-    from spotmpi.backends.kubernetes.submit.target import group_names
+    from spotmpi.backends.kubernetes.submit.target import group_names, prices_of
 
     built = environment.recorded(values)
     names = group_names(spec, built)
     groups = [group for group in built.node_groups if group.name in names]
-    return highest_node_price(built, groups).node_hour if groups else None
+    return max(prices_of(spec, built, groups).values(), default=None)
 
 
 def _dollars(uses: list[Usage], price: float, now: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.billing import PriceCurve
 from spotmpi.core.environment import Environment, NodeGroup
-from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import CAPACITY_BLOCK
 from spotmpi.core.price import Price
 
@@ -133,17 +133,6 @@ def on_demand_price(aws: Aws, region: str, machine: str) -> float | None:
     )
     prices = [price for product in products for price in _list_prices(json.loads(product))]
     return min(prices, default=None)
-
-
-def node_price(environment: Environment, groups: Sequence[NodeGroup], aws: Aws | None = None) -> float:
-    """US dollars per hour of a node of the most expensive of *groups*.
-
-    InputError for the field `price` where the price is unknown.
-    """
-    try:
-        return highest_node_price(environment, groups, aws).node_hour
-    except SpotmpiError as error:
-        raise input_error("price", None, f"set it: the price of a node is unknown: {error}") from error
 
 
 def highest_node_price(

@@ -15,6 +15,7 @@ from spotmpi.api import prices
 from spotmpi.core.names import RunPaths
 from spotmpi.pools import pool as pools
 from spotmpi.pools.pool import Pool, PoolSummary
+from tests.unit.core.test_environment import OUTPUTS
 
 EVENTS: list[dict[str, Any]] = [
     {"t": 0.0, "event": "submitted", "owner": "ann"},
@@ -80,3 +81,14 @@ def test_an_answer_that_does_not_come_in_time_is_an_error_of_its_own() -> None:
     assert isinstance(pools._within(0.01, answered.wait), TimeoutError)
     answered.set()
     assert pools._within(30.0, answered.wait) is True
+
+
+def test_a_node_costs_what_aws_says_of_the_most_expensive_group(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "spotmpi.aws.prices.group_prices",
+        lambda _, groups: dict(zip([each.name for each in groups], [0.4], strict=True)),
+    )
+    paths = RunPaths(folder)
+    paths.plan.write_text(json.dumps({"backend": "kubernetes", "outputs": OUTPUTS}))
+    paths.spec.write_text('launcher = "pool"\n[pool]\ncount = 1\n')
+    assert prices.node_price(folder) == 0.4

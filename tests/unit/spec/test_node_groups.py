@@ -428,7 +428,6 @@ def test_pods_that_stand_by_are_in_the_price_of_each_group_and_move_with_the_gan
     monkeypatch.setattr(
         "spotmpi.aws.prices.group_prices", lambda _, groups: {each.name: prices[each.name] for each in groups}
     )
-    monkeypatch.setattr("spotmpi.aws.prices.node_price", lambda *_: 1.05)
     monkeypatch.setattr(KubernetesBackend, "_restart_obstacle", lambda *_: None)
     plan = plan_of(lab_file, *ORDER, "standby=1")
     assert plan["notes"][0].startswith(
@@ -466,11 +465,11 @@ def test_a_limit_of_cost_goes_by_the_price_of_the_groups_that_the_run_may_use(
 ) -> None:
     groups_asked: list[list[str]] = []
 
-    def node_price(environment: Any, groups: list[NodeGroup]) -> float:
+    def prices(environment: Any, groups: list[NodeGroup]) -> dict[str, float]:
         groups_asked.append([each.name for each in groups])
-        return 2.0
+        return {each.name: 2.0 for each in groups}
 
-    monkeypatch.setattr("spotmpi.aws.prices.node_price", node_price)
+    monkeypatch.setattr("spotmpi.aws.prices.group_prices", prices)
     plan = plan_of(lab_file, "limits.cost=1", "kubernetes.node_groups+=p3")
 
     assert groups_asked and all(names == ["p3"] for names in groups_asked)
@@ -483,7 +482,7 @@ def test_a_limit_of_cost_goes_by_the_prices_of_the_spec_where_aws_tells_none(
 ) -> None:
     """It asked for `price`, which a deadline refuses."""
     with_on_demand(lab_file)
-    monkeypatch.setattr("spotmpi.aws.prices.node_price", raise_no_rights)
+    monkeypatch.setattr("spotmpi.aws.prices.group_prices", raise_no_rights)
     prices = "capacity.prices={g4dn=0.2, p3=1.05, p2=0.4, stable=0.5}"
     plan = plan_of(lab_file, "kubernetes.image=mine", "limits.cost=80", prices, *more)
     assert agents_plan_of(plan)["limits"]["cost"] == 80

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spotmpi.aws.billing import Lifetime, Usage, make_bill
-from spotmpi.aws.prices import node_price
+from spotmpi.aws.prices import group_prices
 from spotmpi.aws.scaling import CLUSTER_TAG, GROUP_TAG, lifetimes, scaling_groups
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target
@@ -120,7 +120,7 @@ def test_the_disk_and_the_address_of_a_node_are_part_of_its_cost(account: FakeAc
         lab = environment.parse({**LAB.model_dump(), "node_groups": [group]})
         cost = environment_cost(lab, T0 - HOUR, Target(runs_folder=tmp_path), account, NOW)
         assert cost.dollars == pytest.approx(2.70 + 6 * extras)
-        assert node_price(lab, lab.node_groups, account) == pytest.approx(0.60 + extras)
+        assert max(group_prices(lab, lab.node_groups, account).values()) == pytest.approx(0.60 + extras)
 
 
 def test_an_environments_cost_comes_from_scaling_activities_and_run_records(

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from spotmpi.aws.prices import node_price
 from spotmpi.aws.scaling import CLUSTER_TAG, GROUP_TAG
+from spotmpi.backends.kubernetes.submit.target import hourly_rate
 from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.errors import InputError
 from spotmpi.environments.cost import Cost, run_cost
+from spotmpi.spec.source import from_values
 from tests.cloud.account.fake_account import FakeAccount
 from tests.command_line import invoke
 from tests.unit.environments.cost.example import (
@@ -149,11 +150,15 @@ def test_a_run_without_an_environment_needs_a_price(tmp_path: Path, plan: dict[s
         run_cost("big", Target(runs_folder=tmp_path))
 
 
-def test_the_price_of_a_node_for_a_limit_is_that_of_the_most_expensive_group(account: FakeAccount) -> None:
-    assert node_price(LAB, LAB.node_groups, account) == 0.60
+def test_the_price_of_a_node_for_a_limit_is_that_of_the_most_expensive_group(
+    account: FakeAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spotmpi.aws.prices.open_account", lambda region: account)
+    spec = from_values({"command": ["true"], "launcher": "none", "limits": {"cost": 5}})
+    assert hourly_rate(spec, LAB) == 0.60
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
     with pytest.raises(InputError, match=r"price: set it: the price of a node is unknown: .* not permitted"):
-        node_price(LAB, LAB.node_groups, account)
+        hourly_rate(spec, LAB)
 
 
 def test_the_command_prints_a_runs_cost_with_a_given_price(tmp_path: Path) -> None:

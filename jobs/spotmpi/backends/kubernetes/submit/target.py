@@ -67,22 +67,13 @@ def hourly_rates(spec: JobSpec, environment: Environment | None) -> list[float] 
     pairs = zip(groups, specs, strict=True)
     try:
         return [
-            (role.price or _highest_price(spec, environment, each)) * (role.nodes + role.standby)
+            (role.price or max(prices_of(spec, environment, each).values())) * (role.nodes + role.standby)
             for each, role in pairs
         ]
-    except SpotmpiError:
+    except SpotmpiError as error:
         if spec.limits.cost is not None:
-            raise
+            raise input_error("price", None, f"set it: the price of a node is unknown: {error}") from error
         return None  # it would be shown alone
-
-
-def _highest_price(spec: JobSpec, environment: Environment, groups: Sequence[NodeGroup]) -> float:
-    """US dollars per hour of a node of the most expensive of *groups*: in ``capacity.prices``, else AWS's."""
-    from spotmpi.aws.prices import node_price
-
-    own = own_prices(spec, groups)
-    others = [group for group in groups if group.name not in own]
-    return max([*own.values(), *([node_price(environment, others)] if others else [])])
 
 
 def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str, float]:

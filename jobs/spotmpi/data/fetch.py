@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 from lightkube import ApiError
 
-from spotmpi.agent import protocol
+from spotmpi.agent.schema import read_object
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
@@ -177,7 +177,7 @@ async def _progress(api: ClusterApi, pod: Object | None, message: dict[str, Any]
     except (ApiError, httpx2.HTTPError):
         return None
     with contextlib.suppress(KeyError, TypeError):  # a line that another program has printed
-        return _progress_text(_json_object(line))
+        return _progress_text(read_object(line))
     return None
 
 
@@ -190,15 +190,7 @@ def _termination_message(pod: Object | None) -> dict[str, Any]:
     """The termination message of the pod's program."""
     for each in ((pod or {}).get("status") or {}).get("containerStatuses") or []:
         if each.get("name") == CONTAINER:  # and not one that the cluster has injected
-            return _json_object(((each.get("state") or {}).get("terminated") or {}).get("message") or "")
-    return {}
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    """The JSON object in *text*; empty where there is none."""
-    with contextlib.suppress(ValueError):
-        values = protocol.read_json(text)
-        return values if isinstance(values, dict) else {}
+            return read_object(((each.get("state") or {}).get("terminated") or {}).get("message") or "")
     return {}
 
 

@@ -157,7 +157,7 @@ def _load(paths: RunPaths) -> Cost | None:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        values = recorded_plan.json_object(paths.bill) or {}
+        values = recorded_plan.json_object(paths.bill)
         if values.pop("events") != paths.events.stat().st_size:
             return None
         return TypeAdapter(Cost).validate_python(values)

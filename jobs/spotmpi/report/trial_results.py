@@ -72,7 +72,7 @@ def read_machines(paths: RunPaths, hardware: Sequence[Mapping[str, Any]]) -> tup
 
 def _placement(paths: RunPaths) -> Mapping[str, Any]:
     """``nodes.json``: nodes by name and, if AWS could not be asked, the ``failure`` (of `PlacementRecorder`)."""
-    recorded = recorded_plan.json_object(paths.nodes) or {}
+    recorded = recorded_plan.json_object(paths.nodes)
     nodes, failure = recorded.get("nodes"), recorded.get("failure")
     described = nodes.items() if isinstance(nodes, dict) else ()
     return {

@@ -174,7 +174,7 @@ def _ends(path: Path) -> Iterator[dict[str, Any]]:
 def summary(paths: RunPaths) -> Summary | None:
     """The summary of the run, None while it has not ended."""
     values = json_object(paths.summary)
-    return None if values is None else summary_in(values)
+    return summary_in(values) if values else None
 
 
 def work(paths: RunPaths) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def work(paths: RunPaths) -> dict[str, Any]:
 
 def source(paths: RunPaths) -> RecordedSource | None:
     """The source of the run's stream; None without one, or where another program has written what is none."""
-    values = json_object(paths.stream / "source.json") or {}
+    values = json_object(paths.stream / "source.json")
     name, digest, parts = values.get("source"), values.get("digest"), values.get("parts")
     if not (isinstance(name, str) and isinstance(digest, str) and isinstance(parts, list)):
         return None
@@ -199,7 +199,7 @@ def _is_part(value: Any) -> bool:
 def attempts(paths: RunPaths) -> list[AttemptRecord]:
     """The records of all attempts on node 0, in order, without partial ones, which a crash leaves, and unfit ones."""
     numbered = ((each, paths.attempts / str(each) / "node-0.json") for each in record.numbers(str(paths.attempts)))
-    found = ((number, attempt_in(json_object(path) or {})) for number, path in numbered)
+    found = ((number, attempt_in(json_object(path))) for number, path in numbered)
     return [{**values, "attempt": number} for number, values in found if values]
 
 

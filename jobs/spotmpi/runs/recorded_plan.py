@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -158,21 +159,17 @@ def _plan_object(paths: RunPaths) -> dict[str, Any]:
 
     Raises:
         OSError: the disk fails; the run may be one of a cluster then.
+    return json_object(paths.plan, json.loads)
+
+
+def json_object(path: Path, read: Callable[[str], Any] = protocol.read_json) -> dict[str, Any]:
+    """The JSON object in a file; empty without one, OSError where the disk fails."""
     """
     try:
-        values = json.loads(paths.plan.read_text(encoding="utf-8", errors="replace"))
+        values = read(path.read_text(encoding="utf-8", errors="replace"))
     except (*_ABSENT, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
-
-
-def json_object(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None without one, OSError where the disk fails."""
-    try:
-        values = protocol.read_json(path.read_text(encoding="utf-8", errors="replace"))
-    except (*_ABSENT, ValueError):
-        return None
-    return values if isinstance(values, dict) else None
 
 
 def _text(value: Any) -> str | None:

@@ -134,7 +134,7 @@ def _trusted(new: RunPaths, run: str, api: ClusterApi, part: str | None) -> list
     machine.
     """
     if not part:
-        plan = recorded_plan.json_object(new.plan) or {}
+        plan = recorded_plan.json_object(new.plan)
         if os.path.lexists(new.plan):
             remove(new.plan)
         name = plan.get("name")

@@ -442,6 +442,6 @@ def _with_variables(spec: JobSpec, script: str) -> bytes:
 def _recorded(paths: RunPaths) -> SlurmPlan:
     """The plan in the run folder; InputError where it cannot be read."""
     plan = recorded_plan.json_object(paths.plan)
-    if plan is None or "agents" not in plan:
+    if "agents" not in plan:
         raise input_error("run", paths.id, f"its {paths.plan.name} cannot be read")
     return cast("SlurmPlan", plan)

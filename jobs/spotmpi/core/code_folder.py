@@ -147,6 +147,19 @@ def pack(folder: Path | None, files: Sequence[Path] = ()) -> Packed:
     return Packed(archive, hashlib.sha256(archive).hexdigest(), len(members), size)
 
 
+def pack_planned(folder: Path | None, files: Sequence[Path], sha256: str) -> Packed:
+    """What a plan has packed, once more; *sha256* is that of its archive, or the digits that name it.
+
+    Raises:
+        SpotmpiError: the files have changed since.
+    """
+    packed = pack(folder, files)
+    if not packed.sha256.startswith(sha256):
+        changed = folder or ", ".join(map(str, files))
+        raise SpotmpiError(f"{changed} has changed since the run was planned; start the run again")
+    return packed
+
+
 def _sources_in(folder: Path, prefix: str) -> dict[str, Path]:
     result = {f"{prefix}{name}": folder / name for name in names(folder)}
     if not result:

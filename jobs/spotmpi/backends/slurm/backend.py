@@ -38,7 +38,6 @@ from spotmpi.runs.folder import folder_events
 from spotmpi.runs.reader import RunState
 
 if TYPE_CHECKING:
-    from spotmpi.core.code_folder import Packed
     from spotmpi.plan.slurm import SlurmPlan, SlurmTarget
     from spotmpi.spec.job import JobSpec
     from spotmpi.spec.validate import TargetCapabilities
@@ -87,11 +86,13 @@ class SlurmBackend:
 
     def plan(self, spec: JobSpec, run: str, echo: Echo) -> SlurmPlan:
         """The batch script and what agents do."""
+        from spotmpi.core import code_folder
         from spotmpi.plan.agent_plan import AgentInputs
         from spotmpi.plan.slurm import CODE_ARCHIVE, own_folder, slurm_plan
         from spotmpi.runs import fingerprint
 
-        target, packed = self._target(spec, run), _pack(spec)
+        target = self._target(spec, run)
+        packed = code_folder.pack(*spec.code_paths) if spec.code or spec.files else None
         path = f"{own_folder(target)}/{CODE_ARCHIVE}"
         inputs = AgentInputs(
             work=fingerprint.identify(spec, local=False),
@@ -158,12 +159,11 @@ class SlurmBackend:
     def _write(self, spec: JobSpec, plan: SlurmPlan, paths: RunPaths, is_new: bool) -> None:
         """Write what the job and later commands need of the run."""
         from spotmpi.core.certificates import run_certificates
+        from spotmpi.core.code_folder import pack_planned
         from spotmpi.plan.slurm import CODE_ARCHIVE
 
-        packed, planned = _pack(spec), plan["agents"].get("code")
-        if packed and planned and packed.sha256 != planned["sha256"]:
-            changed = spec.code or ", ".join(spec.files)
-            raise SpotmpiError(f"{changed} has changed since the run was planned; start the run again")
+        planned = plan["agents"].get("code")
+        packed = pack_planned(*spec.code_paths, planned["sha256"]) if planned else None
         files = self._files(paths, plan["folder"])
         spec_text, plan_text = spec.to_toml(), json.dumps(plan, indent=1) + "\n"
         stale = [*(f"{agent.FOLDER}/{name}" for name in (agent.EXIT_CODE, agent.NOTICE, agent.PACKAGE))]
@@ -423,12 +423,6 @@ def _require_supported(fault: str) -> None:
 def _srun(job: QueuedJob, host: str) -> list[str]:
     """A step on one node of a job, which shares what the job has there."""
     return ["srun", f"--jobid={job.id}", *_STEP, f"--nodelist={host}"]
-
-
-def _pack(spec: JobSpec) -> Packed | None:
-    from spotmpi.core import code_folder
-
-    return code_folder.pack(*spec.code_paths) if spec.code or spec.files else None
 
 
 def _with_variables(spec: JobSpec, script: str) -> bytes:

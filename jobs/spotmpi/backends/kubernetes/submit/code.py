@@ -12,7 +12,7 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.volume_access import json_answer, volume_access
 from spotmpi.core import archives, code_folder
 from spotmpi.core.code_folder import Packed
-from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.errors import input_error
 from spotmpi.core.wording import Echo
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.cluster_plan import ClusterPlan
@@ -73,11 +73,7 @@ async def upload(api: ClusterApi, plan: ClusterPlan, spec: JobSpec, volume: Volu
     """
     if plan["code"] is None or not plan["code"]["from_volume"]:
         return
-    packed = code_folder.pack(*spec.code_paths)
-    if packed.digest != plan["code"]["digest"]:
-        raise SpotmpiError(
-            f"{spec.code or ', '.join(spec.files)} has changed since the run was planned; start the run again"
-        )
+    packed = code_folder.pack_planned(*spec.code_paths, plan["code"]["digest"])
     name, size = f"{packed.digest}.tgz", len(packed.archive)
     async with volume_access(api, volume, echo) as access:
         index = json.dumps({name: [size, packed.sha256]}).encode()

@@ -53,7 +53,7 @@ READS = {
     "jobs/spotmpi/api/entries.py": (1, SHOWN),
     "jobs/spotmpi/api/run_manifest.py": (1, SHOWN),
     "jobs/spotmpi/api/prices.py": (1, SHOWN),
-    "jobs/spotmpi/api/runs.py": (2, f"{NAMED}; {AGE}"),
+    "jobs/spotmpi/api/runs.py": (1, AGE),
     "jobs/spotmpi/api/studies.py": (1, SHOWN),
     "jobs/spotmpi/aws/errors.py": (1, "the difference of clocks is what the message is about"),
     "jobs/spotmpi/aws/prices.py": (2, OF_AWS),
@@ -64,6 +64,7 @@ READS = {
     "jobs/spotmpi/backends/slurm/backend.py": (3, f"{SHOWN}; {OF_SLURM}"),
     "jobs/spotmpi/backends/slurm/follow.py": (1, SHOWN),
     "jobs/spotmpi/backends/slurm/queue.py": (1, OF_SLURM),
+    "jobs/spotmpi/backends/targets.py": (1, NAMED),
     "jobs/spotmpi/checkpoint/store.py": (2, f"{NAMED}; {SHOWN}"),
     "jobs/spotmpi/cli/cost.py": (1, OF_AWS),
     "jobs/spotmpi/cli/entries.py": (1, SHOWN),
@@ -90,7 +91,7 @@ READS = {
     "jobs/spotmpi/runs/folder.py": (1, SHOWN),
     "jobs/spotmpi/streams/dataset.py": (1, "with its size, tells whether a file has changed: no order"),
     "jobs/spotmpi/streams/second_build.py": (6, "a later time for a user's function, to see whether it depends on it"),
-    "jobs/spotmpi/study/execution.py": (2, f"{NAMED}; {SHOWN}"),
+    "jobs/spotmpi/study/execution.py": (1, SHOWN),
     "jobs/spotmpi/study/sweep.py": (1, "the order of sweeps in a list; of several that fit, the newest is continued"),
 }
 COMPARISONS = {

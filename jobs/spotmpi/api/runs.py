@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from spotmpi.agent.files import is_file
 from spotmpi.agent.plan import Member, read_member
 from spotmpi.backends import targets
 from spotmpi.backends.base import Backend, Plan
-from spotmpi.backends.targets import TargetLike, follow, submit
+from spotmpi.backends.targets import TargetLike, follow, new_run_id, submit
 from spotmpi.core import names, wording
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import Event
@@ -281,12 +280,9 @@ def _plan_new(backend: Backend, spec: JobSpec, echo: Echo, detach: bool = False)
 
     A pool that is to be detached waits for drivers without a limit, unless its spec has one.
     """
-    import secrets
-
     if detach and spec.pool and "driver" not in spec.limits.model_fields_set:
         spec = spec.model_copy(update={"limits": spec.limits.model_copy(update={"driver": "none"})})
-    run = names.run_id(spec.title, datetime.now(), secrets.randbelow(1 << 20))
-    return backend, spec, backend.plan(spec, run, echo)
+    return backend, spec, backend.plan(spec, new_run_id(spec), echo)
 
 
 def _validate(

@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
@@ -181,6 +182,13 @@ class Messages(NamedTuple):
 RUN = Messages(
     "stopping after a checkpoint; Ctrl-C again kills", "killing the run", "follow it again: spotmpi logs -f {run}"
 )
+
+
+def new_run_id(spec: JobSpec) -> str:
+    """An id for a run of *spec* that is submitted now."""
+    import secrets
+
+    return names.run_id(spec.title, datetime.now(), secrets.randbelow(1 << 20))
 
 
 def submit(backend: Backend, spec: JobSpec, plan: Plan, echo: Echo) -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spotmpi.agent import progress, protocol, record
 from spotmpi.agent.files import is_file, write_atomically
 from spotmpi.backends.base import Backend
-from spotmpi.backends.targets import Messages, follow, submit
-from spotmpi.core import names, wording
+from spotmpi.backends.targets import Messages, follow, new_run_id, submit
+from spotmpi.core import wording
 from spotmpi.core.environment import Environment
 from spotmpi.core.environment import recorded as recorded_environment
 from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
@@ -243,7 +241,7 @@ class BackendRunner:
 
     def new_id(self, spec: JobSpec) -> str:
         """An id for a new run."""
-        return names.run_id(spec.title, datetime.now(), secrets.randbelow(1 << 20))
+        return new_run_id(spec)
 
     def run(self, spec: JobSpec, run: str) -> RunState:
         """Run *spec* under that id and return its final state."""

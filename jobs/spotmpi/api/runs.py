@@ -195,7 +195,7 @@ def _waiting_note(state: RunState, echo: Echo) -> Iterator[None]:
     """Say why the end of a run is waited for, and for how long, if the context lasts longer than people notice."""
     from spotmpi.spec.source import load_spec
 
-    path, limit = names.RunPaths(Path(state.folder)).spec, ""
+    path, limit = RunPaths(Path(state.folder)).spec, ""
     with contextlib.suppress(SpotmpiError, OSError):
         limit = f", for at most {load_spec(path).checkpoint.grace:g}s (checkpoint.grace)"
     text = f"waiting until run {state.id} has written what it has to, and its processes have ended{limit}"
@@ -344,7 +344,7 @@ def _with_inputs(spec: JobSpec, on: TargetLike, build: bool) -> JobSpec:
     return spec
 
 
-def _continued_spec(backend: Backend, paths: names.RunPaths, overrides: Iterable[str]) -> JobSpec:
+def _continued_spec(backend: Backend, paths: RunPaths, overrides: Iterable[str]) -> JobSpec:
     """The recorded spec with *overrides*, to continue its run; InputError with all problems at once."""
     from spotmpi.runs import ownership
     from spotmpi.spec.validate import require_valid
@@ -372,7 +372,7 @@ def _further_problems(error: WrongKeys, on: TargetLike) -> Sequence[Problem]:
         return []
 
 
-def _from_next_submission(paths: names.RunPaths, on_event: Callable[[Event], None]) -> Callable[[Event], None]:
+def _from_next_submission(paths: RunPaths, on_event: Callable[[Event], None]) -> Callable[[Event], None]:
     """*on_event* for the events after the next submission of the run only."""
     left = len(reader.submissions(paths))
 

@@ -177,7 +177,7 @@ def _with_outcome(sweep: Sweep, trial: Trial, state: RunState, echo: Echo) -> Tr
         sweep.update(dataclasses.replace(trial, state=PENDING))
         raise SweepStopped(f"run {state.id} was stopped, and sweep {sweep.id} with it; the same command continues it")
     failures = trial.failures + 1
-    fatal = any(line.get("kind") == protocol.FATAL for line in reader.lines(names.RunPaths(Path(state.folder)).metrics))
+    fatal = any(line.get("kind") == protocol.FATAL for line in reader.lines(RunPaths(Path(state.folder)).metrics))
     last = fatal or failures > sweep.study.retries
     tries = "another try cannot help" if fatal else f"try {failures} of {sweep.study.retries + 1}"
     echo(f"trial {trial.number} failed ({tries}): {state.reason or state.state}")
@@ -211,9 +211,9 @@ def describe(study: Study, trial: Trial) -> str:
     return f"{variant}{nodes}{role}, repeat {trial.repeat} of {study.repeats}"
 
 
-def run_paths(trial: Trial, runs_folder: Path) -> names.RunPaths | None:
+def run_paths(trial: Trial, runs_folder: Path) -> RunPaths | None:
     """The successful run of a trial, or None."""
-    return names.RunPaths(runs_folder / trial.runs[-1]) if trial.state == SUCCEEDED else None
+    return RunPaths(runs_folder / trial.runs[-1]) if trial.state == SUCCEEDED else None
 
 
 _TRIAL = Messages(
@@ -260,7 +260,7 @@ class BackendRunner:
     def follow(self, run: str) -> RunState:
         """Wait for the end of a run; UnknownRun if there is none."""
         state = follow(self._backend, run, self._on_event, self._echo, _TRIAL)
-        self._placement.record(names.RunPaths(self._runs_folder / run))
+        self._placement.record(RunPaths(self._runs_folder / run))
         return state
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from spotmpi.agent import protocol, record  # noqa: E402
-from spotmpi.api.view import echo, make_view  # noqa: E402
+from spotmpi.api.view import make_view  # noqa: E402
 from spotmpi.backends.kubernetes import backend  # noqa: E402
 from spotmpi.backends.targets import follow  # noqa: E402
 from spotmpi.core.events import Event  # noqa: E402
+from spotmpi.core.wording import echo  # noqa: E402
 from tests.cloud.cluster.fake_cluster import FakeCluster  # noqa: E402
 from tests.cloud.cluster.objects import RUN, jobset, pod, unscheduled_pod  # noqa: E402
 from tests.cloud.cluster.store import Object  # noqa: E402

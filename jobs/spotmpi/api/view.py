@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from spotmpi.agent import protocol, record
 from spotmpi.agent.plan import read_member
 from spotmpi.core.events import Event
-from spotmpi.core.wording import counted, printable, printable_lines, printable_output
+from spotmpi.core.wording import counted, echo, printable, printable_lines, printable_output
 from spotmpi.runs.reader import RunState
 from spotmpi.streams.figures import Figures, Reports
 from spotmpi.streams.figures import text as stream_text
@@ -33,11 +33,6 @@ def make_view(quiet: bool) -> QuietView:
     if quiet:
         return QuietView()
     return LiveView() if sys.stderr.isatty() else PlainView()
-
-
-def echo(text: str) -> None:
-    """Print a message on stderr."""
-    print(f"spotmpi: {printable_lines(text)}", file=sys.stderr, flush=True)
 
 
 def print_line(text: str) -> None:

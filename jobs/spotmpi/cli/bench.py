@@ -88,8 +88,7 @@ def _show_trials(spec: Path, options: StudyOptions, overrides: Sequence[str], on
     import json
 
     from spotmpi.api.studies import plan_bench
-    from spotmpi.api.view import echo
-    from spotmpi.core.wording import counted
+    from spotmpi.core.wording import counted, echo
     from spotmpi.study.study import MEASURED
 
     study = plan_bench(spec, options, overrides, on, echo)
@@ -115,11 +114,11 @@ def _measure(spec: Path, options: StudyOptions, overrides: Sequence[str], on: Ta
 
     from spotmpi.agent import record
     from spotmpi.api import studies
-    from spotmpi.api.view import echo, make_view
+    from spotmpi.api.view import make_view
     from spotmpi.cli.report import show_report
     from spotmpi.core.errors import EXIT_FAILURE
     from spotmpi.core.events import Event
-    from spotmpi.core.wording import counted
+    from spotmpi.core.wording import counted, echo
     from spotmpi.study.study import FAILED, MEASURED, SUCCEEDED
 
     with make_view(quiet=as_json or not sys.stderr.isatty()) as view:

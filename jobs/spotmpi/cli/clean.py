@@ -18,8 +18,8 @@ def command(
     Nothing is deleted without --yes.
     """
     from spotmpi.api import runs as api
-    from spotmpi.api.view import echo
     from spotmpi.cli import tables
+    from spotmpi.core.wording import echo
 
     states = api.clean(older, yes, target(None, runs), echo)
     tables.show_runs(states, as_json)

@@ -84,8 +84,8 @@ def _show_json(cost: Cost) -> None:
 
 def _show(cost: Cost) -> None:
     """Print the sum, and tables of runs, users, teams and machines."""
-    from spotmpi.api.view import echo
     from spotmpi.cli.tables import moment, show_table
+    from spotmpi.core.wording import echo
 
     bill = cost.bill
     print(f"{cost.title}: ${cost.dollars:.2f} from {moment(cost.since)} to {moment(cost.until)}")

@@ -81,8 +81,8 @@ def push(
 
     The same command continues after an interruption.
     """
-    from spotmpi.api.view import echo
     from spotmpi.core.errors import input_error
+    from spotmpi.core.wording import echo
     from spotmpi.data import datasets
 
     if len(sources) < 2:
@@ -109,8 +109,8 @@ def ls(
     as_json: Json = False,
 ) -> None:
     """List a folder of the storage, with sizes."""
-    from spotmpi.api.view import echo
     from spotmpi.cli.tables import show_table
+    from spotmpi.core.wording import echo
     from spotmpi.data import datasets
 
     entries = datasets.ls(folder, where.storage, echo)
@@ -138,8 +138,8 @@ def pull(
 
     After an interruption the same command continues.
     """
-    from spotmpi.api.view import echo
     from spotmpi.core import names
+    from spotmpi.core.wording import echo
     from spotmpi.data import datasets
 
     path = into if into != Path() else Path(Path(folder).name)
@@ -160,8 +160,8 @@ def clean(
 
     These are copies of data sets and models for runs of the cluster. Nothing is deleted without --yes.
     """
-    from spotmpi.api.view import echo
     from spotmpi.cli.tables import show_table
+    from spotmpi.core.wording import echo
     from spotmpi.data import datasets
     from spotmpi.spec.job import read_duration
 

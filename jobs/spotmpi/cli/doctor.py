@@ -47,8 +47,8 @@ def _print_policy(name: str) -> None:
     import json
     import os
 
-    from spotmpi.api.view import echo
     from spotmpi.aws import state_bucket
+    from spotmpi.core.wording import echo
     from spotmpi.environments.iam import policy
 
     bucket = state_bucket.from_variables(os.environ)
@@ -59,8 +59,8 @@ def _print_policy(name: str) -> None:
 
 def _with_probe(stack: str | None) -> tuple[Finding, ...]:
     """The findings of the doctor, then those of a pod; InputError without a stack."""
-    from spotmpi.api.view import echo
     from spotmpi.core.errors import input_error
+    from spotmpi.core.wording import echo
     from spotmpi.environments import doctor, probe
 
     if stack is None:

@@ -22,9 +22,9 @@ def command(
     from dataclasses import asdict
     from json import dumps
 
-    from spotmpi.api.view import echo
     from spotmpi.cli.environment_commands import open_dependencies
     from spotmpi.core.errors import EXIT_FAILURE
+    from spotmpi.core.wording import echo
     from spotmpi.environments.down import down
 
     leftovers = down(stack, open_dependencies(stack, yes), delete_data)

@@ -62,7 +62,7 @@ class EntryCommands:
         as_json: Json = False,
     ) -> None:
         """List {word}s by name and version."""
-        from spotmpi.api.view import echo
+        from spotmpi.core.wording import echo
 
         opened = open_store(store)
         found = opened.list(self._kind, name, on_damage=echo)
@@ -186,7 +186,7 @@ class EntryCommands:
 def open_store(store: str | None) -> Store:
     """The store, with what runs that have ended have made and is to be kept (the key `keep` of their specs)."""
     from spotmpi.api import keep_requests
-    from spotmpi.api.view import echo
+    from spotmpi.core.wording import echo
     from spotmpi.entries.store import Store
 
     keep_requests.keep_ended(echo)

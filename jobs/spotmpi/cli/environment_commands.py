@@ -7,10 +7,10 @@ from functools import partial
 
 import typer
 
-from spotmpi.api.view import echo
 from spotmpi.aws.account import open_account
 from spotmpi.core import names
 from spotmpi.core.errors import input_error
+from spotmpi.core.wording import echo
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.environments.stack_file import read_stack

@@ -28,7 +28,7 @@ def build(name: Name, cpu: Cpu = False, build_arg: Arguments = None, tool: Tool 
     An image that has been built from the same files is not built again.
     """
     from spotmpi.api.images import build_image
-    from spotmpi.api.view import echo
+    from spotmpi.core.wording import echo
 
     print(build_image(name, build_arg or (), tool, echo, cpu))
 
@@ -47,6 +47,6 @@ def push(
     It is built first if needed, for an environment without GPUs as with --cpu. The reference has the digest.
     """
     from spotmpi.api.images import push_image
-    from spotmpi.api.view import echo
+    from spotmpi.core.wording import echo
 
     print(push_image(name, to, target(on, None), build_arg or (), tool, echo, cpu))

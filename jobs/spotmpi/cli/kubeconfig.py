@@ -27,11 +27,11 @@ def command(
     It becomes the current context; each login of kubectl calls this command and needs no other. spotmpi itself reads no
     kubeconfig to reach an environment.
     """
-    from spotmpi.api.view import echo
     from spotmpi.backends.kubernetes.client import kubeconfig_entries
     from spotmpi.backends.kubernetes.client.kubeconfig import access_of
     from spotmpi.core import names
     from spotmpi.core.errors import input_error
+    from spotmpi.core.wording import echo
 
     environment = None if what.startswith("arn:") else _environment(what)
     access = access_of(environment.context if environment else names.EKS + what)

@@ -15,7 +15,7 @@ def command(
 ) -> None:
     """List runs, oldest first."""
     from spotmpi.api import runs as api
-    from spotmpi.api.view import echo
     from spotmpi.cli import tables
+    from spotmpi.core.wording import echo
 
     tables.show_runs(api.list_runs(target(on, runs), mine, echo), as_json)

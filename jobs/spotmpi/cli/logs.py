@@ -63,8 +63,8 @@ def command(
     With --json it prints every event of the run.
     """
     from spotmpi.api import runs as api
-    from spotmpi.api.view import echo
     from spotmpi.cli.run import report_cost
+    from spotmpi.core.wording import echo
 
     target = where.target
     print_events(api.logs(run, follow, target), options.filter, as_json, live=follow)
@@ -103,9 +103,9 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
     output of the chosen member.
     """
     from spotmpi.agent import record
-    from spotmpi.api.view import Throughput, echo
+    from spotmpi.api.view import Throughput
     from spotmpi.core.events import Lines, Stream
-    from spotmpi.core.wording import printable_output
+    from spotmpi.core.wording import echo, printable_output
 
     throughput = Throughput()
     show = printable_output if sys.stdout.isatty() else str
@@ -130,8 +130,8 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
 
 
 def _echo_event(event: Event, throughput: Throughput) -> None:
-    from spotmpi.api.view import echo, event_text
-    from spotmpi.core.wording import printable
+    from spotmpi.api.view import event_text
+    from spotmpi.core.wording import echo, printable
 
     throughput.update(event)
     text = event_text(event, throughput)

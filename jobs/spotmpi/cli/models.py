@@ -82,7 +82,7 @@ def keep(
     That is its newest complete checkpoint, or files. The same again gives the version that there is.
     """
     from spotmpi.api import models as api
-    from spotmpi.api.view import echo
+    from spotmpi.core.wording import echo
 
     kept = api.keep(run, name, content.file or (), content.parent or (), store, where.target, echo)
     print(json.dumps(summary(kept.manifest, kept.store)) if as_json else f"{kept}  {kept.path}")
@@ -141,7 +141,7 @@ def push(
     Its layout is that of ModelPack, and the login that of docker.
     """
     from spotmpi.api import models as api
-    from spotmpi.api.view import echo
+    from spotmpi.core.wording import echo
 
     opened = open_store(store)
     found = opened.find(model, "models")
@@ -189,9 +189,9 @@ def pull(
     One of a registry becomes a version in the store first.
     """
     from spotmpi.api import models as api
-    from spotmpi.api.view import echo
     from spotmpi.core import names
     from spotmpi.core.errors import input_error
+    from spotmpi.core.wording import echo
 
     open_store(store)
     of_registry, key, keep = api.is_image(model), registry.key, registry.keep

@@ -43,11 +43,11 @@ def command(on: On = None, json: Json = False) -> None:
 
 def _nodes(target: Target) -> tuple[Node, ...]:
     """The nodes of a target's cluster; what AWS does not permit to read stays unknown, and stderr has the reason."""
-    from spotmpi.api.view import echo
     from spotmpi.aws.account import open_account
     from spotmpi.backends import targets
     from spotmpi.backends.kubernetes.client.view import ClusterView
     from spotmpi.core.errors import SpotmpiError, input_error
+    from spotmpi.core.wording import echo
     from spotmpi.environments.nodes import list_nodes, with_placement
 
     if target.is_slurm:

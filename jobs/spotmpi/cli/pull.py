@@ -11,8 +11,8 @@ def command(run: RunId, on: On = None, runs: RunsFolder = None, as_json: Json = 
     They come from the run volume of its cluster.
     """
     from spotmpi.api import runs as api
-    from spotmpi.api.view import echo
     from spotmpi.core import names
+    from spotmpi.core.wording import echo
 
     folder = api.pull(run, target(on, runs), echo)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

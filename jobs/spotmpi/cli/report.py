@@ -129,8 +129,8 @@ def _show_comparison(comparison: Comparison, later: str, limit: float | None, as
     """Print what changed, and exit: with 1 if a row fell below *limit*, or has no rate in the *later* sweep."""
     import json
 
-    from spotmpi.api.view import echo
     from spotmpi.core.errors import EXIT_FAILURE
+    from spotmpi.core.wording import echo
     from spotmpi.report.comparison import row_name
     from spotmpi.report.figures import factor
 

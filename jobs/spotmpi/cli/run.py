@@ -173,7 +173,8 @@ def command(
     The exit code is 0 if it succeeds, 1 if it fails, 2 if the input is wrong and 130 if it is stopped.
     """
     from spotmpi.api import runs as api
-    from spotmpi.api.view import echo, make_view
+    from spotmpi.api.view import make_view
+    from spotmpi.core.wording import echo
 
     target, changes = where.target, options.overrides()
     work = _Work(spec, context.meta.get(_COMMAND), context.args, mode)
@@ -258,8 +259,9 @@ def _example(words: Sequence[str]) -> str:
 def _show_result(state: RunState, detach: bool, as_json: bool) -> None:
     """Print the id of a detached run, else how it ended; on stderr how to go on where that helps."""
     from spotmpi.agent import record
-    from spotmpi.api.view import echo, result_text, stream_texts
+    from spotmpi.api.view import result_text, stream_texts
     from spotmpi.cli.tables import continue_command
+    from spotmpi.core.wording import echo
 
     if as_json:
         print(json.dumps(vars(state)))
@@ -289,10 +291,10 @@ def report_cost(state: RunState, target: Target) -> None:
     That is done as it ends: later its environment or AWS's prices may be gone.
     """
     from spotmpi.agent.files import is_file
-    from spotmpi.api.view import echo
     from spotmpi.backends.targets import Target
     from spotmpi.core.errors import SpotmpiError
     from spotmpi.core.names import RunPaths
+    from spotmpi.core.wording import echo
     from spotmpi.runs import recorded_plan
 
     paths = RunPaths(Path(state.folder))

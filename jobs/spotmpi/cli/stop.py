@@ -16,8 +16,8 @@ def command(
 ) -> None:
     """Stop a run after a checkpoint and wait until it has ended."""
     from spotmpi.api import runs as api
-    from spotmpi.api.view import echo
     from spotmpi.cli import tables
+    from spotmpi.core.wording import echo
 
     state = api.stop(run, now, on=target(on, runs), echo=echo)
     tables.show_status(state, as_json)

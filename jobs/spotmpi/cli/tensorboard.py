@@ -31,8 +31,8 @@ def command(
     import subprocess
 
     from spotmpi.api import runs as api
-    from spotmpi.api.view import echo
     from spotmpi.core.errors import SpotmpiError
+    from spotmpi.core.wording import echo
 
     program = shutil.which("tensorboard")
     if program is None:
@@ -59,8 +59,8 @@ def _refresh(run: str, chosen: Target, process: Popen[bytes]) -> None:
     import subprocess
 
     from spotmpi.api import runs as api
-    from spotmpi.api.view import echo
     from spotmpi.core.errors import SpotmpiError
+    from spotmpi.core.wording import echo
 
     over = False
     while True:

@@ -51,8 +51,8 @@ def command(
 
 def _show(plan: UpgradePlan) -> None:
     """Print a row per part; a reason why offered versions are unknown goes to stderr."""
-    from spotmpi.api.view import echo
     from spotmpi.cli.tables import show_table
+    from spotmpi.core.wording import echo
 
     control_plane = plan.control_plane
     support_ends = [_ends(plan, version) or "?" for version in dict.fromkeys((control_plane.now, control_plane.then))]

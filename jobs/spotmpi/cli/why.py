@@ -37,8 +37,7 @@ def command(
     tree = trace(file, store)
     if open_lineage:
         from spotmpi.api import open_lineage as events
-        from spotmpi.api.view import echo
-        from spotmpi.core.wording import counted
+        from spotmpi.core.wording import counted, echo
 
         echo(f"{counted(events.send(tree, open_lineage), 'event')} of OpenLineage: {open_lineage}")
     if as_json:

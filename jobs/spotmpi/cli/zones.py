@@ -70,9 +70,9 @@ def _split_list(text: str) -> list[str]:
 
 def request_increase(comparison: ZoneComparison, number: int, yes: bool) -> Increase | None:
     """Request the quota that a row lacks, after confirmation; None where it suffices or a request is pending."""
-    from spotmpi.api.view import echo
     from spotmpi.aws.quotas import NAMES
     from spotmpi.cli.environment_commands import confirm
+    from spotmpi.core.wording import echo
     from spotmpi.environments.zones.comparison import request_quota, required_quota
 
     row = _row(comparison, number)
@@ -98,7 +98,7 @@ def request_increase(comparison: ZoneComparison, number: int, yes: bool) -> Incr
 
 def write_row(comparison: ZoneComparison, number: int, stack: str, group: str | None) -> Path:
     """Write a row to a stack's file, and print what changed and what still has to be changed by hand."""
-    from spotmpi.api.view import echo
+    from spotmpi.core.wording import echo
     from spotmpi.environments.stack_file import read_stack, write_choice
 
     row = _row(comparison, number)
@@ -130,8 +130,8 @@ def _row(comparison: ZoneComparison, number: int) -> Row:
 
 def show(comparison: ZoneComparison) -> None:
     """Print the rows, why each ranks below the first, and pending quota requests; on stderr what is unknown."""
-    from spotmpi.api.view import echo
     from spotmpi.aws import prices, zones
+    from spotmpi.core.wording import echo
 
     _print_tables(comparison)
     for number, row in enumerate(comparison.rows[1:], 2):

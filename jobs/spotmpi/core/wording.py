@@ -8,8 +8,10 @@ run records are read by both, and name no option. Text of others is made harmles
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from spotmpi.agent.protocol import counted as counted
 
@@ -47,6 +49,13 @@ def of_commands() -> Iterator[None]:
         yield
     finally:
         _in_command = before
+
+
+def dotted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """*values* by the keys that ``--set`` takes, such as ``limits.failures``; those of inner tables come last."""
+    tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+    inner = {f"{key}.{name}": value for key, table in tables.items() for name, value in dotted(table).items()}
+    return {**{key: value for key, value in values.items() if key not in tables}, **inner}
 
 
 def either(command: str, function: str) -> str:
@@ -90,6 +99,11 @@ def printable_output(line: str) -> str:
 def printable_lines(text: str) -> str:
     """`printable` of text that may have several lines and tabs."""
     return "\n".join(_shown(line) for line in shorten(text, WHOLE).split("\n"))
+
+
+def echo(text: str) -> None:
+    """Print a message on stderr."""
+    print(f"spotmpi: {printable_lines(text)}", file=sys.stderr, flush=True)
 
 
 def shorten(text: str, longest: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from spotmpi.agent import checkpoint_files
-from spotmpi.core.wording import counted
+from spotmpi.core.wording import counted, dotted
 from spotmpi.entries.manifest import MODEL, SHORT, Code, Input, Manifest
 
 _MAX_FILES = 10  # that are named of each input
@@ -51,7 +51,7 @@ def _settings(manifest: Manifest) -> dict[str, Any]:
 def _model(one: Manifest, other: Manifest) -> Iterator[str]:
     """What differs between two models besides: spec, what they were made from, metrics and files."""
     for what, values in (
-        ("spec", [_flat(each.details.get("spec", {})) for each in (one, other)]),
+        ("spec", [dotted(each.details.get("spec", {})) for each in (one, other)]),
         ("commit", [{"of the code": each.code.commit} if each.code else {} for each in (one, other)]),
         (
             "parent",
@@ -71,14 +71,6 @@ def _file_digests(model: Manifest) -> dict[str, str]:
         for file in model.files
         if not (is_state and file.path == checkpoint_files.MANIFEST)
     }
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables with the keys that ``--set`` takes, such as ``limits.failures``."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
 
 
 def _values(what: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:

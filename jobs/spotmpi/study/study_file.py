@@ -217,7 +217,7 @@ def _with_dotted_names(values: Mapping[str, Any]) -> dict[str, Any]:
     """*values* with the names of built-in parameters that are keys of tables, which TOML reads as tables."""
     tables = {name.partition(".")[0] for name in known_parameters.KNOWN if "." in name}
     nested = {name: value for name, value in values.items() if name in tables and isinstance(value, dict)}
-    flat = _flat(nested)
+    flat = wording.dotted(nested)
     if not flat.keys() <= known_parameters.KNOWN.keys():  # a parameter of the user's own
         return dict(values)
     return {**{name: value for name, value in values.items() if name not in nested}, **flat}
@@ -339,16 +339,9 @@ def _set(spec: JobSpec, setting: str, field: str) -> JobSpec:
 
 def _difference(before: JobSpec, after: JobSpec) -> list[str]:
     """The changes as settings of a variant."""
-    old, new = _flat(before.canonical()), _flat(after.canonical())
+    old, new = wording.dotted(before.canonical()), wording.dotted(after.canonical())
     return [
         f"{key}={' '.join(value) if isinstance(value, list) else value}"
         for key, value in new.items()
         if value != old.get(key)
     ]
-
-
-def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """*values* with dotted keys in place of tables, as in settings: ``kubernetes.instance_type``."""
-    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
-    inner = {f"{key}.{name}": value for key, table in tables.items() for name, value in _flat(table).items()}
-    return {**{key: value for key, value in values.items() if key not in tables}, **inner}

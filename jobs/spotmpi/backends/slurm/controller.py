@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from spotmpi.backends.slurm.login import NoController
-from spotmpi.core.wording import Echo, printable_lines
+from spotmpi.core.wording import Echo, echo
 
 ANSWER_LIMIT = 120.0  # seconds for which a command waits: slurmctld of a busy cluster needs most of them to restart
 RETRY_INTERVAL = 2.0  # seconds between questions, each of which takes up to ten where nobody listens
@@ -17,14 +16,10 @@ _REMEDY = "`scontrol ping` shows whether slurmctld answers; runs go on without i
 T = TypeVar("T")
 
 
-def _print(text: str) -> None:
-    print(f"spotmpi: {printable_lines(text)}", file=sys.stderr, flush=True)
-
-
 class Controller:
     """Asks slurmctld, and waits at most *limit* seconds for it; *echo* gets why it waits, once for each silence."""
 
-    def __init__(self, echo: Echo = _print, limit: float = ANSWER_LIMIT) -> None:
+    def __init__(self, echo: Echo = echo, limit: float = ANSWER_LIMIT) -> None:
         self._echo = echo
         self.limit = limit
         self._silent_since: float | None = None

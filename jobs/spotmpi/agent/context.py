@@ -207,7 +207,7 @@ def in_pod() -> Mounts:
     from . import pod_context  # delays no start of a local run
 
     return Mounts(
-        plan=os.path.join(pod_context.CONFIG, "plan.json"),
+        plan=os.path.join(pod_context.CONFIG, pod_context.AGENT_PLAN),
         work=pod_context.WORK,
         runs=pod_context.RUNS,
         image_record=hardware.IMAGE_RECORD,

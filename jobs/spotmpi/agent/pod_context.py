@@ -7,7 +7,8 @@ import os
 
 from .plan import Member
 
-CONFIG = "/spotmpi/config"  # ConfigMap: plan.json, code
+CONFIG = "/spotmpi/config"  # ConfigMap: the agent plan, code
+AGENT_PLAN = "plan.json"  # in the ConfigMap
 SECRET = "/spotmpi/secret"  # the run's keys
 WORK = "/spotmpi/work"  # emptyDir of the agent
 MEMORY = "/spotmpi/memory"  # emptyDir in memory, where data is staged or checkpoints are written there

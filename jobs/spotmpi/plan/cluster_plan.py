@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 from pydantic import ValidationError
 
 from spotmpi.agent.plan import VERSION, WORKER, WORKERS
+from spotmpi.agent.pod_context import AGENT_PLAN
 from spotmpi.core import names
 from spotmpi.core.errors import UnreadableRun
 from spotmpi.plan import pods, pool
@@ -106,6 +107,24 @@ def pod_count(jobset: Mapping[str, Any]) -> int:
     """The number of pods of a JobSet: of nodes, and of those that stand by."""
     jobs = jobset["spec"]["replicatedJobs"]
     return sum(int(each["replicas"]) * int(each["template"]["spec"]["completions"]) for each in jobs)
+
+def agent_plan_text(plan: Mapping[str, Any]) -> str:
+    """The agent plan as the ConfigMap of a run has it."""
+    return json.dumps(plan, indent=1, sort_keys=True)
+
+
+def agent_plans(objects: Sequence[Object]) -> list[Object]:
+    """The agent plan within the objects of a run's plan: one, in its ConfigMap."""
+    return [json.loads(part["data"][AGENT_PLAN]) for part in objects if part["kind"] == "ConfigMap"]
+
+
+def with_agent_plan(part: Object, **values: Any) -> Object:
+    """An object of a run's plan; the agent plan in its ConfigMap gets *values*."""
+    if part["kind"] != "ConfigMap":
+        return part
+    (plan,) = agent_plans([part])
+    return {**part, "data": {**part["data"], AGENT_PLAN: agent_plan_text({**plan, **values})}}
+
 
 
 def worker_templates(objects: Sequence[Object]) -> list[Object]:

@@ -13,13 +13,13 @@ from typing import Any
 from spotmpi.agent import protocol, ssh
 from spotmpi.agent.placement import initial, to_text
 from spotmpi.agent.plan import NODE, STANDBY, RunPlan, UserCode
-from spotmpi.agent.pod_context import PLACEMENT_ANNOTATION
+from spotmpi.agent.pod_context import AGENT_PLAN, PLACEMENT_ANNOTATION
 from spotmpi.core import names
 from spotmpi.core.archives import digest
 from spotmpi.plan import placement, pods, pool
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan, pod_layout
 from spotmpi.plan.cluster import ClusterTarget
-from spotmpi.plan.cluster_plan import ANNOTATION_SPEC, cached_plan, pod_templates
+from spotmpi.plan.cluster_plan import ANNOTATION_SPEC, agent_plan_text, cached_plan, pod_templates
 from spotmpi.plan.placement import Beginning
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.workers import Workers
@@ -271,7 +271,7 @@ def _controller(spec: JobSpec, target: ClusterTarget, submission: Submission) ->
 def _config_map(submission: Submission, agents: RunPlan) -> Object:
     return {
         **_part("ConfigMap", "v1", submission),
-        "data": {"plan.json": json.dumps(agents, indent=1, sort_keys=True), **pods.config_files()},
+        "data": {AGENT_PLAN: agent_plan_text(agents), **pods.config_files()},
         "binaryData": {name: base64.b64encode(data).decode() for name, data in sorted(submission.code.items())},
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import copy
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -46,17 +45,12 @@ def with_wheels(objects: Sequence[Object], wheels: PackedWheels) -> list[Object]
     count = -(-len(wheels.archive) // LARGEST)
     for template in cluster_plan.templates(changed):
         _mount(template["spec"], [_piece_name(wheels, number) for number in range(count)])
-    for part in changed:
-        if part["kind"] == "ConfigMap":
-            plan = {**json.loads(part["data"]["plan.json"]), "wheels": _agent_plan(wheels)}
-            part["data"]["plan.json"] = json.dumps(plan, indent=1, sort_keys=True)
-    return changed
+    return [cluster_plan.with_agent_plan(part, wheels=_agent_plan(wheels)) for part in changed]
 
 
 def mounted_wheels(objects: Sequence[Object]) -> str | None:
     """The name of the wheels that the agents of a run unpack; None without any."""
-    plans = [json.loads(part["data"]["plan.json"]) for part in objects if part["kind"] == "ConfigMap"]
-    return next((plan["wheels"]["name"] for plan in plans if plan.get("wheels")), None)
+    return next((plan["wheels"]["name"] for plan in cluster_plan.agent_plans(objects) if plan.get("wheels")), None)
 
 
 def wheels_name(wheels: PackedWheels) -> str:

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 from spotmpi.agent import protocol
 from spotmpi.agent.files import is_folder
-from spotmpi.agent.pod_context import CODE_ARCHIVE
+from spotmpi.agent.pod_context import AGENT_PLAN, CODE_ARCHIVE
 from spotmpi.agent.schema import read_object, work_in
 from spotmpi.core.errors import input_error
 from spotmpi.core.names import EKS, KUBERNETES, SLURM, RunPaths
 
 _LARGEST_CODE = 1 << 28  # bytes of files that an archive in a plan may have; itself it is of 1 MiB at most
-AGENT_PLAN = "plan.json"  # in a run's ConfigMap
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
@@ -159,12 +158,12 @@ def _plan_object(paths: RunPaths) -> dict[str, Any]:
 
     Raises:
         OSError: the disk fails; the run may be one of a cluster then.
+    """
     return json_object(paths.plan, json.loads)
 
 
 def json_object(path: Path, read: Callable[[str], Any] = protocol.read_json) -> dict[str, Any]:
     """The JSON object in a file; empty without one, OSError where the disk fails."""
-    """
     try:
         values = read(path.read_text(encoding="utf-8", errors="replace"))
     except (*_ABSENT, ValueError, RecursionError):

@@ -113,7 +113,7 @@ class KubernetesBackend:
         """
         plan, paths = self._draft(spec, run, self._restart_obstacle(spec, run)), names.RunPaths(self.runs_folder / run)
         if attempts := reader.newest_attempt(paths):  # without a run volume the pods of a resumed run cannot know
-            plan["objects"] = [submitting.with_agent_plan(each, attempts_before=attempts) for each in plan["objects"]]
+            plan["objects"] = [cluster_plan.with_agent_plan(each, attempts_before=attempts) for each in plan["objects"]]
         if spec.workers and any(each.kubernetes.image for each in roles.role_specs(spec)):
             plan["objects"] = wheels.mount(plan["objects"], spec, echo)
         try:

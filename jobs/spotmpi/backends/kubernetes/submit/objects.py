@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import time
@@ -26,7 +25,7 @@ from spotmpi.core.certificates import run_certificates
 from spotmpi.core.errors import RunInUse, SpotmpiError
 from spotmpi.core.wording import Echo
 from spotmpi.plan import manifests, pods
-from spotmpi.plan.cluster_plan import ClusterPlan
+from spotmpi.plan.cluster_plan import ClusterPlan, with_agent_plan
 
 _GARBAGE_COLLECTION = 20.0  # seconds in which the cluster deletes what a deleted object owned
 _RETRY_INTERVAL = 0.2  # seconds
@@ -143,14 +142,6 @@ async def _check_job(api: ClusterApi, jobset: Object) -> None:
         # Others say nothing of the Job: a user without the right to create it, a webhook that knows no dry run.
         if error.status.code == 422 or re.search("denied (the )?request", str(error.status.message)):
             raise
-
-
-def with_agent_plan(part: Object, **values: float) -> Object:
-    """A part of the plan; the ConfigMap's agent plan gets what only the submission knows."""
-    if part["kind"] != cluster_api.CONFIG_MAP:
-        return part
-    agent_plan = {**json.loads(part["data"]["plan.json"]), **values}
-    return {**part, "data": {**part["data"], "plan.json": json.dumps(agent_plan, indent=1, sort_keys=True)}}
 
 
 async def _create_part(api: ClusterApi, part: Object, uid: str) -> None:

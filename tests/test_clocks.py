@@ -156,7 +156,7 @@ COMPARISONS = {
     "jobs/spotmpi/programs/pool/settings.py": (1, "the start of Dask's clocks, which nobody sets from then on"),
     "jobs/spotmpi/report/charts.py": (1, "the axis of charts"),
     "jobs/spotmpi/report/spending.py": (2, SHOWN),
-    "jobs/spotmpi/runs/cache.py": (2, "whether a wait that is over is shown"),
+    "jobs/spotmpi/runs/pod_output.py": (2, "whether a wait that is over is shown"),
     "jobs/spotmpi/runs/folder.py": (1, "the order in which output is shown; each file is read to its end"),
     "jobs/spotmpi/runs/node_usage.py": (2, "what a run that was lost has cost: shown"),
     "jobs/spotmpi/study/execution.py": (2, MONOTONIC),

@@ -1,17 +1,27 @@
-"""Parses the output of agents: lines of a pod's log into entries of the run. Pure."""
+"""What agents print, as entries of the run, and the local copy of a cluster's run, to which followers write them.
+
+The copy is a folder like a local run's.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, cast
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NamedTuple, Self, cast
 
-from spotmpi.agent import pod_record, protocol
-from spotmpi.agent.plan import read_member
+from spotmpi.agent import pod_record, protocol, record
+from spotmpi.agent.files import is_folder, lock_file
+from spotmpi.agent.launcher_output import Line
+from spotmpi.agent.plan import COORDINATOR, Member, read_member
 from spotmpi.agent.schema import AttemptRecord, Summary
 from spotmpi.core.events import Event, Lines, is_count, is_index, is_time, read_event, read_metric
+from spotmpi.core.names import RunPaths
+from spotmpi.runs.folder import folder_records
 
 _START = '{"n":'
 _LINE = re.compile(r'\{"n":\d{1,19},"l":\[')  # as agents print lines of output
@@ -146,3 +156,152 @@ def _attempt(number: int, values: Any) -> PodEntry | None:
 
 def _has_end(values: dict[str, Any]) -> bool:
     return values.get("ended") is None or is_time(values["ended"])
+
+
+class SeenEvents:
+    """Recognises events and lines of a run that come a second time.
+
+    Lines are known by their number, events by kind and by the time that their recorder gave them: a repeated event has
+    the same time. Times of different clocks, or of one that was set, do not say which of two events came first; the
+    metrics of an attempt are in the order of a clock that nobody sets.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[int, Member], int] = {}
+        self._metrics: dict[tuple[int, Member], float] = {}  # when the newest came, by one clock
+        self._events: set[tuple[float, str]] = set()  # a few of each attempt
+        self._newest = 0.0  # Unix seconds, of events recorded by agents
+
+    def new_in(self, entry: PodEntry) -> Iterator[Event | Lines]:
+        """The events and lines of *entry* that are new; from now on they are not."""
+        lines = entry.lines
+        if lines and lines.number > self._lines.get((lines.attempt, lines.member), 0):
+            self._lines[lines.attempt, lines.member] = lines.last
+            yield lines
+            return
+        for each in entry.split():
+            if each.event and self.is_new(each.event) and not self._is_past(each):
+                yield each.event
+
+    def _is_past(self, entry: PodEntry) -> bool:
+        """Whether *entry* is an agent's wait that is over, since later events have been seen."""
+        event = entry.event
+        printed = event is not None and event.kind == record.WAITING and entry.number > 0
+        return event is not None and printed and event.time < self._newest
+
+    def is_new(self, event: Event) -> bool:
+        """Whether *event* is new; from now on it is not. Events that only followers see are always new."""
+        if event.kind in (record.WAITING, record.GAP):
+            return True
+        where = (event.attempt, event.member or COORDINATOR)
+        if event.kind == record.LINE:
+            new = event.number > self._lines.get(where, 0)
+            self._lines[where] = max(event.number, self._lines.get(where, 0))
+            return new
+        if event.kind == record.METRIC:
+            recorded = event.values.get("uptime")
+            moment = float(recorded) if isinstance(recorded, int | float) else event.time  # which old agents left out
+            new = moment > self._metrics.get(where, -math.inf)
+            self._metrics[where] = max(moment, self._metrics.get(where, -math.inf))
+            return new
+        new = (event.time, event.kind) not in self._events
+        self._events.add((event.time, event.kind))
+        if event.kind != record.SUBMITTED:
+            self._newest = max(event.time, self._newest)
+        return new
+
+
+class RunCache:
+    """Writes new entries to a run's copy; does nothing while another process is writing it."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+        self._lock: IO[str] | None = None
+        self._record: record.Record | None = None
+        self._seen = SeenEvents()
+        self._moment = 0.0
+        self._lines: dict[tuple[int, Member], int] = {}
+
+    def __enter__(self) -> Self:
+        if is_folder(self._paths.folder):
+            self._lock = (self._paths.folder / record.LOCK).open("a", encoding="utf-8")
+            try:
+                lock_file(self._lock)
+            except BlockingIOError:
+                return self
+            for event in folder_records(self._paths):
+                self._seen.is_new(event)
+            self._lines = {where: _count(path) for where, path in _log_files(self._paths)}
+            self._record = record.Record(str(self._paths.folder), clock=lambda: self._moment)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._record:
+            self._record.close()
+        if self._lock:
+            self._lock.close()
+
+    def write(self, entries: Iterable[PodEntry]) -> None:
+        """Write the entries that the copy lacks."""
+        if self._record is None:
+            return
+        with self._record.batch():
+            for entry in entries:
+                self._write_entry(entry, self._record)
+
+    def _write_entry(self, entry: PodEntry, writer: record.Record) -> None:
+        if entry.summary is not None:
+            writer.summary(entry.summary)
+        elif entry.attempt is not None:
+            writer.attempt(*entry.attempt)
+        elif entry.lines is not None:
+            self._write_lines(entry, entry.lines, writer)
+        elif entry.event is not None:
+            self._write_event(entry.event, writer)
+
+    def _write_lines(self, entry: PodEntry, lines: Lines, writer: record.Record) -> None:
+        where = (lines.attempt, lines.member)
+        if lines.number == self._lines.get(where, 0) + 1:
+            writer.lines(*where, zip(lines.times, lines.ranks, lines.streams, lines.texts, strict=True))
+            self._lines[where] = lines.last
+            return
+        for each in entry.split():
+            self._write_entry(each, writer)
+
+    def _write_event(self, event: Event, writer: record.Record) -> None:
+        self._moment = event.time
+        if event.kind == record.LINE:
+            self._write_line(event, writer)
+        elif event.kind == record.METRIC:
+            if self._seen.is_new(event):
+                values = {key: value for key, value in event.values.items() if key != "kind"}
+                writer.metric(event.attempt, event.member or COORDINATOR, event.values["kind"], values)
+        elif event.kind not in (record.WAITING, record.GAP) and self._seen.is_new(event):
+            writer.event(event.kind, attempt=event.attempt or None, **event.values)
+
+    def _write_line(self, event: Event, writer: record.Record) -> None:
+        """Write a line at its number, after how many lines are missing before it: they may be any number."""
+        where = (event.attempt, event.member or COORDINATOR)
+        missing = event.number - self._lines.get(where, 0) - 1
+        if missing < 0:
+            return
+        if missing:
+            writer.line(*where, Line(None, record.MISSING, str(missing)))
+        self._lines[where] = event.number
+        line = Line(event.values["rank"], event.values["stream"], event.values["text"])
+        writer.line(*where, line)
+
+
+def _count(path: Path) -> int:
+    """The number of the last line."""
+    with path.open("rb") as file:
+        return sum(record.missing_lines(line.decode("utf-8", "replace")) or 1 for line in file)
+
+
+def _log_files(paths: RunPaths) -> list[tuple[tuple[int, Member], Path]]:
+    """The logs of all attempts and members; a download may have brought others, which are nobody's."""
+    folders = [(number, paths.logs / str(number)) for number in record.numbers(str(paths.logs))]
+    # Not `glob`, which leaves out silently what a disk does not give, from Python 3.13 on.
+    files = [(number, path) for number, folder in folders if is_folder(folder) for path in folder.iterdir()]
+    logs = [(number, record.log_member(path.name), path) for number, path in files]
+    return [((number, member), path) for number, member, path in logs if member]

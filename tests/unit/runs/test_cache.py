@@ -19,9 +19,8 @@ from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster_plan import BACKEND
 from spotmpi.runs import folder as run_folder
 from spotmpi.runs import reader
-from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.folder import folder_events
-from spotmpi.runs.pod_output import PodEntry
+from spotmpi.runs.pod_output import PodEntry, RunCache, SeenEvents
 
 
 def line(number: int, node: int = 0, attempt: int = 1) -> PodEntry:

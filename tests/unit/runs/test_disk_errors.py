@@ -14,9 +14,8 @@ from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster_plan import cached_plan
 from spotmpi.runs import folder as run_folder
 from spotmpi.runs import reader, recorded_plan
-from spotmpi.runs.cache import RunCache
 from spotmpi.runs.folder import folder_events
-from spotmpi.runs.pod_output import parse
+from spotmpi.runs.pod_output import RunCache, parse
 from tests.transient_errors import TransientErrors
 
 ERRORS = pytest.mark.parametrize("error", [errno.ESTALE, errno.EIO])

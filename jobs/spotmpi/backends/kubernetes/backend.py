@@ -52,9 +52,8 @@ from spotmpi.plan.run_plan import elastic_notes, memory_notes, standby_notes
 from spotmpi.plan.volume_pod import Volume
 from spotmpi.programs.pool.settings import versions
 from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
-from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.folder import create, folder_events
-from spotmpi.runs.pod_output import PodEntry
+from spotmpi.runs.pod_output import PodEntry, RunCache, SeenEvents
 from spotmpi.runs.recorded_plan import ClusterNamespace
 from spotmpi.spec import roles
 from spotmpi.spec.job import JobSpec, duration

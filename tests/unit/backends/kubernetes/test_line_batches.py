@@ -16,8 +16,7 @@ from spotmpi.core.events import Event, Lines, Stream
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster_plan import BACKEND
 from spotmpi.runs import folder as run_folder
-from spotmpi.runs.cache import RunCache, SeenEvents
-from spotmpi.runs.pod_output import PodEntry, parse_all
+from spotmpi.runs.pod_output import PodEntry, RunCache, SeenEvents, parse_all
 
 START = 1000.0
 METRIC = {"t": 1003.5, "attempt": 1, "member": "node/0", "kind": "metric", "iteration": 20}

@@ -21,8 +21,7 @@ from spotmpi.core.errors import InputError
 from spotmpi.core.names import SWEEPS, RunPaths
 from spotmpi.plan import cluster_plan, manifests
 from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
-from spotmpi.runs.cache import RunCache
-from spotmpi.runs.pod_output import parse
+from spotmpi.runs.pod_output import RunCache, parse
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import from_values, load_spec
 from tests.cloud.cluster import objects

@@ -27,7 +27,7 @@ from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_rea
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, NotPermitted, SpotmpiError, UnknownRun
 from spotmpi.plan import cluster_plan, pool
-from spotmpi.runs import cache
+from spotmpi.runs import pod_output
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.source import from_values
 from spotmpi.spec.validate import validate
@@ -438,7 +438,8 @@ def test_a_pool_that_ends_before_it_is_up_is_given_up_with_the_reason_that_its_a
     refuse_pool(cluster, status)
     pools = KubernetesBackend(runs)
     pools._ensure_copy(cluster.get("JobSet", RUN))
-    follower = cache.RunCache(names.RunPaths(runs / RUN)) if followed else contextlib.nullcontext()  # writes the copy
+    writer = pod_output.RunCache(names.RunPaths(runs / RUN))  # of a follower
+    follower = writer if followed else contextlib.nullcontext()
     with follower, pytest.raises(SpotmpiError) as error, pools.pool_address(RUN):
         pytest.fail("it has an address")
     assert str(error.value) == f"run {RUN} failed: the image has Python 3.11"

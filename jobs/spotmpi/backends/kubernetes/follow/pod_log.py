@@ -35,8 +35,7 @@ from spotmpi.plan import cluster_plan
 from spotmpi.plan.pods import module
 from spotmpi.plan.volume_pod import Volume, store_command
 from spotmpi.runs import pod_output
-from spotmpi.runs.cache import SeenEvents
-from spotmpi.runs.pod_output import PodEntry
+from spotmpi.runs.pod_output import PodEntry, SeenEvents
 
 T = TypeVar("T")
 

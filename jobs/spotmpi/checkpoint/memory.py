@@ -14,10 +14,10 @@ import threading
 import time
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from spotmpi.agent import checkpoint_files as files
-from spotmpi.agent import hardware, protocol
+from spotmpi.agent import hardware
 from spotmpi.checkpoint.device import DeviceArray, Transfer, fill, page_lock, transfers
 from spotmpi.checkpoint.state import Part
 
@@ -205,14 +205,6 @@ class Memory:
         self._error = error
         text = "no more checkpoints are written to memory (%s): %s; they go to the volume alone"
         print(text % (self.folder, error.strerror or error), file=sys.stderr, flush=True)
-
-
-def from_environment(environ: Mapping[str, str]) -> Optional[Memory]:
-    """That of this rank's run, or None where it has none."""
-    folder, every = (
-        environ.get(name) for name in (protocol.ENV_CHECKPOINT_MEMORY_PATH, protocol.ENV_CHECKPOINT_MEMORY)
-    )
-    return Memory(folder, every, environ.get(protocol.ENV_RUN, "by-hand")) if folder and every else None
 
 
 def _executor() -> ThreadPoolExecutor:

@@ -11,9 +11,8 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Union
 
 from spotmpi.agent import protocol
 from spotmpi.agent.files import write_atomically
-from spotmpi.checkpoint import memory
 from spotmpi.checkpoint.state import encode
-from spotmpi.checkpoint.store import Store, Values, Written, WrongIdentity
+from spotmpi.checkpoint.store import Store, Values, Written, WrongIdentity, store_of_rank
 
 State = Union[Mapping[str, Any], Callable[[], Mapping[str, Any]]]
 Broadcast = Callable[[Any], Any]
@@ -43,8 +42,7 @@ class Session:
             self._store: Optional[Store] = None
             return
         keep = int(environ.get(protocol.ENV_CHECKPOINT_KEEP) or protocol.CHECKPOINT_KEEP)
-        run = environ.get(protocol.ENV_RUN, "by-hand")
-        self._store = Store(folder, keep, {"identity": identity}, run, memory.from_environment(environ))
+        self._store = store_of_rank(environ, folder, keep, {"identity": identity})
         self._store.prepare()
         self._take_notice(environ.get(protocol.ENV_PID_FILE))
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Type
 
 from spotmpi.agent import checkpoint_files as files
 from spotmpi.agent import hardware, protocol
@@ -286,6 +286,13 @@ def copied(parts: List[Part]) -> Optional[List[Part]]:
     if sum(map(len, parts)) > _available_memory():
         return None
     return [part if isinstance(part, DeviceArray) else memoryview(bytes(part)) for part in parts]
+
+
+def store_of_rank(environ: Mapping[str, str], folder: str, keep: int, identity: Values) -> Store:
+    """The checkpoints of this rank's run in *folder*, and in memory where *environ* says so."""
+    run = environ.get(protocol.ENV_RUN, "by-hand")
+    path, every = environ.get(protocol.ENV_CHECKPOINT_MEMORY_PATH), environ.get(protocol.ENV_CHECKPOINT_MEMORY)
+    return Store(folder, keep, identity, run, Memory(path, every, run) if path and every else None)
 
 
 def _write_state(folder: str, parts: Iterable[Part]) -> tuple[int, str]:

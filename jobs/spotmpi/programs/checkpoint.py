@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from spotmpi.agent import protocol
 from spotmpi.agent.checkpoint_files import MANIFEST, Damaged
 from spotmpi.agent.outcomes import is_permanent
-from spotmpi.checkpoint import memory
 from spotmpi.checkpoint.device import on_host
-from spotmpi.checkpoint.store import Store, Written, WrongIdentity, read
+from spotmpi.checkpoint.store import Written, WrongIdentity, read, store_of_rank
 from spotmpi.programs.exits import Failed, Fatal
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -56,9 +54,8 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int, identity: TrainingIdentity) -> None:
         self._folder = folder
-        run = os.environ.get(protocol.ENV_RUN, "by-hand")
         self._random = {"seed": identity.seed, "derived_from": ["seed", "rank", "iteration", "epoch", "index"]}
-        self._store = Store(str(folder), keep, asdict(identity), run, memory.from_environment(os.environ))
+        self._store = store_of_rank(os.environ, str(folder), keep, asdict(identity))
 
     def prepare(self) -> None:
         """Check that checkpoints can be written, and remove incomplete ones that earlier attempts of this run left.

@@ -23,8 +23,8 @@ from spotmpi.agent import checkpoint_files as files
 from spotmpi.agent import hardware, protocol
 from spotmpi.checkpoint import memory
 from spotmpi.checkpoint.device import DeviceArray
-from spotmpi.checkpoint.memory import Memory, from_environment
-from spotmpi.checkpoint.store import Store, StoredCheckpoint, Written, WrongIdentity
+from spotmpi.checkpoint.memory import Memory
+from spotmpi.checkpoint.store import Store, StoredCheckpoint, Written, WrongIdentity, store_of_rank
 from tests.clocks import SetClock
 
 OURS = {"program": "p", "seed": 0}
@@ -327,11 +327,11 @@ def test_one_is_due_each_so_many_iterations_or_seconds(shm: Path, every: str, du
     assert found == due
 
 
-def test_the_environment_of_a_rank_says_where_and_how_often() -> None:
+def test_the_environment_of_a_rank_says_where_and_how_often(tmp_path: Path) -> None:
     variables = {protocol.ENV_CHECKPOINT_MEMORY: "10s", protocol.ENV_CHECKPOINT_MEMORY_PATH: "/dev/shm/x"}
-    memory = from_environment(variables)
+    memory = store_of_rank(variables, str(tmp_path), 1, {}).memory
     assert memory is not None and memory.folder == "/dev/shm/x" and memory.names() == []
-    assert from_environment({}) is None
+    assert store_of_rank({}, str(tmp_path), 1, {}).memory is None
 
 
 def test_without_a_thread_checkpoints_are_completed_before_training_goes_on(

@@ -16,6 +16,29 @@ from spotmpi.agent.plan import COORDINATOR
 if TYPE_CHECKING:
     from numpy import ndarray
 
+WARM_UP_ITERATIONS = 10
+WARM_UP_SHARE = 0.1
+_MAX_WINDOW = 1_000_000  # iterations between two lines; a larger step is not a counter of iterations
+_MOST = 10_000_000  # iterations that are timed by the arrival of lines, of a run; the first ones
+_MAX_SCALAR = 1e100  # of which sums and squares are still finite
+_MAX_RATE = 1e9  # iterations/s that a clock can resolve
+RULE = (
+    f"Of each attempt, everything up to its first reported window and its first {WARM_UP_ITERATIONS} iterations, or "
+    f"its first {WARM_UP_SHARE * 100:g} % if that is more, is dropped as warm-up. The iterations before and after an "
+    "evaluation or a checkpoint are left out, as is the window in which an attempt was interrupted. Iterations that "
+    "are repeated after a restart count once, with the times of the later attempt. The rate is iterations over the sum "
+    "of their seconds."
+)
+ARRIVAL_RULE = (
+    "This program does not time its iterations: a window lasts from the arrival of one line to that of the next, and "
+    "the time of an iteration is the mean of its window. An iteration that is printed repeatedly ends with the first "
+    f"of these lines. Of a run the first {_MOST:,} iterations count."
+)
+_BEYOND = f"beyond the first {_MOST:,}"
+_LINE_KEYS = frozenset({"t", "uptime", "attempt", "member", "kind"})  # of the line, not of the training
+_NON_SCALARS = _LINE_KEYS | {"iteration", "time", "seconds", "epoch", "waited"}
+Line = Mapping[str, Any]  # one line of metrics.jsonl
+
 
 class RankTimes:
     """Sums of metric lines; lines without these times are ignored."""
@@ -70,34 +93,6 @@ def unpack(texts: list[str], iterations: int) -> list[ndarray]:
 
 def _are_seconds(values: ndarray) -> bool:
     return bool(((values >= 0) & (values < 1e9)).all())
-
-
-WARM_UP_ITERATIONS = 10
-WARM_UP_SHARE = 0.1
-
-_MAX_WINDOW = 1_000_000  # iterations between two lines; a larger step is not a counter of iterations
-_MOST = 10_000_000  # iterations that are timed by the arrival of lines, of a run; the first ones
-_MAX_SCALAR = 1e100  # of which sums and squares are still finite
-_MAX_RATE = 1e9  # iterations/s that a clock can resolve
-
-RULE = (
-    f"Of each attempt, everything up to its first reported window and its first {WARM_UP_ITERATIONS} iterations, or "
-    f"its first {WARM_UP_SHARE * 100:g} % if that is more, is dropped as warm-up. The iterations before and after an "
-    "evaluation or a checkpoint are left out, as is the window in which an attempt was interrupted. Iterations that "
-    "are repeated after a restart count once, with the times of the later attempt. The rate is iterations over the sum "
-    "of their seconds."
-)
-ARRIVAL_RULE = (
-    "This program does not time its iterations: a window lasts from the arrival of one line to that of the next, and "
-    "the time of an iteration is the mean of its window. An iteration that is printed repeatedly ends with the first "
-    f"of these lines. Of a run the first {_MOST:,} iterations count."
-)
-
-_BEYOND = f"beyond the first {_MOST:,}"
-_LINE_KEYS = frozenset({"t", "uptime", "attempt", "member", "kind"})  # of the line, not of the training
-_NON_SCALARS = _LINE_KEYS | {"iteration", "time", "seconds", "epoch", "waited"}
-
-Line = Mapping[str, Any]  # one line of metrics.jsonl
 
 
 @dataclass(frozen=True)

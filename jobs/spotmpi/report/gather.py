@@ -47,6 +47,7 @@ import pickle, sys
 from spotmpi.report.trial_results import read
 pickle.dump([read(*each) for each in pickle.load(sys.stdin.buffer)], sys.stdout.buffer)
 """
+_LISTED = 4  # missing trials of a kind that have a warning each; of more, the others share one
 
 
 def gather(ids: Sequence[str], runs_folder: Path, now: datetime, force: bool = False) -> Report:
@@ -321,9 +322,6 @@ def _trial_order(sweep: Sweep) -> str:
         f"configurations in its own random order (seed {study.seed}); failed trials are retried at most "
         f"{counted(study.retries, 'time')}."
     )
-
-
-_LISTED = 4  # missing trials of a kind that have a warning each; of more, the others share one
 
 
 def _missing_trials(sweep: Sweep, finished: Sequence[tuple[Trial, RunPaths]]) -> list[str]:

@@ -16,8 +16,12 @@ from spotmpi.metrics import rates as metrics
 from spotmpi.plan.run_plan import threads
 from spotmpi.report.figures import Drawing, share
 from spotmpi.report.rows import EDGE_LIMIT, SPREAD_LIMIT, Line, Row, iteration_seconds, slowest
-from spotmpi.report.trial_results import AWS, NO_GROUP, Machine, NodePlacement, TrialResult
+from spotmpi.report.trial_results import AWS, NO_GROUP, WEAK, Machine, NodePlacement, TrialResult
 from spotmpi.spec.job import JobSpec
+
+_LISTED = 4  # values of a condition that are all shown
+BASELINE_LIMIT = 0.05  # share by which the baseline may change from before all other trials to after them
+SLOW_RANK_LIMIT = 0.05  # share of a rank's time above that of the median rank
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ def batch(line: Line) -> str:
     """The batch of a line as text."""
     if line.batch is None:
         return "unknown batch"
-    return f"global batch {line.batch}" if line.scaling != "weak" else f"batch {line.batch} per worker"
+    return f"global batch {line.batch}" if line.scaling != WEAK else f"batch {line.batch} per worker"
 
 
 def method(runs: Sequence[TrialResult]) -> list[str]:
@@ -148,9 +152,6 @@ def method(runs: Sequence[TrialResult]) -> list[str]:
         f"{share(EDGE_LIMIT, 0)}: burst credits of network, disk or CPU may have run out."
     )
     return text
-
-
-_LISTED = 4  # values of a condition that are all shown
 
 
 def conditions(runs: Sequence[TrialResult]) -> list[tuple[str, str]]:
@@ -282,10 +283,6 @@ def _run_json(run: TrialResult) -> dict[str, Any]:
             {"name": each.name, **asdict(each.placement), "source": each.source} for each in run.machines
         ]
     return {"id": run.run, "state": run.state, "reported_iterations": run.training.reported, **measured}
-
-
-BASELINE_LIMIT = 0.05
-SLOW_RANK_LIMIT = 0.05
 
 
 def row_caveats(rows: Sequence[Row], without_allreduce: Mapping[tuple[str, int], Sequence[TrialResult]]) -> list[str]:

@@ -25,6 +25,21 @@ _CLAIMED = "the environment"
 _BY_PODS = "its pods"
 _OF_NODE = dict.fromkeys(("id", "type", "market", "zone", "placement_group"), protocol.is_text)
 _GROUPS = {"yes": "in one", "no": NO_GROUP}
+STRONG = "strong"
+WEAK = "weak"
+SYNTHETIC = "synthetic"  # prefix of the fingerprint of synthetic data
+# Names of quality metrics, the most likely first.
+_QUALITIES = ("accuracy", "test_accuracy", "val_accuracy", "map", "mean_average_precision")
+# What a record may lack.
+_UNKNOWN_WORK: Mapping[str, Any] = {
+    **dict.fromkeys(("image", "data", "machine", "resources", "seed")),
+    **dict.fromkeys(("program", "launcher"), "unknown"),
+    "args": (),
+    "code": {},
+    "versions": {},
+}
+# DistributedDataParallel reduces gradients during the backward pass, about two thirds of the computation.
+_FORWARD = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -105,26 +120,6 @@ def _machine(name: str, facts: Mapping[str, Any], recorded: Mapping[str, Any]) -
     if expected.market is None:
         return Machine(name, expected, None, _BY_PODS)
     return Machine(name, expected, None, f"{_CLAIMED} (not verified)", recorded["failure"])
-
-
-STRONG = "strong"
-WEAK = "weak"
-SYNTHETIC = "synthetic"  # prefix of the fingerprint of synthetic data
-
-# Names of quality metrics, the most likely first.
-_QUALITIES = ("accuracy", "test_accuracy", "val_accuracy", "map", "mean_average_precision")
-
-# What a record may lack.
-_UNKNOWN_WORK: Mapping[str, Any] = {
-    **dict.fromkeys(("image", "data", "machine", "resources", "seed")),
-    **dict.fromkeys(("program", "launcher"), "unknown"),
-    "args": (),
-    "code": {},
-    "versions": {},
-}
-
-# DistributedDataParallel reduces gradients during the backward pass, about two thirds of the computation.
-_FORWARD = 1 / 3
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ class Failback(NamedTuple):
 def find_failback(
     state: placement.State, capacity: PlacedCapacity, measured: Measured, now: float, share: float = 1.0
 ) -> Optional[Failback]:
-    """The first group of the order that is worth it at the time *now* for a gang that has its nodes; or None.
+    """The first group of the order to which a gang that has its nodes should go back at the time *now*; or None.
 
-    It has this *share* of the most nodes, and is taken to have as many there.
+    The gang has this *share* of its largest number of nodes, and is assumed to get as many there.
 
-    It may give no nodes again, so what is saved has to pay for a start on both groups and for the work since the newest
-    checkpoint. A run that has reported no checkpoint, or of which a price is unknown, stays.
+    The group may give no nodes again, so what is saved has to pay for a start on both groups and for the work since the
+    newest checkpoint. A run that has reported no checkpoint, or of which a price is unknown, stays.
     """
     here = placement.placement_of(capacity, state["at"])
     if here["machine"]["market"] != "on-demand" or not measured.iterates or not measured.stored:

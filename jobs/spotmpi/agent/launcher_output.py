@@ -283,8 +283,10 @@ def _diagnose(node: int, code: int, lines: list[Line]) -> str:
 def _srun_exit_code(output: str) -> int | None:
     """How the srun of mpirun's daemons ended (negative: killed by that signal), where mpirun has printed that."""
     found = re.search(_SRUN, output)
-    status = int(found.group(1)) if found else 0
-    return (-(status & 0x7F) or status >> 8) if found else None
+    if found is None:
+        return None
+    status = int(found.group(1))
+    return -(status & 0x7F) or status >> 8
 
 
 def _reason(code: int, lines: list[Line]) -> str:

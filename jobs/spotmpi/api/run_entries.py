@@ -72,7 +72,7 @@ def missing(spec: JobSpec) -> dict[str, Path]:
 
 
 def fetch(spec: JobSpec, echo: Echo) -> None:
-    """Copy the entries that `absent` has, as their manifests have them.
+    """Copy the entries that `missing` has, as their manifests have them.
 
     Raises:
         SpotmpiError: one is not in its store any more or damaged, or the disk is too small.

@@ -26,16 +26,14 @@ from spotmpi.spec.job import JobSpec
 STORE = "store"  # the folder on the run volume
 
 
-def on_volume(spec: JobSpec, persistent: tuple[str, ...] | None) -> JobSpec:
-    """*spec*, whose entries of the store are read from the run volume where it runs in pods.
+def on_volume(spec: JobSpec, persistent: tuple[str, ...]) -> JobSpec:
+    """*spec* of a run in pods, which reads its entries of the store from the run volume.
 
-    *persistent* are the folders of the pods that outlive them; None where it runs on machines.
+    *persistent* are the folders of the pods that outlive them.
 
     Raises:
         InputError: it reads one, and has no run volume.
     """
-    if persistent is None:
-        return spec
     store, changes = Store(), dict[str, str]()
     is_source = spec.stream is not None and "://" in store.storage.url  # of a data set that is not built yet
     if spec.dataset and not is_source and pod_context.VOLUME not in persistent:

@@ -69,7 +69,6 @@ def test_entries_are_read_from_the_volume_and_pinned_in_the_record(store: Store)
     assert moved.init == f"store/models/digits/{KEYS[1]}/files"
     work = fingerprint.identify(moved, local=False)
     assert work["entries"] == [f"datasets:ratings@{KEYS[0]}"] * 2 + [f"models:digits@{KEYS[1]}"]
-    assert volume_entries.on_volume(spec(), None) == spec(), "this machine reads them where they are"
     assert volume_entries.on_volume(moved, PODS) == moved
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from . import coordinator, processes, protocol
 from .clock import CLOCK, Clock
 from .context import AgentContext, in_pod, in_run_folder, read_pod_context
+from .handover import WAIT
 from .outcomes import repeat
 from .stop_requests import PreemptionNotice
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:  # each place needs its own transport alone
     from .children import Children
     from .tcp import Tcp
 
-WAIT = "--wait"
 MEMORY = "/dev/shm"  # the files of this machine that are in memory
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Dict, Optional, Set
 from . import launchers, processes
 from .attempt import POLL_INTERVAL
 from .clock import Clock
-from .context import AgentContext, Members, Mounts
+from .context import PID_FILE, AgentContext, Members, Mounts
 from .files import write_atomically
 from .launch import ADDRESS, Launch, Location, gang_commands, launcher_count, local_location, size_file, worker_command
 from .launcher_output import Line
@@ -21,7 +21,6 @@ from .record import WAITING, Record
 if TYPE_CHECKING:
     import socket
 
-PID_FILE = "rank-0.pid"  # in the run folder
 _PID = ".pid"  # end of the names of files in the control folder: the process of a worker
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 FOLDER_PLAN = "plan.yaml"  # in a run folder
+PID_FILE = "rank-0.pid"
 REQUESTS = "control"  # folder in it
 
 
@@ -115,7 +116,7 @@ class AgentContext(NamedTuple):
     @property
     def pid_file(self) -> str:
         """Where rank 0 writes its process id, if it runs here; not in a folder that nodes share."""
-        return os.path.join(self.mounts.work, "rank-0.pid")
+        return os.path.join(self.mounts.work, PID_FILE)
 
     @property
     def launchers_ended_file(self) -> str:

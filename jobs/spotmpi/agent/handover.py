@@ -10,6 +10,7 @@ import _socket
 import os
 import struct
 
+WAIT = "--wait"  # the argument of an agent that is started ahead
 _READY = b"r"
 _DESCRIPTORS = struct.Struct("2i")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+NO_SUCH_STACK = "no stack named"
 # What Pulumi's S3 client says without a region, and of a bucket in another one (pulumi-aws#1170, mapt#392).
 _BUCKET_REGION = re.compile(r"Missing ?Region|BucketRegionError|PermanentRedirect")
 _LOCK = re.compile(r"created by (.+) \(pid \d+\) at (\S+)")  # pkg/backend/diy/lock.go
@@ -15,7 +16,7 @@ def refusal(stack: str, output: str) -> str | None:
         holders = "; ".join(f"{by} at {time}" for by, time in _LOCK.findall(output))
         remedy = f"if none is running, `pulumi cancel --yes --stack {stack}`"
         return f"stack {stack} is locked by another update{holders and f', of {holders}'}: {remedy}"
-    if "no stack named" in output:
+    if NO_SUCH_STACK in output:
         ways = f"`spotmpi up {stack}` builds it, and `pulumi stack ls` lists those of this PULUMI_BACKEND_URL"
         return f"stack {stack} is not built: {ways}"
     if "passphrase must be set" in output and "new stack" in output:

@@ -13,9 +13,8 @@ from spotmpi.aws.account import Aws
 from spotmpi.aws.instances import ON_DEMAND, SPOT, Instance, instance_id, instances
 from spotmpi.backends.kubernetes.client.view import ClusterReader
 from spotmpi.core import names
+from spotmpi.plan.pods import GPU
 
-GPU = "nvidia.com/gpu"
-GROUP = "spotmpi.dev/group"
 _DRIVER = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.major")
 _MARKETS = {"SPOT": SPOT, "ON_DEMAND": ON_DEMAND, "CAPACITY_BLOCK": names.CAPACITY_BLOCK}
 _UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "k": 10**3, "M": 10**6, "G": 10**9}
@@ -94,7 +93,7 @@ def _node(item: Mapping[str, Any], runs: Mapping[str, set[str]], now: float) -> 
     return Node(
         name=metadata["name"],
         state=_state(item),
-        group=labels.get(GROUP),
+        group=labels.get(names.LABEL_GROUP),
         type=labels.get(names.LABEL_TYPE),
         zone=labels.get("topology.kubernetes.io/zone"),
         market=_MARKETS.get(labels.get("eks.amazonaws.com/capacityType", "")),

@@ -14,11 +14,10 @@ from typing import Any
 
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.pulumi import NO_SUCH_STACK
 from spotmpi.core.wording import Echo
 from spotmpi.environments.changes import Preview, read_steps
 from spotmpi.environments.pulumi_errors import explain
-
-_NO_SUCH_STACK = "no stack named"
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Pulumi:
         process = self._start(stack, "stack", "export", quiet=True)
         output, errors = process.communicate()
         if process.returncode:
-            if _NO_SUCH_STACK in errors:
+            if NO_SUCH_STACK in errors:
                 return None
             raise SpotmpiError(explain(stack, "stack export", errors))
         values: dict[str, Any] = json.loads(output)

@@ -10,11 +10,12 @@ from typing import Any
 from spotmpi.aws.account import Aws
 from spotmpi.aws.errors import CallError
 from spotmpi.aws.kubernetes_versions import minor
+from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.wording import Echo
 from spotmpi.environments.stack_file import SYSTEM, Pins, StackFile, with_pins, write_stack
 
-_ROLE, _GROUP, _OWNER = "spotmpi.dev/role", "spotmpi.dev/group", "spotmpi:environment"
+_OWNER = "spotmpi:environment"  # tag
 # Where EKS publishes its newest AMI release of a type: https://docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html
 _AMI_PARAMETER = "/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/{kind}/recommended/release_version"
 _AMI_KINDS = {
@@ -138,7 +139,7 @@ def pin_running_versions(stack: StackFile, aws: Aws, echo: Echo) -> None:
 
 def group_of(labels: Mapping[str, str]) -> str | None:
     """The name in the stack's file of a node group with these labels; None for one of somebody else."""
-    return labels.get(_GROUP) or (SYSTEM if labels.get(_ROLE) == SYSTEM else None)
+    return labels.get(names.LABEL_GROUP) or (SYSTEM if labels.get(names.LABEL_ROLE) == SYSTEM else None)
 
 
 def _node_group(aws: Aws, region: str, cluster: str, name: str) -> NodeGroupVersion:

@@ -16,7 +16,7 @@ TOOLS = ("buildah", "podman", "docker")  # in order of preference
 LOCAL = "localhost/spotmpi"  # prefix of an image's name before it is pushed
 
 # Build arguments for machines without GPUs: no CUDA underneath, and no CuPy.
-WITHOUT_GPUS = (("BASE_IMAGE", "docker.io/library/debian:bookworm"), ("REQUIREMENTS", "requirements.lock"))
+WITHOUT_GPUS = (("BASE_IMAGE", "docker.io/library/debian:bookworm"), ("REQUIREMENTS", names.LOCK))
 
 # Build arguments that differ from the Dockerfile's defaults, and the architectures that such a build has kernels for.
 # The record inside an image (/opt/spotmpi/image.json) is authoritative; agents use that one.

@@ -18,7 +18,6 @@ from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 
-LOCK = "requirements.lock"
 _GPU_LOCK = "requirements-gpu.lock"  # of an image that needs more packages for runs with GPUs
 BUILD_CONSTRAINTS = "build-constraints.txt"
 SITE_PACKAGES = "site-packages"  # a folder of an image: modules of its own, beside the locked packages
@@ -29,13 +28,13 @@ _READY = ".ready"  # holds the path of the interpreter that the environment was 
 
 def known_images() -> list[str]:
     """The names of all images: folders with locked requirements."""
-    return sorted(path.parent.name for path in names.IMAGES.glob(f"*/{LOCK}"))
+    return sorted(path.parent.name for path in names.IMAGES.glob(f"*/{names.LOCK}"))
 
 
 def lock_hash(image: str, gpus: bool = False) -> str:
     """Twelve hex digits that name what gets installed for *image*; InputError for an unknown one."""
     folder = names.IMAGES / image
-    if not (folder / LOCK).is_file():
+    if not (folder / names.LOCK).is_file():
         raise input_error("image", image, f"use one of: {', '.join(known_images())}")
     digest = hashlib.sha256(f"python {sys.version_info[0]}.{sys.version_info[1]}\n".encode())
     for path in (_lock(image, gpus), folder / BUILD_CONSTRAINTS, *_own_modules(folder)):
@@ -52,7 +51,7 @@ def location(image: str, gpus: bool = False) -> Path:
 def _lock(image: str, gpus: bool) -> Path:
     """The locked requirements of an image: it may have more for runs with GPUs."""
     folder = names.IMAGES / image
-    return folder / _GPU_LOCK if gpus and (folder / _GPU_LOCK).is_file() else folder / LOCK
+    return folder / _GPU_LOCK if gpus and (folder / _GPU_LOCK).is_file() else folder / names.LOCK
 
 
 def is_installed(folder: Path) -> bool:
@@ -192,7 +191,7 @@ def find_uv() -> str:
 
 def packages_of(image: str) -> frozenset[str]:
     """The packages that one of our images locks, without those for GPUs; none for an unknown image."""
-    lock = names.IMAGES / image / LOCK
+    lock = names.IMAGES / image / names.LOCK
     text = lock.read_text(encoding="utf-8") if lock.is_file() else ""
     return frozenset(re.findall(r"^([\w.-]+)==", text, re.MULTILINE))
 

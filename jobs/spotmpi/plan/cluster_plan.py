@@ -20,7 +20,6 @@ Object = dict[str, Any]
 
 BACKEND: Literal["kubernetes"] = "kubernetes"
 ANNOTATION_SPEC = "spotmpi.dev/spec"
-_ARCHITECTURE = "kubernetes.io/arch"
 
 
 class _RunReference(TypedDict):
@@ -108,6 +107,7 @@ def pod_count(jobset: Mapping[str, Any]) -> int:
     jobs = jobset["spec"]["replicatedJobs"]
     return sum(int(each["replicas"]) * int(each["template"]["spec"]["completions"]) for each in jobs)
 
+
 def agent_plan_text(plan: Mapping[str, Any]) -> str:
     """The agent plan as the ConfigMap of a run has it."""
     return json.dumps(plan, indent=1, sort_keys=True)
@@ -124,7 +124,6 @@ def with_agent_plan(part: Object, **values: Any) -> Object:
         return part
     (plan,) = agent_plans([part])
     return {**part, "data": {**part["data"], AGENT_PLAN: agent_plan_text({**plan, **values})}}
-
 
 
 def worker_templates(objects: Sequence[Object]) -> list[Object]:
@@ -158,14 +157,14 @@ def run_volume(jobset: Mapping[str, Any]) -> Volume | None:
     secrets = tuple(secret["name"] for secret in pod.get("imagePullSecrets") or [])
     image = str(pods.image(pod_template(jobset)))
     own = tuple(each for each in pod.get("tolerations") or [] if not pods.is_automatic(each))
-    labels = (pod_template(jobset).get("metadata") or {}).get("labels") or {}
+    labels, selector = (pod_template(jobset).get("metadata") or {}).get("labels") or {}, pod.get("nodeSelector") or {}
     return Volume(
         volume["persistentVolumeClaim"]["claimName"],
         image,
         secrets,
         own,
         tuple((key, value) for key, value in labels.items() if not names.is_reserved(key)),
-        tuple((key, value) for key, value in (pod.get("nodeSelector") or {}).items() if key == _ARCHITECTURE),
+        tuple((key, selector[key]) for key in (names.LABEL_ARCHITECTURE,) if key in selector),
     )
 
 

@@ -149,7 +149,7 @@ def _container(spec: JobSpec, target: ClusterTarget, run: str, role: str) -> dic
             {"name": "work", "mountPath": pod_context.WORK},
             {"name": "pod", "mountPath": pod_context.POD_INFO, "readOnly": True},
             {"name": "volume", "mountPath": VOLUME},
-            {"name": "shm", "mountPath": "/dev/shm"},
+            {"name": "shm", "mountPath": pod_context.SHARED_MEMORY},
             {"name": "config", "mountPath": "/etc/passwd", "subPath": "passwd", "readOnly": True},
             {"name": "config", "mountPath": "/etc/group", "subPath": "group", "readOnly": True},
             *([{"name": "memory", "mountPath": pod_context.MEMORY}] if _in_memory(spec) else []),

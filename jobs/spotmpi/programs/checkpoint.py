@@ -16,6 +16,7 @@ from spotmpi.checkpoint.store import Written, WrongIdentity, read, store_of_rank
 from spotmpi.programs.exits import Failed, Fatal
 
 Array = np.ndarray[Any, np.dtype[Any]]
+PARAMETERS = "parameters/"  # how the names of the model's parameters begin in a state
 State = dict[str, Any]  # arrays, on the host or as a `DeviceArray`
 
 
@@ -161,4 +162,4 @@ def model_fingerprint(state: Mapping[str, Array]) -> str:
 
 
 def _parameters(state: Mapping[str, Array]) -> list[str]:
-    return sorted(name for name in state if name.startswith("parameters/"))
+    return sorted(name for name in state if name.startswith(PARAMETERS))

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spotmpi.checkpoint.state import decode
+from spotmpi.programs.checkpoint import PARAMETERS
 from spotmpi.programs.exits import Fatal
 
 Read = Callable[[Path], Mapping[str, Any]]
-_CHECKPOINT_PREFIX = "parameters/"
 
 
 class Weights(NamedTuple):
@@ -66,7 +66,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
     else:
         with np.load(path, allow_pickle=False) as arrays:
             contents = dict(arrays)
-    return {name.removeprefix(_CHECKPOINT_PREFIX).lstrip("/"): value for name, value in contents.items()}
+    return {name.removeprefix(PARAMETERS).lstrip("/"): value for name, value in contents.items()}
 
 
 def _first_line(problem: Exception) -> str:

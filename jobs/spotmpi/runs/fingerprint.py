@@ -155,7 +155,7 @@ def _data_text(data: dict[str, Any] | None) -> str:
 def _image(spec: JobSpec) -> dict[str, str] | None:
     if spec.image is None:
         return None
-    lock = names.IMAGES / spec.image / "requirements.lock"
+    lock = names.IMAGES / spec.image / names.LOCK
     return {"name": spec.image, "lock": hash_files([lock])}
 
 
@@ -286,7 +286,7 @@ def _versions(spec: JobSpec, local: bool) -> dict[str, str]:
         mpirun = shutil.which("mpirun")
         match = re.search(r"\(Open MPI\) (\S+)", mpirun_version(mpirun)) if mpirun else None
     else:
-        lock = names.IMAGES / spec.image / "requirements.lock"
+        lock = names.IMAGES / spec.image / names.LOCK
         match = re.search(
             r"^openmpi==([^\s;\\]+)", lock.read_text(encoding="utf-8") if lock.is_file() else "", re.MULTILINE
         )

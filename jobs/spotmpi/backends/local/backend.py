@@ -180,7 +180,9 @@ class LocalBackend:
 
             local_nodes.take_away(str(paths.folder), member.number, fault)
             return
-        pid_file = paths.folder / "rank-0.pid"
+        from spotmpi.agent.context import PID_FILE
+
+        pid_file = paths.folder / PID_FILE
         try:
             os.kill(int(pid_file.read_text(encoding="utf-8")), signal.SIGKILL)
         except (OSError, ValueError) as error:
@@ -255,7 +257,7 @@ class WaitingAgent:
         self._connection, theirs = handover.pair()
         self._process: subprocess.Popen[bytes] | None = None
         with contextlib.suppress(OSError, SpotmpiError):  # a start at the submission has the same error
-            self._process = _start_process(["--wait"], theirs.fileno(), None)
+            self._process = _start_process([handover.WAIT], theirs.fileno(), None)
         theirs.close()
         return self
 

@@ -7,7 +7,7 @@ import binascii
 import re
 from collections.abc import Iterator
 
-from spotmpi.agent import protocol
+from spotmpi.agent import protocol, ssh
 from spotmpi.backends.kubernetes.client.api import Object
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import NotPermitted
@@ -125,7 +125,7 @@ def ssh_key(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
 
 
 def _key_problem(data: dict[str, str]) -> str | None:
-    names = ("id", "id.pub", "authorized_keys", *protocol.TLS_FILES)
+    names = (ssh.CLIENT_KEY, ssh.PUBLIC_KEY, ssh.AUTHORIZED, *protocol.TLS_FILES)
     missing = [key for key in names if not data.get(key)]
     if missing:
         return f"lacks {', '.join(missing)}"

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from spotmpi.checkpoint.device import copy_on_device, on_host
-from spotmpi.programs.checkpoint import State
+from spotmpi.programs.checkpoint import PARAMETERS, State
 from spotmpi.programs.loop import Objective
 from spotmpi.programs.reporting import IterationClock, WallClock
 
 FP32, BF16 = "fp32", "bf16"
-_PARAMETERS, _OPTIMIZER = "parameters/", "optimizer/"
+_OPTIMIZER = "optimizer/"
 
 
 class TorchAdapter:
@@ -82,7 +82,7 @@ class TorchAdapter:
 
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, value in self._model.state_dict().items():
-            yield f"{_PARAMETERS}{name}", value
+            yield f"{PARAMETERS}{name}", value
         for number, values in self._optimizer.state_dict()["state"].items():
             for key, value in values.items():
                 if value is not None:
@@ -90,7 +90,7 @@ class TorchAdapter:
 
     def load_state(self, state: State) -> None:
         """Take over parameters, buffers and the optimizer's state."""
-        model = {name.removeprefix(_PARAMETERS): _tensor(value) for name, value in _below(state, _PARAMETERS)}
+        model = {name.removeprefix(PARAMETERS): _tensor(value) for name, value in _below(state, PARAMETERS)}
         self._model.load_state_dict(model)
         optimizer_state: dict[int, dict[str, torch.Tensor]] = {}
         for name, value in _below(state, _OPTIMIZER):

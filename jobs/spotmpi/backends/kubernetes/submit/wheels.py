@@ -12,14 +12,13 @@ from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.names import LABEL_ARCHITECTURE
 from spotmpi.core.wording import Echo
 from spotmpi.plan.wheels import config_maps, mounted_wheels, wheels_name, with_wheels
 from spotmpi.spec.job import JobSpec
 
 if TYPE_CHECKING:
     from spotmpi.images.wheels import PackedWheels
-
-_ARCHITECTURE = "kubernetes.io/arch"  # label of nodes
 
 
 def mount(objects: list[Object], spec: JobSpec, echo: Echo) -> list[Object]:
@@ -58,7 +57,7 @@ def _pack(spec: JobSpec, echo: Echo) -> PackedWheels:
     """The wheels for the architecture of the run's nodes."""
     from spotmpi.images.wheels import ARCHITECTURES, pack  # few runs need it
 
-    label = spec.kubernetes.node_selector.get(_ARCHITECTURE, "amd64")
+    label = spec.kubernetes.node_selector.get(LABEL_ARCHITECTURE, "amd64")
     return pack(ARCHITECTURES.get(label, label), echo)
 
 

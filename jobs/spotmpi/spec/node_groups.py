@@ -69,6 +69,13 @@ def pods_per_node(spec: JobSpec, group: NodeGroup) -> int:
     return max(1, min(counts))
 
 
+def own_prices(spec: JobSpec, groups: Sequence[NodeGroup]) -> dict[str, float]:
+    """US dollars per hour of a node of those of *groups* that have one in ``capacity.prices``, by name."""
+    given = spec.capacity.prices
+    prices = {group.name: given.get(group.name) or given.get(group.shared_name) for group in groups}
+    return {name: price for name, price in prices.items() if price}
+
+
 def choose(spec: JobSpec, groups: Sequence[NodeGroup], gang: bool = True) -> Choice | list[Problem]:
     """The groups that the spec names, or else the first that it fits; the problems if there is none.
 

@@ -15,7 +15,7 @@ from spotmpi.core.price import Price
 from spotmpi.core.wording import Echo
 from spotmpi.forecast.forecast import Goal
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.node_groups import Choice, pods_per_node
+from spotmpi.spec.node_groups import Choice, own_prices, pods_per_node
 from spotmpi.spec.node_groups import choose as fitting
 from spotmpi.spec.roles import worker_spec
 from spotmpi.spec.workers import StreamWorkers
@@ -109,7 +109,7 @@ def goal_with_price(goal: Goal, known: Price | None, specs: Sequence[JobSpec], o
         known = Price(goal.price, "")
     elif environment:
         try:
-            known = environment_price(environment, specs)
+            known = node_price(environment, specs)
         except SpotmpiError as error:
             failure = f"node price unknown ({error}); set {wording.option('price')}"
     if known is None:
@@ -124,13 +124,21 @@ def goal_with_price(goal: Goal, known: Price | None, specs: Sequence[JobSpec], o
     return replace(goal, price=known.node_hour, price_source=source, workers_price=workers_price)
 
 
-def environment_price(environment: Environment, specs: Iterable[JobSpec]) -> Price:
-    """The price of a node now, in the most expensive group that *specs* use; SpotmpiError if AWS does not tell."""
+def node_price(environment: Environment, specs: Sequence[JobSpec]) -> Price:
+    """The price of a node now, in the most expensive group that *specs* use; SpotmpiError if AWS does not tell.
+
+    A group costs what ``capacity.prices`` says, else what AWS does.
+    """
     from spotmpi.aws.prices import highest_node_price
 
     groups = {group.name: group for spec in specs for group in _groups(environment, spec)}
     # A spec that fits no group is refused by validation; the most expensive group is an upper bound until then.
-    return highest_node_price(environment, list(groups.values()) or environment.node_groups)
+    chosen = list(groups.values()) or list(environment.node_groups)
+    given = {name: price for spec in specs for name, price in own_prices(spec, chosen).items()}
+    prices = [Price(price, f"capacity.prices of {name}") for name, price in given.items()]
+    if others := [group for group in chosen if group.name not in given]:
+        prices.append(highest_node_price(environment, others))
+    return max(prices, key=lambda price: price.node_hour)
 
 
 def worker_price(environment: Environment, spec: JobSpec, own: StreamWorkers) -> float | None:
@@ -168,13 +176,14 @@ def _target_prices(
     if environment is None or not environment.node_groups:
         return {}
     prices: dict[Configuration, Price] = {}
-    known: dict[tuple[str, ...], Price] = {}
+    known: dict[tuple[object, ...], Price] = {}
     try:
         for name, nodes in configurations:
             spec = study.variant(name).spec.model_copy(update={"nodes": nodes})
-            groups = tuple(group.name for group in _groups(environment, spec))
-            known[groups] = known.get(groups) or environment_price(environment, [spec])
-            prices[name, nodes] = known[groups]
+            groups = _groups(environment, spec)
+            key = (*(group.name for group in groups), *own_prices(spec, groups).items())
+            known[key] = known.get(key) or node_price(environment, [spec])
+            prices[name, nodes] = known[key]
     except SpotmpiError as error:
         echo(f"costs are not shown: node price unknown ({error}); set [price] in the study")
         return {}

@@ -122,6 +122,18 @@ def test_a_node_costs_what_its_own_group_does_now(lab_target: Target) -> None:
     assert len(messages) == 3
 
 
+def test_a_node_costs_what_the_spec_says_of_its_group_where_aws_tells_none(
+    lab_target: Target, account: FakeAccount
+) -> None:
+    """AWS was asked all the same, and costs were left out where it did not tell."""
+    account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
+    capacity = {"order": ["g4dn", "g5"], "prices": {"g4dn": 0.1, "g5": 0.3}}
+    spec = {"command": ["train"], "resources": {"gpu": 1}, "capacity": capacity}
+    messages: list[str] = []
+    assert hourly(pricing.with_prices(study_of({"nodes": [1]}, spec), lab_target, messages.append)) == {"base": 0.3}
+    assert messages == ["node price: $0.3 an hour (capacity.prices of g5)"]
+
+
 def test_configurations_without_a_price_in_their_spec_have_that_of_the_environment(lab_target: Target) -> None:
     """Where one variant's spec had a price, nobody asked for those of the others, whose costs were left out."""
     own = {"ours": ["price=0.1"], "theirs": ["env.X=1"]}

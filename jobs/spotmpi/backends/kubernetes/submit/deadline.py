@@ -8,13 +8,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, cast
 
 from spotmpi.backends.kubernetes.submit import capacity_blocks
-from spotmpi.backends.kubernetes.submit.target import own_prices, placement_rates
+from spotmpi.backends.kubernetes.submit.target import placement_rates
 from spotmpi.core.errors import Problem, SpotmpiError
 from spotmpi.core.wording import counted
 from spotmpi.plan.cluster import ClusterTarget, beginning_on
 from spotmpi.plan.placement import Beginning
 from spotmpi.spec import roles
 from spotmpi.spec.job import JobSpec
+from spotmpi.spec.node_groups import own_prices
 
 if TYPE_CHECKING:
     from spotmpi.agent.plan import Block, Forecast

@@ -19,7 +19,7 @@ from spotmpi.plan.cluster import ClusterTarget, in_order, on_groups
 from spotmpi.plan.run_plan import preload_note
 from spotmpi.spec import roles
 from spotmpi.spec.job import JobSpec, duration
-from spotmpi.spec.node_groups import Choice
+from spotmpi.spec.node_groups import Choice, own_prices
 from spotmpi.spec.workers import StreamWorkers, Workers
 
 
@@ -104,13 +104,6 @@ def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str,
             raise
         return {}
     return {name: price * (spec.nodes + spec.standby) + of_workers for name, price in prices.items()}
-
-
-def own_prices(spec: JobSpec, groups: Sequence[NodeGroup]) -> dict[str, float]:
-    """US dollars per hour of a node of those of *groups* that have one in ``capacity.prices``, by name."""
-    given = spec.capacity.prices
-    prices = {group.name: given.get(group.name) or given.get(group.shared_name) for group in groups}
-    return {name: price for name, price in prices.items() if price}
 
 
 def prices_of(spec: JobSpec, environment: Environment, groups: Sequence[NodeGroup]) -> dict[str, float]:

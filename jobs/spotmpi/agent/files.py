@@ -98,15 +98,13 @@ def lock_file(file: int | IO[str], shared: bool = False, on_wait: Callable[[], o
 @contextlib.contextmanager
 def locked(path: Optional[Path]) -> Iterator[None]:
     """Hold a lock on the file *path*, which ends with this process; without the file, or the right to it, none."""
-    import fcntl  # delays no start
-
     descriptor = None
     with contextlib.suppress(OSError):
         descriptor = None if path is None else os.open(path, os.O_RDONLY)
     try:
         if descriptor is not None:
-            with contextlib.suppress(OSError):  # of a file system without locks
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
+            with contextlib.suppress(OSError):
+                lock_file(descriptor, shared=True, on_wait=lambda: None)
         yield
     finally:
         if descriptor is not None:

@@ -317,6 +317,8 @@ def _report_traceback(error: BaseException) -> int:
 
 def _lines(error: BaseException) -> list[str]:
     """What is printed of *error*: what happened, the value and the remedy, a line for each problem."""
+    if isinstance(error, InputError | FileNotFoundError) and _current_folder_is_gone():
+        return ["the current folder does not exist any more; change to another one"]
     if isinstance(error, InputError):
         return [str(problem) for problem in error.problems]
     if isinstance(error, TyperException):
@@ -326,8 +328,14 @@ def _lines(error: BaseException) -> list[str]:
         return [f"{message.rstrip('.')}; `{context.command_path} --help` shows what it takes"]
     if isinstance(error, SpotmpiError):
         return [str(error)]
-    if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd
-        return ["the current folder does not exist any more; change to another one"]
     if isinstance(error, OSError) and error.errno in _NOT_UNEXPECTED:
         return [f"cannot access {error.filename}: {error.strerror}" if error.filename else str(error.strerror)]
     return [f"{type(error).__name__}: {error} (unexpected; `spotmpi --debug COMMAND` shows a traceback)"]
+
+
+def _current_folder_is_gone() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False

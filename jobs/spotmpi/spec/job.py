@@ -18,6 +18,7 @@ from spotmpi.spec.dataset import DatasetBuild
 from spotmpi.spec.kubernetes import FilePath, Kubernetes, SpecModel
 from spotmpi.spec.stream import Stream
 from spotmpi.spec.workers import Count, Cpus, Memory, Pool, Price, Workers
+from spotmpi.streams.order import CONSUMER
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -416,13 +417,15 @@ class JobSpec(SpecModel):
 
     @property
     def title(self) -> str:
-        """The name, by default that of the program, script or module."""
+        """The name, by default that of the program, script, module or function of a pipeline."""
         if self.name:
             return self.name
         parts = self.command or ["pool" if self.launcher == POOL else "run"]
         script = next((part for part in parts if re.fullmatch(r"[^\s]+\.(py|sh)", part)), None)
         if script is None and Path(parts[0]).name.startswith("python") and "-m" in parts[1:-1]:
-            return parts[parts.index("-m") + 1].rpartition(".")[2]
+            module, *arguments = parts[parts.index("-m") + 1 :]
+            function = arguments[1].rpartition(":")[2] if module == CONSUMER[1] and len(arguments) > 1 else ""
+            return function or module.rpartition(".")[2]
         return self.program or Path(script or parts[0]).stem
 
     def option(self, name: str) -> str | None:

@@ -73,14 +73,15 @@ def test_wrong_input_keeps_its_exit_code_where_its_message_cannot_be_written() -
         assert subprocess.run([SPOTMPI, "status", "nosuch"], stdout=full, stderr=full).returncode == 2
 
 
-def test_a_current_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("words", "code"), [("list", 1), ("init", 2), ("run job.toml", 1)])
+def test_a_current_folder_that_is_gone_is_one_line(tmp_path: Path, words: str, code: int) -> None:
     (tmp_path / "gone").mkdir()
 
     result = subprocess.run(
-        f"cd {tmp_path}/gone && rmdir ../gone && {SPOTMPI} list", shell=True, capture_output=True, text=True
+        f"cd {tmp_path}/gone && rmdir ../gone && {SPOTMPI} {words}", shell=True, capture_output=True, text=True
     )
 
-    assert (result.returncode, result.stderr.count("\n")) == (1, 1) and "does not exist any more" in result.stderr
+    assert (result.returncode, result.stderr.count("\n")) == (code, 1) and "does not exist any more" in result.stderr
 
 
 def test_closed_standard_streams_take_nothing_from_a_run() -> None:

@@ -264,6 +264,8 @@ def test_a_missing_file_names_the_command_that_writes_one(tmp_path: Path) -> Non
         ({"program": "digits"}, "digits"),
         ({"command": ["python", "-u", "deep/train_it.py", "x"]}, "train_it"),
         ({"command": ["python3", "-u", "-m", "own.train", "--epochs", "2"]}, "train"),
+        ({"command": ["python3", "-m", "spotmpi.streams.rank", "predict", "flow:score"]}, "score"),
+        ({"command": ["python3", "-m", "spotmpi.streams.rank"]}, "rank"),
         ({"command": ["/usr/bin/true"]}, "true"),
         ({"command": ["tool", "-m", "fast"]}, "tool"),
         ({"command": ["python3", "-c", "print('a b.py')"]}, "python3"),

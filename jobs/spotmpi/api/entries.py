@@ -13,7 +13,7 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.core.wording import counted
 from spotmpi.entries.manifest import WORDS, Manifest, Reference
-from spotmpi.entries.store import Store
+from spotmpi.entries.store import Store, folder
 from spotmpi.entries.versions import Promotion
 
 
@@ -80,7 +80,8 @@ def remove(manifest: Manifest, store: Store) -> None:
     Raises:
         SpotmpiError: an alias, another entry or the spec of a run on this machine names it.
     """
-    runs = [path.parent.name for path in _specs() if manifest.key in path.read_text(encoding="utf-8", errors="replace")]
+    place = f"/{folder(manifest.reference)}/"  # of another name with the same files, the key is the same
+    runs = [path.parent.name for path in _specs() if place in path.read_text(encoding="utf-8", errors="replace")]
     if runs:
         more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
         raise SpotmpiError(

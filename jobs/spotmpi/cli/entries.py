@@ -173,8 +173,8 @@ class EntryCommands:
         from spotmpi.api import entries
 
         opened, removed = open_store(store), list[dict[str, Any]]()
-        for name in names:
-            found = opened.find(name, self._kind)
+        chosen = [opened.find(name, self._kind) for name in names]  # before the newest of a name is another version
+        for found in {each.reference: each for each in chosen}.values():
             entries.remove(found, opened)
             removed.append(summary(found, opened))
             if not as_json:

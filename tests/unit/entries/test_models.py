@@ -306,6 +306,28 @@ def test_rm_refuses_what_an_alias_an_entry_or_a_run_names(store: Store) -> None:
     assert str(api.keep("digits-4", "digits")) == "digits:4"
 
 
+def test_rm_of_the_newest_twice_or_beside_its_number_removes_no_other_version_and_nothing_beside_an_unknown_one(
+    store: Store,
+) -> None:
+    for number in (1, 2, 3):
+        run(f"digits-{number}", loss=number)
+        api.keep(f"digits-{number}", "digits")
+    assert invoke("models", "rm", "digits", "digits:9").returncode == 2
+    assert invoke("models", "rm", "digits:3", "digits", "digits").stdout == "removed digits:3\n"
+    assert [each.title for each in store.list(MODEL)] == ["digits:1", "digits:2"]
+
+
+def test_what_a_run_reads_may_be_removed_under_another_name(store: Store) -> None:
+    run("digits-1")
+    read, other = api.keep("digits-1", "digits"), api.keep("digits-1", "numbers")
+    assert read.key == other.key
+    later = RunPaths(default_runs_folder() / "later-1")
+    later.folder.mkdir()
+    later.spec.write_text(f'init = "{read.path}"\n')
+    assert invoke("models", "rm", "numbers").stdout == "removed numbers:1\n"
+    assert "is read by run later-1" in invoke("models", "rm", "digits").stderr
+
+
 def test_list_and_diff_compare_versions(store: Store) -> None:
     run("digits-1", loss=0.5)
     run("digits-2", loss=0.25, args="10")

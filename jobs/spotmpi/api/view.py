@@ -58,14 +58,10 @@ class QuietView:
 
 
 class PlainView(QuietView):
-    """Prints output on stdout as it comes, and every other event as one line on stderr.
-
-    Iterations that were read from lines of the output need no other line.
-    """
+    """Prints output on stdout as it comes, and every other event as one line on stderr."""
 
     def __init__(self) -> None:
         self._throughput = Throughput()
-        self._in_output = False
 
     def show(self, event: Event) -> None:
         """Print the event."""
@@ -73,10 +69,6 @@ class PlainView(QuietView):
             print_line(event.values["text"])
             return
         self._throughput.update(event)
-        if event.kind == record.RECOGNIZED:
-            self._in_output = not str(event.values.get("form", "")).endswith("bar")
-        elif self._in_output and event.kind == record.METRIC and event.values.get("kind") == protocol.METRIC:
-            return
         text = event_text(event, self._throughput)
         if text:
             self.echo(text)
@@ -158,6 +150,7 @@ class Throughput:
 
     def __init__(self) -> None:
         self.iteration = 0
+        self.in_output = False  # whether iterations are read from lines of the output, and need no other line
         self.total: int | None = None
         self.rate: float | None = None
         self.scalars: dict[str, Any] = {}
@@ -170,6 +163,8 @@ class Throughput:
         if event.kind == record.STARTED:
             self._lines.clear()
             self.rate = None
+        if event.kind == record.RECOGNIZED:
+            self.in_output = not str(event.values.get("form", "")).endswith("bar")
         if event.kind != record.METRIC:
             return
         values = event.values
@@ -299,6 +294,8 @@ def placement_text(values: Mapping[str, Any]) -> str:
 def _metric_text(values: dict[str, Any], throughput: Throughput) -> str:
     kind, iteration = values.get("kind"), values.get("iteration")
     if kind == protocol.METRIC:
+        if throughput.in_output:
+            return ""
         total = f"/{throughput.total}" if throughput.total else ""
         return f"iteration {throughput.iteration}{total}  {throughput.status(False)}"
     scalars = "  ".join(_scalars(values))

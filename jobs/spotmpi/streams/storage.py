@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import re
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeVar
 
 from spotmpi.agent.files import exists, is_folder
@@ -124,11 +126,16 @@ def check_unchanged(system: Any, part: Part, reader: str = "the stream", remedy:
             raise
         raise StreamError(f"{part.name} was removed while {reader} reads it: {remedy}") from None
     if (size, current) != (part.size, part.version):
-        raise StreamError(
-            f"{part.name} was changed while {reader} reads it: {counted(part.size, 'byte')} of {part.version}, "
-            f"now {counted(size, 'byte')} of {current}; {remedy}"
-        )
+        before, now = _described(part.size, part.version), _described(size, current)
+        raise StreamError(f"{part.name} was changed while {reader} reads it: {before}, now {now}; {remedy}")
     return number
+
+
+def _described(size: int, version: str) -> str:
+    """Size and version of a file for people: a time of modification in seconds since 1970 is a date."""
+    if re.fullmatch(r"\d{1,10}\.\d+", version):
+        version = datetime.fromtimestamp(float(version)).isoformat(" ", "milliseconds")
+    return f"{counted(size, 'byte')} of {version}"
 
 
 def _is_missing(error: Exception) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from distributed import Client, Scheduler, Worker, WorkerPlugin
+from distributed.comm.core import CommClosedError
 from distributed.core import Status, rpc
 
 from spotmpi.agent.plan import WORKER, Member
@@ -130,9 +131,22 @@ class UnwritableDisk(WorkerPlugin):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
+class RankThatHasEnded:
+    """A connection of Dask's to who has asked a worker for data and is gone before they are sent."""
+
+    peer_address = "tcp://127.0.0.1:9"
+
+    async def write(self, message: object, serializers: object) -> None:
+        raise CommClosedError("Stream is closed")
+
+    def abort(self) -> None:
+        """Called by the worker."""
+
+
 def test_a_lost_connection_and_a_failed_call_are_no_errors_of_a_worker_but_a_full_disk_is() -> None:
     """Both are messages that Dask's own worker logs."""
     messages: list[logging.LogRecord] = []
+    ended: Any = RankThatHasEnded()
 
     class Kept(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -149,6 +163,8 @@ def test_a_lost_connection_and_a_failed_call_are_no_errors_of_a_worker_but_a_ful
             connected, worker.scheduler = worker.scheduler, gone
             await worker.heartbeat()
             worker.scheduler = connected
+            with pytest.raises(CommClosedError):
+                await worker.get_data(ended, keys=[])
             await worker.plugin_add(UnwritableDisk(), name="disk", catch_errors=True)
 
     kept, logger = Kept(logging.ERROR), logging.getLogger("distributed.worker")
@@ -161,7 +177,8 @@ def test_a_lost_connection_and_a_failed_call_are_no_errors_of_a_worker_but_a_ful
     shown = {message.getMessage().partition("\n")[0] for message in messages if is_relevant(message)}
     hidden = {message.getMessage().partition("\n")[0] for message in messages if not is_relevant(message)}
     # Dask sends a heartbeat by itself, too.
-    assert hidden == {"Failed to communicate with scheduler during heartbeat.", "Compute Failed"}
+    (unsent,) = (text for text in hidden if text.startswith("failed during get data with "))
+    assert hidden == {"Failed to communicate with scheduler during heartbeat.", "Compute Failed", unsent}
     assert shown == {"Worker plugin disk failed to setup"}
 
 

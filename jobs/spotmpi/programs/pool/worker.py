@@ -95,13 +95,14 @@ async def _join(options: argparse.Namespace, certificates: Security, execution: 
 def is_relevant(message: logging.LogRecord) -> bool:
     """Whether to show a message of Dask: none about a lost connection, which ends this process or is restored.
 
-    Dask logs it with a traceback, to the scheduler in `Worker.heartbeat` and to other workers in `Worker.gather_dep`.
-    Nor is one shown about what a call raised: drivers and ranks get that.
+    Dask logs it with a traceback, to the scheduler in `Worker.heartbeat`, to other workers in `Worker.gather_dep`, and
+    in `Worker.get_data` to whoever has asked for a result, such as a rank that has ended. Nor is one shown about what a
+    call raised: drivers and ranks get that.
     """
     is_os_error = message.exc_info is not None and isinstance(message.exc_info[1], OSError)
     if str(message.msg).startswith("Compute Failed"):
         return False
-    return not (is_os_error and message.funcName in ("heartbeat", "gather_dep"))
+    return not (is_os_error and message.funcName in ("heartbeat", "gather_dep", "get_data"))
 
 
 def main(arguments: list[str]) -> int:

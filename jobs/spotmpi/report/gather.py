@@ -226,7 +226,7 @@ def _newest(runs_folder: Path) -> str:
     if recorded:
         return recorded[-1].id
     raise UnknownRun(
-        [Problem("report", None, f"nothing recorded in {runs_folder}; use `spotmpi run` or `spotmpi bench` first")]
+        [Problem("runs", str(runs_folder), "nothing is recorded there; use `spotmpi run` or `spotmpi bench` first")]
     )
 
 

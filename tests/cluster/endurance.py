@@ -6,10 +6,12 @@ import contextlib
 import itertools
 import json
 import math
+import os
 import re
 import secrets
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -190,9 +192,11 @@ class Endurance:
                 node = int(pod["metadata"]["labels"]["jobset.sigs.k8s.io/job-index"])  # by the pod: it may stand by
                 self.open_files[node] = descriptors(agent)
                 memory[node], open_files[node] = resident(agent), len(self.open_files[node])
-        files = [path.relative_to(self.run.folder).parts for path in self.run.folder.rglob("*") if path.is_file()]
-        of_attempts = sum(parts[0] in ("attempts", "logs") for parts in files)
-        return Look(attempt, memory, open_files, of_attempts, len(files) - of_attempts)
+        files = Counter[str]()  # by the first folder of their paths
+        for folder, _, found in os.walk(self.run.folder):  # which passes over a checkpoint that is removed meanwhile
+            files["".join(Path(folder).relative_to(self.run.folder).parts[:1])] += len(found)
+        of_attempts = files["attempts"] + files["logs"]
+        return Look(attempt, memory, open_files, of_attempts, files.total() - of_attempts)
 
     def _agent(self, pod: Object) -> int | None:
         """The agent of a node's pod that runs."""

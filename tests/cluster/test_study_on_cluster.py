@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import tomli_w
 
+from spotmpi.entries.manifest import DATASET, Manifest, describe
+from spotmpi.entries.store import Store
 from spotmpi.runs import reader
 from spotmpi.study.study import ALLREDUCE, MEASURED, READ, RUNNING, SUCCEEDED, Trial
 from spotmpi.study.sweep import load_sweep, sweep_folders
@@ -28,7 +30,7 @@ pytestmark = [
 
 ITERATIONS = 300  # long enough that the trial is still in its middle when the node goes
 STRUCK_AT = 30
-FILES, SIZE = 300, 50_000  # what the read benchmark finds on the run volume
+FILES, SIZE = 300, 50_000  # what the read benchmark finds on the run volume, to which the data set is copied
 
 
 def study(runs: Runs) -> dict[str, Any]:
@@ -38,18 +40,22 @@ def study(runs: Runs) -> dict[str, Any]:
         "image": "chainermn",
         "program": "digits",
         "args": ["--global-batch", "64", "--iterations", str(ITERATIONS)],
-        "data": "set",
+        "data": "datasets:set",
         "kubernetes": {"image": image, "namespace": runs.namespace, "volume": "shared", "exclusive": True},
     }
     return {"spec": spec, "parameters": {"nodes": [1, 2]}, "repeats": 2, "micro_benchmarks": True}
 
 
-def put_data(volume: Path) -> None:
-    """A data set on the run volume: digits do not read it, the benchmark does."""
-    folder = volume / "set"
-    folder.mkdir()
+def put_data(folder: Path) -> str:
+    """A store with a data set, which digits do not read, but the benchmark does; the store's place."""
+    store, sources = Store(str(folder / "store")), dict[str, str]()
     for number in range(FILES):
-        (folder / f"{number}.bin").write_bytes(os.urandom(SIZE))
+        path = folder / f"{number}.bin"
+        path.write_bytes(os.urandom(SIZE))
+        sources[path.name] = str(path)
+    files = tuple(describe(Path(source), name) for name, source in sources.items())
+    store.add(Manifest(kind=DATASET, name="set", key="0" * 64, created=1.0, files=files), sources)
+    return str(folder / "store")
 
 
 def evict_in_the_middle(runs: Runs, folder: Path, interrupted_trials: list[Trial]) -> None:
@@ -67,21 +73,20 @@ def evict_in_the_middle(runs: Runs, folder: Path, interrupted_trials: list[Trial
     runs.testbed.evict(runs.pod(interrupted_trials[0].runs[-1], 1)["metadata"]["name"], runs.namespace)
 
 
-def bench(runs: Runs, folder: Path) -> subprocess.CompletedProcess[str]:
+def bench(runs: Runs, folder: Path, store: str) -> subprocess.CompletedProcess[str]:
     """Carry out the study in the folder *here*; its report is printed as JSON."""
     (folder / "study.toml").write_text(tomli_w.dumps(study(runs)))
     command = [str(SPOTMPI), "bench", "study.toml", "--on", "kubernetes", "--runs", str(folder / "runs"), "--json"]
-    environment = {**os.environ, "KUBECONFIG": str(runs.testbed.kubeconfig)}
+    environment = {**os.environ, "KUBECONFIG": str(runs.testbed.kubeconfig), "SPOTMPI_STORE": store}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1500)
 
 
 def test_a_reclaim_during_a_study_is_excluded_from_rates_and_reported(runs: Runs, tmp_path: Path) -> None:
-    assert runs.volume is not None
-    put_data(runs.volume)
+    store = put_data(tmp_path)
     folder, interrupted_trials = tmp_path / "runs", list[Trial]()
     reclaim = threading.Thread(target=evict_in_the_middle, args=(runs, folder, interrupted_trials), daemon=True)
     reclaim.start()
-    result = bench(runs, tmp_path)
+    result = bench(runs, tmp_path, store)
     assert result.returncode == 0, result.stderr
     assert interrupted_trials, "nothing was struck"
 

@@ -193,6 +193,10 @@ def _prepare(
 def _runner(study: Study, on: TargetLike, on_event: Callable[[Event], None], echo: Echo) -> BackendRunner:
     from spotmpi.study.execution import BackendRunner
 
-    cluster = study.spec.kubernetes
+    cluster, target = study.spec.kubernetes, targets.target_of(on)
     backend = targets.backend(on, cluster.context, cluster.namespace)
-    return BackendRunner(backend, targets.target_of(on).folder, on_event, echo)
+    if not target.has_pods:
+        return BackendRunner(backend, target.folder, on_event, echo)
+    from spotmpi.api import volume_entries
+
+    return BackendRunner(backend, target.folder, on_event, echo, volume_entries)

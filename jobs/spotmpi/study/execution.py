@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -221,23 +221,53 @@ _TRIAL = Messages(
 )
 
 
+class Entries(Protocol):
+    """What pods need of a store: the module `api.volume_entries`."""
+
+    def on_volume(self, spec: JobSpec, persistent: tuple[str, ...]) -> JobSpec:
+        """*spec* that reads data sets and models from the run volume."""
+        ...
+
+    def send(self, spec: JobSpec, plan: Mapping[str, Any], echo: Echo) -> None:
+        """Copy them there."""
+        ...
+
+
 class BackendRunner:
     """Runs trials on *backend*, whose records are in *runs_folder*; Ctrl-C stops the current trial.
 
-    *on_event* receives the events of the trials, *echo* all other messages.
+    *on_event* receives the events of the trials, *echo* all other messages. In pods trials read the *entries* of the
+    store from the run volume.
     """
 
-    def __init__(self, backend: Backend, runs_folder: Path, on_event: Callable[[Event], None], echo: Echo) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        runs_folder: Path,
+        on_event: Callable[[Event], None],
+        echo: Echo,
+        entries: Entries | None = None,
+    ) -> None:
         self._backend = backend
         self._runs_folder = runs_folder
         self._placement = PlacementRecorder(echo)
         self._on_event = on_event
         self._echo = echo
+        self._entries = entries
+        self._sent: set[str] = set()  # what trials read that is on the run volume
         self._shown_notes: set[str] = set()
 
     def require_valid(self, spec: JobSpec, wrong: Iterable[str] = ()) -> None:
         """Raise InputError with every reason why *spec* cannot run here, whatever the values of its *wrong* keys."""
-        validate.require_valid(spec, self._backend.inspect(spec), wrong)
+        placed, capabilities = self._placed(spec)
+        validate.require_valid(placed, capabilities, wrong)
+
+    def _placed(self, spec: JobSpec) -> tuple[JobSpec, validate.TargetCapabilities]:
+        """*spec* with the places from which a run of it reads, and what the target offers."""
+        capabilities = self._backend.inspect(spec)
+        if self._entries is None or capabilities.persistent is None:
+            return spec, capabilities
+        return self._entries.on_volume(spec, capabilities.persistent), capabilities
 
     def new_id(self, spec: JobSpec) -> str:
         """An id for a new run."""
@@ -245,9 +275,15 @@ class BackendRunner:
 
     def run(self, spec: JobSpec, run: str) -> RunState:
         """Run *spec* under that id and return its final state."""
+        if self._entries is not None:
+            spec, _ = self._placed(spec)
         plan = self._backend.plan(spec, run, self._echo_once)
         for note in plan["notes"]:
             self._echo_once(note)
+        read = repr((spec.data, spec.init, spec.stream and spec.stream.source))
+        if self._entries is not None and read not in self._sent:
+            self._entries.send(spec, plan, self._echo)
+            self._sent.add(read)
         submit(self._backend, spec, plan, self._echo)
         return self.follow(run)
 

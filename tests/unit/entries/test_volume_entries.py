@@ -7,15 +7,19 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import spotmpi
 from spotmpi.agent import pod_context
 from spotmpi.api import volume_entries
+from spotmpi.backends.base import Backend
 from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
+from spotmpi.core.wording import Echo
 from spotmpi.data.store import DataStore
 from spotmpi.entries.manifest import MODEL
 from spotmpi.entries.store import Store, folder
@@ -24,6 +28,8 @@ from spotmpi.plan.volume_pod import Volume
 from spotmpi.runs import fingerprint
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import read_spec
+from spotmpi.spec.validate import TargetCapabilities
+from spotmpi.study.execution import BackendRunner
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import of_kind
 from tests.command_line import invoke
@@ -70,6 +76,39 @@ def test_entries_are_read_from_the_volume_and_pinned_in_the_record(store: Store)
     work = fingerprint.identify(moved, local=False)
     assert work["entries"] == [f"datasets:ratings@{KEYS[0]}"] * 2 + [f"models:digits@{KEYS[1]}"]
     assert volume_entries.on_volume(moved, PODS) == moved
+
+
+def test_trials_of_a_study_read_entries_from_the_volume_to_which_they_are_copied_once(
+    store: Store, volume: FakeVolume, tmp_path: Path
+) -> None:
+    """Pods looked for the folder of this machine: each trial failed."""
+    planned: list[JobSpec] = []
+
+    def plan(trial: JobSpec, run: str, echo: Echo) -> dict[str, Any]:
+        planned.append(trial)
+        return {**PLAN, "run": run, "notes": []}
+
+    backend = SimpleNamespace(
+        inspect=lambda trial: TargetCapabilities(persistent=PODS),
+        plan=plan,
+        submit=lambda trial, plan, echo: None,
+        events=lambda run, follow: iter([Event(1.0, "succeeded")]),
+        state=lambda run: run,
+    )
+    said: list[str] = []
+    runner = BackendRunner(cast(Backend, backend), tmp_path, lambda event: None, said.append, volume_entries)
+    assert [str(runner.run(spec(nodes=nodes), f"trial-{nodes}")) for nodes in (1, 2)] == ["trial-1", "trial-2"]
+    assert planned == [volume_entries.on_volume(spec(nodes=nodes), PODS) for nodes in (1, 2)]
+    assert said.count("copying to the run volume: ratings:1, digits:1") == 1
+    copied = Store(str(tmp_path / "volume/store"))
+    assert copied.find("datasets:ratings:1") == store.find("datasets:ratings:1")
+    assert fingerprint.differences(*(fingerprint.identify(each, local=False) for each in planned)) == []
+
+
+def test_a_study_without_a_run_volume_is_refused_with_the_remedy(store: Store, cluster: FakeCluster) -> None:
+    Path("job.toml").write_text('command = ["x"]\nimage = "registry/x:1"\ndata = "datasets:ratings"\n')
+    result = invoke("bench", "job.toml", "--on", "kubernetes", "--dry-run")
+    assert result.returncode == 2 and "ratings@" in result.stderr and "set kubernetes.volume" in result.stderr
 
 
 def test_other_folders_and_urls_stay_as_they_are(store: Store, tmp_path: Path) -> None:

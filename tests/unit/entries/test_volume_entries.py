@@ -105,9 +105,12 @@ def test_trials_of_a_study_read_entries_from_the_volume_to_which_they_are_copied
     assert fingerprint.differences(*(fingerprint.identify(each, local=False) for each in planned)) == []
 
 
-def test_a_study_without_a_run_volume_is_refused_with_the_remedy(store: Store, cluster: FakeCluster) -> None:
-    Path("job.toml").write_text('command = ["x"]\nimage = "registry/x:1"\ndata = "datasets:ratings"\n')
-    result = invoke("bench", "job.toml", "--on", "kubernetes", "--dry-run")
+def test_a_study_without_a_run_volume_is_refused_with_the_remedy(
+    store: Store, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text('command = ["x"]\nimage = "registry/x:1"\ndata = "datasets:ratings"\n')
+    result = invoke("bench", str(path), "--on", "kubernetes", "--dry-run")
     assert result.returncode == 2 and "ratings@" in result.stderr and "set kubernetes.volume" in result.stderr
 
 

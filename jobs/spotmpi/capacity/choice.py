@@ -130,7 +130,8 @@ def safe(job: Job, moment: Moment, after: Step) -> NDArray[np.bool_]:
         finish = moment.price[:, ON_DEMAND : ON_DEMAND + 1] * (job.overhead + _to_do(job, after.work)) / 3600.0
         affordable = moment.spent[:, None] + after.paid + np.where(done, 0.0, finish) <= job.budget + _TOLERANCE
         result &= affordable
-        result[:, NONE] &= affordable[:, SPOT:].any(axis=1)  # else it would wait for what it can never pay for
+        # Else it would wait for what it can never pay for. Without on-demand nodes there is nothing else to do.
+        result[:, NONE] &= affordable[:, SPOT:].any(axis=1) | ~moment.usable[:, ON_DEMAND]
     result[:, ON_DEMAND] = True
     jobs = np.flatnonzero((moment.mode >= SPOT) & too_late(job, moment))
     result[jobs, ON_DEMAND], result[jobs, moment.mode[jobs]] = False, True

@@ -290,6 +290,8 @@ def test_a_budget_that_never_pays_for_spot_nodes_is_no_reason_to_wait_for_them(l
     for nodes in (4, 0):
         decision = decide(idle(job=job), [spot(A, available=nodes), on_demand()], [], at(0))
         assert placed(decision).market == "on-demand" and "the budget has to pay for on-demand nodes" in decision.reason
+    without = decide(idle(job=job), [spot(A), on_demand(available=0)], [], at(0))
+    assert isinstance(without, Wait), "the budget holds where no on-demand nodes are there either"
     more = replace(job, budget=enough + 1.0)
     assert placed(decide(idle(job=more), [spot(A), on_demand()], [], at(0))).market == "spot"
     assert isinstance(decide(idle(job=more), [spot(A, available=0), on_demand()], [], at(0)), Wait)

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -309,9 +309,14 @@ def _exists(path: str) -> bool:
         return False
 
 
+def matching(pattern: str) -> Iterator[Path]:
+    """The files that an absolute pattern names, also one with two slashes at its beginning."""
+    return Path("/").glob(pattern.lstrip("/"))
+
+
 def _has_files(pattern: str) -> bool:
     try:
-        return os.path.lexists(pattern) or any(Path("/").glob(pattern.lstrip("/")))
+        return os.path.lexists(pattern) or any(matching(pattern))
     except (OSError, ValueError):  # too long, a NUL character, or no pattern
         return False
 

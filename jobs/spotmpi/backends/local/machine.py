@@ -98,7 +98,7 @@ def _source(source: str | None) -> dict[str, Any]:
         if first is None:
             return {"source_found": False}
         return {"source_has_rows": not lacks_rows(chain([first], files))}
-    except (OSError, ValueError, NotImplementedError):
+    except (OSError, ValueError):
         return {}
 
 
@@ -123,7 +123,9 @@ def _function_problems(spec: JobSpec, is_target: bool) -> tuple[Problem, ...]:
 
 def _files(source: str) -> Iterator[Path]:
     """The files that a path or pattern names, or that are in the folders that it names."""
-    found = [Path(source)] if os.path.lexists(source) else Path("/").glob(str(Path(source).absolute()).lstrip("/"))
+    from spotmpi.spec.source import matching
+
+    found = [Path(source)] if os.path.lexists(source) else matching(str(Path(source).absolute()))
     for each in found:
         yield from _files_in(each) if is_folder(each) else [each]
 

@@ -246,10 +246,10 @@ class Endurance:
         return (self.run.folder / record.EVENTS).read_text().splitlines()
 
     def diagnosis(self) -> str:
-        """The newest events of the run, the state of its pods, and what the cluster did with them, for failures."""
+        """The newest events of the run, the state of its Jobs and pods, and what the cluster did, for failures."""
         look = partial(self.runs.testbed.try_kubectl, "get", "-n", self.runs.namespace)
-        pods = look("pods", "-o", "wide").stdout
-        pods += "\n".join(look("events", "--sort-by=.lastTimestamp").stdout.splitlines()[-25:])
+        pods = look("jobs,pods", "-o", "wide").stdout
+        pods += "\n".join(look("events", "--sort-by=.lastTimestamp").stdout.splitlines()[-60:])
         return f"{self.run.recent_events()}\n{pods}" if hasattr(self, "run") else pods
 
 

@@ -225,8 +225,8 @@ def test_the_launchers_of_other_nodes_end_with_the_limits_of_the_run_though_that
     gang: Callable[..., Gang],
 ) -> None:
     """Nothing else ended a node that hangs after the others, for which the run pays."""
-    run = gang("sh", "-c", '[ "$RANK" = 0 ] || { echo "here"; sleep 300; }', limits={"run": "4s"})
+    run = gang("sh", "-c", '[ "$RANK" = 0 ] || { echo "here"; sleep 300; }', limits={"run": "8s"})
     assert run.agents[0].wait(30) == protocol.NOT_RETRYABLE
-    assert run.attempt()["reason"] == "limits.run (4s) is over; raise it and resume the run"
+    assert run.attempt()["reason"] == "limits.run (8s) is over; raise it and resume the run"
     waits = [event.values["reason"] for event in run.events() if event.kind == "waiting"]
     assert waits[-1] == "the launcher of node 0 has ended, those of these nodes have not: 1"

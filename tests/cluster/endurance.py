@@ -36,8 +36,9 @@ MANY = 100_000  # failures and interruptions: the run should not give up
 PACE = 0.05  # seconds of an iteration
 _CLAIM, _INSIDE = "training", "/training"  # a volume that is never full, for the records of iterations
 # Seconds, on a busy machine. After outages of the API server the watches of JobSet, CoreDNS and kubelets pause for up
-# to a minute each, one after the other (client-go's reflector).
-_START, _RECOVERY, _ENDING = 120.0, 300.0, 120.0
+# to a minute each, one after the other (client-go's reflector). Where a run is resumed meanwhile, the Job controller
+# may wait 5 minutes for pods of an earlier Job of the same name before it creates one (ExpectationsTimeout, 1.35).
+_START, _RECOVERY, _ENDING = 120.0, 420.0, 120.0
 _BEFORE = 20  # records before a fault that are looked at with those after it
 _ENDS_WITHIN = 60  # iterations from an end of the run to that of its ranks
 _BEYOND = 10  # iterations from the decision to end

@@ -21,6 +21,7 @@ from spotmpi.backends.kill_ranks import NotRunning
 from tests.cluster import endurance_program
 from tests.cluster.runs import FollowedRun
 from tests.testbed import faults
+from tests.testbed.errors import TestbedError
 from tests.testbed.faults import TAKEN, Fault, ShiftedClocks
 from tests.testbed.kubernetes import Object
 from tests.testbed.waiting import wait_for
@@ -177,7 +178,8 @@ class Injector:
         at_work = [self.run.at_work(node) for node in range(NODES)]
         pods = [*(Member(NODE, node) for node in range(NODES)), STANDS_BY]
         (pod,) = [each for each in pods if each not in at_work]
-        wait_for("a pod that stands by", lambda: self.run.runs.pods(self.run.id, pod))
+        runs = self.run.runs  # of a pod whose agent was killed the end is seen a moment later
+        wait_for("a pod that stands by", lambda: any(map(_is_running, runs.pods(self.run.id, pod))))
         return pod
 
     def _take(self, how: str, *members: Member) -> None:
@@ -185,9 +187,19 @@ class Injector:
 
         Their kubelets kill them seconds apart, and one that stood by may be at work in between.
         """
-        runs = self.run.runs
-        pods = [self.run.pod(member) for member in members]
-        faults.take_pod(runs.testbed, runs.namespace, *(pod["metadata"]["name"] for pod in pods), how=how)
+        runs, pods = self.run.runs, list[Object]()
+
+        def is_taken() -> bool:
+            pods[:] = [self.run.pod(member) for member in members]
+            try:
+                faults.take_pod(runs.testbed, runs.namespace, *(pod["metadata"]["name"] for pod in pods), how=how)
+            except TestbedError as error:
+                if len(pods) > 1 or "NotFound" not in str(error):  # of several, one may have been taken
+                    raise
+                return False  # it has just been replaced
+            return True
+
+        wait_for(f"pods of {', '.join(map(str, members))}", is_taken)
         if len(pods) > 1:
             wait_for("the end of these pods", lambda: not any(map(self._processes, pods)), _LATE_KUBELET)
 
@@ -202,6 +214,10 @@ class Injector:
     def _processes(self, pod: Object) -> dict[int, str]:
         """The command line of every process of a pod, by process id on this machine."""
         return self.run.runs.testbed.node(pod["spec"]["nodeName"]).pod_processes(pod["metadata"]["uid"])
+
+
+def _is_running(pod: Object) -> bool:
+    return pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp")
 
 
 def is_launcher(command: str) -> bool:

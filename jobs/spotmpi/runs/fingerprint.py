@@ -116,6 +116,7 @@ def differences(one: dict[str, Any], other: dict[str, Any], declared: Iterable[s
     a commit that leaves the program's files alone does not change the work.
     """
     skipped = {*declared, *(("versions",) if "image" in declared else ())}
+    other = _with_places(other, one)
     result = []
     for key in _COMPARED:
         if key not in skipped:
@@ -127,6 +128,36 @@ def differences(one: dict[str, Any], other: dict[str, Any], declared: Iterable[s
     if "data" not in skipped and data[0] != data[1] and not data_fingerprint.same(*data):
         result.append(f"data: {_data_text(data[0])}, {_data_text(data[1])}")
     return result
+
+
+def _with_places(work: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """*work* with the places of *other* that are of the same versions of a store: a copy has the same files elsewhere.
+
+    Data that both have read is compared by its content.
+    """
+    changes: dict[str, Any] = {}
+    if _is_same_entry(work.get("init"), other.get("init")):
+        changes["init"] = other["init"]
+    stream, data = ((work.get(key) or {}, other.get(key) or {}) for key in ("stream", "data"))
+    if _is_same_entry(*(each.get("source") for each in stream)):
+        changes["stream"] = {**stream[0], "source": stream[1]["source"]}
+    if None in (each.get("state") for each in data) and _is_same_entry(*(each.get("path") for each in data)):
+        changes["data"] = data[1]
+    return {**work, **changes}
+
+
+def _is_same_entry(one: Any, other: Any) -> bool:
+    """Whether two places are the same file or folder of a version of a store."""
+    if not all(isinstance(place, str) and f"/{_FILES}" in place for place in (one, other)):
+        return False
+    from spotmpi.entries.store import reference_in  # few runs have any
+
+    found = reference_in(one)
+    return (
+        found is not None
+        and reference_in(other) == found
+        and one.partition(found.key)[2] == other.partition(found.key)[2]
+    )
 
 
 def _unequal(part: str, one: Any, other: Any) -> list[str]:

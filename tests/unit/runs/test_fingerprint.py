@@ -142,6 +142,25 @@ def test_a_run_on_a_cluster_is_identified_without_reading_local_data() -> None:
     assert fingerprint.differences(one, local)[0].startswith("machine: none, ")
 
 
+@pytest.mark.parametrize("key", ["data", "init", "stream.source"])
+def test_a_version_of_a_store_is_the_same_wherever_the_store_is_and_another_one_is_not(key: str) -> None:
+    """On a cluster a run reads the copy on the run volume: it was other work than the same run on this machine."""
+
+    def work(store: str, digit: str, kind: str = "models" if key == "init" else "datasets") -> dict[str, Any]:
+        place = f"{store}/{kind}/ratings/{digit * 64}/files"
+        values = {"stream": {"source": place, "batch": 4}} if key == "stream.source" else {key: place}
+        spec = digits(**values)
+        spec = spec if key == "stream.source" else JobSpec(command=["train.py"], launcher="none", **values)
+        return fingerprint.identify(spec, local=False)
+
+    here, copy, other = work("/home/me/store", "a"), work("store", "a"), work("/home/me/store", "b")
+    assert fingerprint.differences(here, copy) == fingerprint.differences(copy, here) == []
+    (line,) = fingerprint.differences(copy, other)
+    assert line.startswith(f"{key}: store/")
+    (line,) = fingerprint.differences(here, work("/home/me/store", "a", "datasets" if key == "init" else "models"))
+    assert line.startswith(f"{key}: ")
+
+
 def command(script: Path) -> JobSpec:
     return JobSpec(command=["python3", str(script)], launcher="none")
 

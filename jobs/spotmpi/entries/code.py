@@ -156,15 +156,27 @@ class _Reader:
         elif isinstance(value, type | types.FunctionType):
             self._use_definition(value, name)
         elif isinstance(value, _ALIASES) or type(value).__module__ == "typing":
-            self.use(typing.get_origin(value), name)  # an annotation, or a generic class with its parameters
-            for number, each in enumerate(typing.get_args(value)):
-                self.use(getattr(each, "__forward_arg__", each), f"{name}[{number}]")
+            self._use_type(value, name)
         elif callable(value) and hasattr(value, "__wrapped__") and not self._takes(type(value).__module__):
             self.use(value.__wrapped__, name)
         elif callable(value) and is_imported(value):
             self._use_installed(value, module_of(value), name)
         else:
             self._use_value(value, name)
+
+    def _use_type(self, value: Any, name: str) -> None:
+        """Take in what an annotation, a generic class with its parameters, or another name of a type is made of."""
+        origin = typing.get_origin(value)
+        if isinstance(value, typing.NewType):
+            origin = value.__supertype__
+        elif type(value).__name__ == "TypeAliasType":  # from Python 3.12 on
+            if id(value) in self._seen:  # it names itself
+                return
+            self._seen[id(value)] = value
+            origin = value.__value__
+        self.use(origin, name)
+        for number, each in enumerate(typing.get_args(value)):
+            self.use(getattr(each, "__forward_arg__", each), f"{name}[{number}]")
 
     def _use_module(self, module: types.ModuleType, called: str) -> None:
         name = module.__name__

@@ -427,8 +427,11 @@ COUNTS = {
         Later = typing.Optional["Bound"]
         Call = typing.Callable[[int], typing.Any]
         Pair = tuple[int, ...]
+        User = typing.NewType("User", int)
+        Users = list[User]
+        Unused = typing.NewType("Unused", int)
         def build(raw):
-            return typing.get_args(Mode), Limited, isinstance(raw, Number), Bounds, Later, Call, Pair
+            return typing.get_args(Mode), Limited, isinstance(raw, Number), Bounds, Later, Call, Pair, Users
         """,
         [
             ('"a", "b"', '"a", "c"'),
@@ -437,6 +440,7 @@ COUNTS = {
             ('Optional["Bound"]', 'Optional["Mode"]'),
             ("[[int], ", "[[str], "),
             ("int, ...", "str, ..."),
+            ('"User", int', '"User", str'),
         ],
     ),
     "a mark": (
@@ -450,6 +454,21 @@ COUNTS = {
         [("return 1 if", "return 2 if")],
     ),
 }
+
+if sys.version_info >= (3, 12):
+    COUNTS["an alias of a type"] = (
+        """
+        class Bound:
+            low = 1
+        type Rows = list[Bound]
+        type Nested = dict[str, Nested] | Rows
+        type Of[T] = list[T]
+        Numbers = Of[int]
+        def build(raw):
+            return Nested.__value__, Numbers
+        """,
+        [("low = 1", "low = 2"), ("= list[Bound]", "= set[Bound]"), ("dict[str", "dict[int"), ("Of[int]", "Of[str]")],
+    )
 
 
 def write(modules: Modules, text: str) -> None:
@@ -475,6 +494,13 @@ def test_a_change_changes_the_digest_and_a_comment_does_not(modules: Modules, te
     assert digest(modules) == before
     modules.replace("sets", old, new)
     assert digest(modules) != before
+
+
+def test_what_a_type_that_is_not_used_stands_for_makes_no_difference(modules: Modules) -> None:
+    write(modules, COUNTS["what types are made of"][0])
+    before = digest(modules)
+    modules.replace("sets", '"Unused", int', '"Unused", str')
+    assert digest(modules) == before
 
 
 def test_digests_are_those_of_another_process_with_another_hash_seed(modules: Modules, tmp_path: Path) -> None:

@@ -29,7 +29,11 @@ StoreOption = Annotated[
     ),
 ]
 EntryName = Annotated[
-    str, typer.Argument(help="NAME (its newest), NAME:VERSION, NAME:ALIAS, NAME@KEY or KEY.", metavar="NAME")
+    str,
+    typer.Argument(
+        help="NAME (its newest), NAME:VERSION, NAME:ALIAS, NAME@KEY or KEY (its first digits, 6 or more).",
+        metavar="NAME",
+    ),
 ]
 _FILES = 20  # that `show` prints
 _METRICS = 3  # that the list shows

@@ -29,11 +29,13 @@ from spotmpi.entries.manifest import (
 )
 from spotmpi.entries.storage import READ_ONLY, Storage, errors, require_room, unfinished
 from spotmpi.entries.versions import Promotion, Versions, current, require_alias
+from spotmpi.streams.storage import ENTRY
 
 _THREADS = 16
 _SHOWN = 10  # entries that a message names
-_HEX = re.compile(r"[0-9a-f]{6,64}")
-_PLACE = re.compile(rf"/({'|'.join(KINDS)})/([^/]+)/([0-9a-f]{{64}})/{FILES}(?:/|$)")
+_DIGITS = 6  # of a key without a name, at least
+_HEX = re.compile(rf"[0-9a-f]{{{_DIGITS},64}}")
+_SHORT_KEY = re.compile(rf"[0-9a-f]{{1,{_DIGITS - 1}}}")
 _REFERENCE = re.compile(
     rf"(?:(?P<kind>{'|'.join(KINDS)}):)?(?P<name>[^@:]+)(?:@(?P<key>[0-9a-f]+)|:(?P<label>[^@:]+))?"
 )
@@ -71,14 +73,21 @@ class Store:
         return manifest
 
     def list(
-        self, kind: str | None = None, name: str | None = None, on_damage: Callable[[str], None] | None = None
+        self,
+        kind: str | None = None,
+        name: str | None = None,
+        on_damage: Callable[[str], None] | None = None,
+        key: str = "",
     ) -> Sequence[Manifest]:
-        """The entries by name and version; *on_damage* gets a line on each that cannot be read, else that is raised."""
+        """The entries by name and version, of those whose key begins with *key*.
+
+        *on_damage* gets a line on each that cannot be read, else that is raised.
+        """
         references = [
-            Reference(each, known, key)
+            Reference(each, known, whole)
             for each in ([kind] if kind else KINDS)
             for known in ([name] if name else self.storage.names(each))
-            for key in self.storage.names(f"{each}/{known}")
+            for whole in self.storage.names(f"{each}/{known}", start=key)
         ]
 
         def get(reference: Reference) -> Manifest | None:
@@ -97,7 +106,7 @@ class Store:
     def find(self, text: str, kind: str | None = None) -> Manifest:
         """The entry that *text* names: the newest of a name, ``name:3``, ``name:alias``, ``name@key``, or a key.
 
-        Keys may be shortened, and the kind is before the name where *kind* does not give it.
+        Keys may be shortened, one without a name to 6 digits. Without *kind* that may be before the name.
 
         Raises:
             UnknownEntry: there is none.
@@ -109,15 +118,16 @@ class Store:
             raise input_error("entry", text, remedy + (f" of {kind}; `{COMMANDS[kind]} list` has all" if kind else ""))
         kind, name, key, label = match["kind"] or kind, match["name"], match["key"], match["label"]
         if key is not None:
-            found = [each for each in self.list(kind, name) if each.key.startswith(key)]
+            found = [*self.list(kind, name, key=key)]
         else:
             found = [each for one in ([kind] if kind else KINDS) if (each := self._version(one, name, label))]
             if not found and label is None and _HEX.fullmatch(name):
-                found = [each for each in self.list(kind) if each.key.startswith(name)]
+                found = [*self.list(kind, key=name)]
         if len(found) > 1:
             raise input_error("entry", text, f"can be any of {', '.join(map(str, found[:3]))}: write more of it")
         if not found:
-            remedy = f"is not in the store {self.storage.url}; it has: {self._known(kind, name)}"
+            short = f" (a KEY without a name has {_DIGITS} digits or more)" if _SHORT_KEY.fullmatch(text) else ""
+            remedy = f"is not in the store {self.storage.url}{short}; it has: {self._known(kind, name)}"
             raise UnknownEntry(input_error(WORDS[kind] if kind else "entry", text, remedy).problems)
         return found[0]
 
@@ -287,7 +297,7 @@ class Store:
 
 def reference_in(place: str) -> Reference | None:
     """The entry whose files a path or URL leads to; None for a place that is none of a store."""
-    match = _PLACE.search(place.rstrip("/"))
+    match = ENTRY.search(place.rstrip("/"))
     return Reference(*match.groups()) if match else None
 
 

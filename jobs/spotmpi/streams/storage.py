@@ -22,6 +22,9 @@ _REFUSALS = (PermissionError, IsADirectoryError, NotADirectoryError)
 # Exceptions of botocore, by names since the libraries of a storage may not be installed: no login, or one that is over.
 _NO_LOGIN = ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound")
 
+# A place in the files of an entry of a store: its kind, name and key.
+ENTRY = re.compile(r"/(datasets|models)/([^/]+)/([0-9a-f]{64})/files(?:/|$)")
+
 T = TypeVar("T")
 _FILE = "file://"
 

@@ -18,7 +18,7 @@ from typing import Any
 from spotmpi.streams import columns
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Part, Settings, Slice
-from spotmpi.streams.storage import file_system
+from spotmpi.streams.storage import ENTRY, file_system
 
 PARQUET, CSV, JSON = "Parquet", "CSV", "JSON Lines"
 _MAX_BLOCK = 2**31 - 1  # bytes that pyarrow reads at a time
@@ -201,7 +201,7 @@ def _read_whole(source: str, part: Part, kind: str) -> Any:
     try:
         content = _decompressed(name, content)
     except (OSError, lzma.LZMAError) as error:
-        raise StreamError(f"{name} cannot be decompressed: {error}") from error
+        raise StreamError(f"{name} cannot be decompressed: {error}; {_remedy(name)}") from error
     _require_utf8(name, content)
     try:
         if kind == CSV:
@@ -416,7 +416,17 @@ def _undamaged(name: str) -> Iterator[None]:
 
 def _unreadable(name: str, kind: str, error: Exception) -> StreamError:
     reason = str(error).partition("\n")[0].rstrip(".")
-    return StreamError(f"{name} cannot be read as {kind}: {reason}; correct the file, or leave it out of the source")
+    return StreamError(f"{name} cannot be read as {kind}: {reason}; {_remedy(name)}")
+
+
+def _remedy(name: str) -> str:
+    """What helps where a file is damaged, which as one of a data set nobody corrects."""
+    entry = ENTRY.search(name)
+    if entry is None or entry[1] != "datasets":
+        return "correct the file, or leave it out of the source"
+    title = f"{entry[2]}@{entry[3][:12]}"
+    verify = f"`spotmpi data verify {title}` says which of them are damaged"
+    return f"it is a file of the data set {title}: {verify}; remove and build it again"
 
 
 def _require_pyarrow(name: str) -> None:

@@ -356,14 +356,18 @@ def test_a_file_beside_a_module_is_not_shipped_and_the_remedy_says_what_to_do(
 def test_a_file_of_an_entry_with_other_bytes_is_named_where_it_cannot_be_read(
     raw: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was the folder of all of them."""
+    """It was the folder of all of them, with the remedy for a file that somebody else writes."""
     monkeypatch.setattr(storage, "PAUSES", ())
     sets = modules.load()
     found = sets.ratings.options(pool=pool)(raw)
     damaged = Path(found.path, "b.parquet")
     damaged.chmod(0o600)
     damaged.write_bytes(damaged.read_bytes()[:20] + b"X" * 20 + damaged.read_bytes()[40:])
-    with pytest.raises(SpotmpiError, match=rf"^above failed for b: {damaged} cannot be read as Parquet: "):
+    remedy = (
+        f"it is a file of the data set ratings@{found.key[:12]}: `spotmpi data verify ratings@{found.key[:12]}` says "
+        r"which of them are damaged; remove and build it again \(1 of 3 parts is kept\)$"
+    )
+    with pytest.raises(SpotmpiError, match=rf"^above failed for b: {damaged} cannot be read as Parquet: .*; {remedy}"):
         sets.ratings.options(pool=pool, name="above")(found)
 
 

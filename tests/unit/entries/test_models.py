@@ -348,6 +348,40 @@ def test_list_and_diff_compare_versions(store: Store) -> None:
     assert [line.split(":")[0] for line in compared[2:]] == ["file state.safetensors"]
     assert json.loads(invoke("models", "diff", "digits:1", "digits:2", "--json").stdout) == compared
     assert invoke("models", "diff", "digits:1", "digits:1").stdout == "nothing that counts differs\n"
+@pytest.mark.parametrize(
+    ("text", "is_named"),
+    [
+        ("--from=models:digits@{key}", True),
+        ("digits@{short}", True),
+        ("models:digits:1", True),
+        ("models:digits:12", False),
+        ("digits:1", False),  # may be the tag of an image
+        ("datasets:digits@{key}", False),
+        ("my-digits@{key}", False),
+        ("digits@ffffff", False),
+    ],
+)
+def test_rm_refuses_what_the_arguments_of_a_run_name(store: Store, text: str, is_named: bool) -> None:
+    """Only the folder that `data` and `init` have was looked for."""
+    run("digits-1")
+    kept = api.keep("digits-1", "digits")
+    later = RunPaths(default_runs_folder() / "later-1")
+    later.folder.mkdir()
+    later.spec.write_text(f'command = ["train.py"]\nargs = ["{text.format(key=kept.key, short=kept.key[:12])}"]\n')
+    output = invoke("models", "rm", "digits:1")
+    assert ("is read by run later-1" in output.stderr, output.returncode) == (is_named, int(is_named)), output
+
+
+def test_a_key_without_a_name_has_six_digits_or_more_and_the_error_for_fewer_says_so(store: Store) -> None:
+    run("digits-1")
+    kept = api.keep("digits-1", "digits")
+    assert str(api.find(kept.key[:6])) == str(api.find(f"digits@{kept.key[:1]}")) == "digits:1"
+    output = invoke("models", "show", kept.key[:5])
+    assert output.returncode == 2 and "a KEY without a name has 6 digits or more" in output.stderr, output
+    assert "6 digits" not in invoke("models", "show", "letters").stderr
+    assert "its first digits, 6 or more" in " ".join(invoke("models", "show", "--help").stdout.split())
+
+
     run("digits-3", loss=0.25, args="10")
     api.keep("digits-3", "digits")
     assert invoke("models", "diff", "digits:2", "digits:3").stdout == "nothing that counts differs\n"

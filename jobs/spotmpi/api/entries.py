@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.core.wording import counted
-from spotmpi.entries.manifest import WORDS, Manifest, Reference
+from spotmpi.entries.manifest import KINDS, WORDS, Manifest, Reference
 from spotmpi.entries.store import Store, folder
 from spotmpi.entries.versions import Promotion
 
@@ -80,8 +81,9 @@ def remove(manifest: Manifest, store: Store) -> None:
     Raises:
         SpotmpiError: an alias, another entry or the spec of a run on this machine names it.
     """
-    place = f"/{folder(manifest.reference)}/"  # of another name with the same files, the key is the same
-    runs = [path.parent.name for path in _specs() if place in path.read_text(encoding="utf-8", errors="replace")]
+    runs = [
+        path.parent.name for path in _specs() if _names(path.read_text(encoding="utf-8", errors="replace"), manifest)
+    ]
     if runs:
         more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
         raise SpotmpiError(
@@ -89,6 +91,22 @@ def remove(manifest: Manifest, store: Store) -> None:
             f"(`spotmpi clean`), or keep the {WORDS[manifest.kind]}"
         )
     store.remove(manifest)
+
+
+def _names(spec: str, manifest: Manifest) -> bool:
+    """Whether a spec has the folder of an entry, or names this version by its key or number, as among arguments.
+
+    By a number only together with its kind: ``digits:1`` may be the tag of an image.
+    """
+    if f"/{folder(manifest.reference)}/" in spec:  # of another name with the same files, the key is the same
+        return True
+    name = re.escape(manifest.name)
+    for kind, key, number in re.findall(rf"(?<![\w.-])(?:({'|'.join(KINDS)}):)?{name}(?:@([0-9a-f]+)|:(\d+))", spec):
+        if kind in (manifest.kind, "") and key and manifest.key.startswith(key):
+            return True
+        if kind == manifest.kind and number == str(manifest.version):
+            return True
+    return False
 
 
 def _specs() -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -82,6 +83,11 @@ def _named(paths: RunPaths, files: Sequence[str | Path]) -> dict[str, Path]:
     for each in files:
         place = paths.folder / each
         below = [place / path for path in files_of_folder.files(str(place))] if place.is_dir() else [place]
+        for source in (place, *below):
+            if not Path(os.path.realpath(source)).is_relative_to(os.path.realpath(paths.folder)):
+                remedy = "let the run write it there, or copy it there first"
+                where = f"is outside of the folder of run {paths.id}, {names.display_path(paths.folder)}"
+                raise input_error("file", str(each) if source == place else str(source), f"{where}: {remedy}")
         for source in below:
             path = source.relative_to(place).as_posix() if place.is_dir() else source.name
             if sources.setdefault(path, source) != source:

@@ -169,6 +169,26 @@ def test_named_files_and_folders_are_a_model_too(store: Store) -> None:
         api.keep("digits-1", "digits", files=["labels.txt", "out"])
 
 
+def test_what_the_run_did_not_write_into_its_folder_is_no_file_of_its_model(store: Store, tmp_path: Path) -> None:
+    """Any file of the machine became one, by an absolute path, by .. or by a link."""
+    paths = run("digits-1")
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/key.pem").write_text("k")
+    (paths.folder / "out").mkdir()
+    (paths.folder / "out/w.bin").write_text("w")
+    (paths.folder / "out/key.pem").symlink_to(tmp_path / "secret/key.pem")
+    (paths.folder / "link").symlink_to(tmp_path / "secret")
+    for name in (tmp_path / "secret/key.pem", "../../secret", "..", "out/key.pem", "out", "link", "link/key.pem"):
+        output = invoke("models", "keep", "digits-1", "digits", "--file", str(name))
+        assert (output.returncode, len(output.stderr.splitlines())) == (2, 1), output
+        assert "is outside of the folder of run digits-1, " in output.stderr, output
+    assert store.list(MODEL) == []
+    (paths.folder / "out/key.pem").unlink()
+    (paths.folder / "newest").symlink_to(paths.folder / "out")
+    for name in ("out", "newest", "out/../out", paths.folder / "out"):
+        assert [file.path for file in api.keep("digits-1", "digits", files=[name]).manifest.files] == ["w.bin"]
+
+
 def test_a_run_that_has_not_ended_or_has_no_checkpoint_is_refused(store: Store) -> None:
     run("digits-1", end=None)
     output = invoke("models", "keep", "digits-1", "digits")
@@ -328,26 +348,6 @@ def test_what_a_run_reads_may_be_removed_under_another_name(store: Store) -> Non
     assert "is read by run later-1" in invoke("models", "rm", "digits").stderr
 
 
-def test_list_and_diff_compare_versions(store: Store) -> None:
-    run("digits-1", loss=0.5)
-    run("digits-2", loss=0.25, args="10")
-    for number in (1, 2):
-        api.keep(f"digits-{number}", "digits")
-    api.promote("digits:2", "prod")
-    lines = invoke("models", "list").stdout.splitlines()
-    assert lines[0].split() == ["NAME", "KEY", "ALIASES", "CREATED", "MB", "FILES", "RUN", "METRICS"]
-    assert [line.split()[0] for line in lines[1:]] == ["digits:1", "digits:2"]
-    assert lines[2].split()[2] == "prod" and lines[2].endswith("digits-2  iteration=5 loss=0.25")
-    listed = json.loads(invoke("models", "list", "digits", "--json").stdout)
-    assert [(each["version"], each["aliases"], each["run"]) for each in listed] == [
-        (1, [], "digits-1"),
-        (2, ["prod"], "digits-2"),
-    ]
-    compared = invoke("models", "diff", "digits:1", "digits:prod").stdout.splitlines()
-    assert compared[:2] == ["spec args: ['--epochs', '5'], ['--epochs', '10']", "metric loss: 0.5, 0.25"]
-    assert [line.split(":")[0] for line in compared[2:]] == ["file state.safetensors"]
-    assert json.loads(invoke("models", "diff", "digits:1", "digits:2", "--json").stdout) == compared
-    assert invoke("models", "diff", "digits:1", "digits:1").stdout == "nothing that counts differs\n"
 @pytest.mark.parametrize(
     ("text", "is_named"),
     [
@@ -382,6 +382,26 @@ def test_a_key_without_a_name_has_six_digits_or_more_and_the_error_for_fewer_say
     assert "its first digits, 6 or more" in " ".join(invoke("models", "show", "--help").stdout.split())
 
 
+def test_list_and_diff_compare_versions(store: Store) -> None:
+    run("digits-1", loss=0.5)
+    run("digits-2", loss=0.25, args="10")
+    for number in (1, 2):
+        api.keep(f"digits-{number}", "digits")
+    api.promote("digits:2", "prod")
+    lines = invoke("models", "list").stdout.splitlines()
+    assert lines[0].split() == ["NAME", "KEY", "ALIASES", "CREATED", "MB", "FILES", "RUN", "METRICS"]
+    assert [line.split()[0] for line in lines[1:]] == ["digits:1", "digits:2"]
+    assert lines[2].split()[2] == "prod" and lines[2].endswith("digits-2  iteration=5 loss=0.25")
+    listed = json.loads(invoke("models", "list", "digits", "--json").stdout)
+    assert [(each["version"], each["aliases"], each["run"]) for each in listed] == [
+        (1, [], "digits-1"),
+        (2, ["prod"], "digits-2"),
+    ]
+    compared = invoke("models", "diff", "digits:1", "digits:prod").stdout.splitlines()
+    assert compared[:2] == ["spec args: ['--epochs', '5'], ['--epochs', '10']", "metric loss: 0.5, 0.25"]
+    assert [line.split(":")[0] for line in compared[2:]] == ["file state.safetensors"]
+    assert json.loads(invoke("models", "diff", "digits:1", "digits:2", "--json").stdout) == compared
+    assert invoke("models", "diff", "digits:1", "digits:1").stdout == "nothing that counts differs\n"
     run("digits-3", loss=0.25, args="10")
     api.keep("digits-3", "digits")
     assert invoke("models", "diff", "digits:2", "digits:3").stdout == "nothing that counts differs\n"

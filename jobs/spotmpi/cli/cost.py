@@ -85,12 +85,12 @@ def _show_json(cost: Cost) -> None:
 def _show(cost: Cost) -> None:
     """Print the sum, and tables of runs, users, teams and machines."""
     from spotmpi.cli.tables import moment, show_table
-    from spotmpi.core.wording import echo
+    from spotmpi.core.wording import dollars, echo
 
     bill = cost.bill
-    print(f"{cost.title}: ${cost.dollars:.2f} from {moment(cost.since)} to {moment(cost.until)}")
+    print(f"{cost.title}: {dollars(cost.dollars)} from {moment(cost.since)} to {moment(cost.until)}")
     if cost.run is None:
-        sums = [f"{word} ${bill.total(what):.2f}" for what, word in _KINDS.items()]
+        sums = [f"{word} {dollars(bill.total(what))}" for what, word in _KINDS.items()]
         print(f"nodes: {', '.join(sums)}")
     show_table(("RUN", "USER", "TEAM", "NODE-HOURS", "WAITING $", "TRAINING $"), [_run(each) for each in cost.shares])
     for what in ("owner", "team") if cost.run is None else ():

@@ -294,7 +294,7 @@ def report_cost(state: RunState, target: Target) -> None:
     from spotmpi.backends.targets import Target
     from spotmpi.core.errors import SpotmpiError
     from spotmpi.core.names import RunPaths
-    from spotmpi.core.wording import echo
+    from spotmpi.core.wording import dollars, echo
     from spotmpi.runs import recorded_plan
 
     paths = RunPaths(Path(state.folder))
@@ -307,4 +307,4 @@ def report_cost(state: RunState, target: Target) -> None:
     except SpotmpiError as error:
         echo(f"the cost of this run is not known yet, try `spotmpi cost {state.id}` later: {error}")
     else:
-        echo(f"cost of its nodes: ${cost.dollars:.2f}")
+        echo(f"cost of its nodes: {dollars(cost.dollars)}")

@@ -75,6 +75,11 @@ def option(name: str, value: object = "") -> str:
     return f"{argument}={value}" if isinstance(value, int) else f'{argument}="{value}"'
 
 
+def dollars(value: float) -> str:
+    """A sum of US dollars; one that is less than a cent is not nothing."""
+    return "< $0.01" if 0 < value < 0.005 else f"${value:,.2f}"
+
+
 def printable(text: object, longest: int = LONGEST) -> str:
     r"""*text* on one line of at most *longest* letters, with control characters as escapes such as ``\x1b``.
 

@@ -13,7 +13,7 @@ from spotmpi.agent.outcomes import SUCCEEDED
 from spotmpi.agent.schema import AttemptRecord
 from spotmpi.capacity.job import hours
 from spotmpi.core.names import RunPaths
-from spotmpi.core.wording import counted
+from spotmpi.core.wording import counted, dollars
 from spotmpi.report.figures import MISSING, number
 from spotmpi.report.report import Section
 from spotmpi.runs import reader
@@ -99,11 +99,11 @@ def _spending(runs: Sequence[RunPaths], priced: Sequence[Paid], others: int) -> 
         )
         for (group, market), own in places.items()
     )
-    text = [f"${sum(each.dollars or 0.0 for each in priced):.2f} for nodes in {counted(len(priced), 'attempt')}."]
+    text = [f"{dollars(sum(each.dollars or 0.0 for each in priced))} for nodes in {counted(len(priced), 'attempt')}."]
     if others:
         text.append(f"{counted(others, 'attempt')} without a known price not included.")
     if (standby := sum(each.standby_dollars for each in priced)) > 0:
-        text.append(f"${standby:.2f} of these are for pods that stood by.")
+        text.append(f"{dollars(standby)} of these are for pods that stood by.")
     text += [sentence for paths in runs if (sentence := _released_nodes(paths))]
     text += [sentence for paths in runs if (sentence := forecast(paths))]
     return Section("Spending", tuple(text), ("Node group", "Market", "Attempts", "Hours", "$"), cells, 2)
@@ -115,8 +115,8 @@ def _released_nodes(paths: RunPaths) -> str | None:
     if not events:
         return None
     node_hours = sum(each["idle"] for each in events) / _HOUR
-    dollars = [each["idle_dollars"] for each in events if isinstance(each.get("idle_dollars"), int | float)]
-    cost = f", which cost ${sum(dollars):.2f}" if len(dollars) == len(events) else ""
+    spent = [each["idle_dollars"] for each in events if isinstance(each.get("idle_dollars"), int | float)]
+    cost = f", which cost {dollars(sum(spent))}" if len(spent) == len(events) else ""
     return f"{paths.id} released nodes that had waited for others, {number(node_hours)} node hours{cost}."
 
 
@@ -142,12 +142,12 @@ def forecast(paths: RunPaths) -> str | None:
     spent = [each.dollars for each in attempts if each.dollars is not None]
     end = next((each for each in reversed(events) if each.get("event") in record.TERMINAL), None)
     others = len(attempts) - len(spent)
-    cost = f"it cost ${sum(spent):.2f}" if spent else "what it cost is not known"
+    cost = f"it cost {dollars(sum(spent))}" if spent else "what it cost is not known"
     cost += f" without {counted(others, 'attempt')} of unknown price" if spent and others else ""
     text = (
-        f"{paths.id} was expected to cost ${expected['dollars']:.2f} (90 % of cases: ${expected['low']:.2f} to "
-        f"${expected['high']:.2f}), {100 * expected['in_time']:.0f} % in time, and ${expected['on_demand']:.2f} on "
-        f"on-demand nodes alone; {cost}"
+        f"{paths.id} was expected to cost {dollars(expected['dollars'])} (90 % of cases: {dollars(expected['low'])} to "
+        f"{dollars(expected['high'])}), {100 * expected['in_time']:.0f} % in time, and "
+        f"{dollars(expected['on_demand'])} on on-demand nodes alone; {cost}"
     )
     if end is None or end["event"] != record.SUCCEEDED:
         return f"{text}, and has not finished its work."

@@ -13,7 +13,7 @@ from spotmpi.api import lineage
 from spotmpi.api.lineage import Node
 from spotmpi.core import names
 from spotmpi.core.names import RunPaths
-from spotmpi.core.wording import counted
+from spotmpi.core.wording import counted, dollars
 from spotmpi.entries.manifest import COMMANDS, SHORT, WORDS, Manifest
 from spotmpi.entries.store import Store
 from spotmpi.entries.versions import current
@@ -26,7 +26,20 @@ from spotmpi.runs import reader
 
 _FILES, _CURVES = 100, 12  # that a page has
 _KINDS = ("model", "data set", lineage.RUN, lineage.CODE, lineage.IMAGE, lineage.INPUT)  # the colours of a lineage
-_NOTED = ("version", "rows", "bytes", "files", "created", "cost", "commit", "changes", "lock", "record", "state")
+_NOTED = (
+    "version",
+    "rows",
+    "bytes",
+    "files",
+    "created",
+    "cost",
+    "commit",
+    "changes",
+    "lock",
+    "record",
+    "state",
+    "damage",
+)
 
 
 def entry_report(manifest: Manifest, store: Store, now: float) -> Report:
@@ -77,7 +90,7 @@ def _conditions(manifest: Manifest, store: Store) -> Iterator[tuple[str, str]]:
         "Checkpoint": manifest.details.get("checkpoint"),
         "Commit": manifest.code.commit if manifest.code else "",
         "Image": " ".join(map(lineage.shortened, (manifest.image or {}).values())),
-        "Cost": f"${manifest.cost:,.2f}" if manifest.cost is not None else "",
+        "Cost": dollars(manifest.cost) if manifest.cost is not None else "",
         "spotmpi": manifest.spotmpi,
     }
     return ((name, str(value)) for name, value in facts.items() if value)

@@ -76,10 +76,10 @@ def keep_requested(state: RunState, on: TargetLike = None, echo: Echo = lambda t
     echo(f"the {WORDS[wanted.kind]} is kept as {kept}: {kept.path}")
 
 
-def results_of(state: RunState) -> DataSet | None:
-    """The data set of a prediction that has ended; None where it is not kept."""
-    wanted = _read(RunPaths(Path(state.folder)))
-    if wanted.kept is None:
+def results_of(paths: RunPaths) -> DataSet | None:
+    """The data set of a prediction that has ended; None where it is not kept, and of a run that has trained a model."""
+    wanted = _read(paths)
+    if wanted.kept is None or wanted.kind != DATASET:
         return None
     store = Store(wanted.store)
     return DataSet(store.find(wanted.kept, DATASET), store)

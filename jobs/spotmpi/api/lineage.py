@@ -13,13 +13,15 @@ from typing import Any
 
 import msgspec
 
+from spotmpi.agent import checkpoint_files
 from spotmpi.agent.files import is_file
+from spotmpi.agent.store import size_and_digest
 from spotmpi.aws.billing import Bill
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.core.wording import counted
-from spotmpi.entries.manifest import SHORT, WORDS, File, Input, Manifest, RawFile, Reference
+from spotmpi.core.wording import counted, dollars
+from spotmpi.entries.manifest import MANIFEST, SHORT, WORDS, File, Input, Manifest, RawFile, Reference
 from spotmpi.entries.store import Store, folder, is_reference, read_reference, reference_in
 from spotmpi.runs import reader
 from spotmpi.runs.fingerprint import is_interpreter
@@ -29,6 +31,7 @@ LOCATIONS = "locations"  # the fact of an input that has the paths or URLs of al
 _MAX_RAW = 20  # raw files of an input that a tree has, where no single one is meant
 
 _Place = tuple[Reference, str]  # an entry, in whichever store, with the file of it that is meant
+DAMAGE = "damage"  # the fact of an entry whose manifest was edited or damaged: that, and the remedy
 REPEATED = "repeated"  # the fact of an entry that stands in the tree already, there with what it was made from
 _seen: ContextVar[set[_Place] | None] = ContextVar("_seen", default=None)
 _below: ContextVar[frozenset[Reference]] = ContextVar("_below", default=frozenset())  # entries on the way to a node
@@ -65,7 +68,7 @@ def trace(place: str, store: str | None = None) -> Node:
 
     Raises:
         InputError: no manifest and no record of a run tells.
-        SpotmpiError: a manifest was edited or damaged.
+        SpotmpiError: its manifest was edited or damaged; that of an entry that it was made from is a fact of this one.
     """
     with _each_once():
         return _trace(place, store)
@@ -84,7 +87,7 @@ def _trace(place: str, store: str | None) -> Node:
     if paths is None:
         remedy = "name a file of the store, of a run folder, or an entry such as datasets:ratings"
         raise input_error("FILE", place, f"no manifest and no record of a run tells where it comes from: {remedy}")
-    return Node(FILE, path, _facts_of_file(Path(path)), (run_node(paths, Store(store)),))
+    return Node(FILE, path, _facts_of_file(Path(path), paths), (run_node(paths, Store(store)),))
 
 
 def locate(place: str) -> tuple[Manifest, Store, str] | None:
@@ -127,9 +130,14 @@ def _file_node(path: str, name: str, manifest: Manifest, store: Store) -> Node:
     found = store.storage.digest(f"{folder(manifest.reference)}/files/{name}")
     if file is None:
         raise input_error("FILE", path, f"is not a file of {manifest}: somebody has added it")
-    state = "missing" if found is None else "as recorded" if found == (file.bytes, file.sha256) else "changed since"
+    state = _state(found, (file.bytes, file.sha256))
     facts = {"bytes": file.bytes, "sha256": file.sha256, "rows": file.rows, "state": state}
     return Node(FILE, path, _known(facts), (entry_node(manifest, store, file),))
+
+
+def _state(found: tuple[int, str] | None, recorded: tuple[int, str]) -> str:
+    """What the bytes and SHA-256 of a file say beside those that were recorded of it."""
+    return "missing" if found is None else "as recorded" if found == recorded else "changed since it was recorded"
 
 
 def entry_node(manifest: Manifest, store: Store, file: File | None = None) -> Node:
@@ -244,7 +252,10 @@ def _raw_node(value: Input, file: RawFile) -> Node:
 
 
 def _reference_node(reference: Reference, store: Store, only: str | None = None) -> Node:
-    manifest = store.get(reference)
+    try:
+        manifest = store.get(reference)
+    except SpotmpiError as error:
+        return Node(WORDS[reference.kind], str(reference), {"key": reference.key, DAMAGE: str(error)})
     if manifest is None:
         return Node(WORDS[reference.kind], str(reference), {"key": reference.key, "record": "missing"})
     return entry_node(manifest, store, next((file for file in manifest.files if file.path == only), None))
@@ -296,17 +307,32 @@ def store_of(paths: RunPaths, text: str, store: Store) -> Store:
         top = line.partition(f"/{folder(found)}")[0] if found else ""
         if found and found.key == key and ("://" in top or Path(top).is_absolute()):
             own = Store(top)
-            return own if own.get(found) else store
+            return own if own.storage.read(f"{folder(found)}/{MANIFEST}") is not None else store
     return store
 
 
-def _facts_of_file(path: Path) -> dict[str, Any]:
-    from spotmpi.agent.store import size_and_digest
-
+def _facts_of_file(path: Path, run: RunPaths) -> dict[str, Any]:
+    """Bytes and SHA-256 of a file in the folder of a run, and whether it is what was recorded of it."""
+    recorded = _recorded(path, run)
     if not is_file(path):
-        return {}
+        return {"state": _state(None, recorded)} if recorded else {}
     size, digest = size_and_digest(str(path))
-    return {"bytes": size, "sha256": digest}
+    return {"bytes": size, "sha256": digest, **({"state": _state((size, digest), recorded)} if recorded else {})}
+
+
+def _recorded(path: Path, run: RunPaths) -> tuple[int, str] | None:
+    """Bytes and SHA-256 of a file as a checkpoint's manifest has them, or as they were when the results were kept."""
+    from spotmpi.api import keep_requests  # which imports all that starts runs
+
+    with contextlib.suppress(checkpoint_files.Damaged, OSError, KeyError, TypeError, ValueError):
+        files = checkpoint_files.read_manifest(str(path.parent))["files"]
+        return int(files[path.name]["bytes"]), str(files[path.name]["sha256"])
+    results = run.stream / "results"
+    with contextlib.suppress(SpotmpiError):  # that was removed, or the store does not answer
+        if path.is_relative_to(results) and is_file(run.keep) and (kept := keep_requests.results_of(run)):
+            name = path.relative_to(results).as_posix()
+            return next(((each.bytes, each.sha256) for each in kept.manifest.files if each.path == name), None)
+    return None
 
 
 def cost_of(paths: RunPaths) -> float | None:
@@ -343,14 +369,14 @@ def fact(name: str, value: Any) -> str:
     if name in ("rows", "bytes", "files") and isinstance(value, int):
         return counted(value, name[:-1])
     if name == "cost":
-        return f"${value:.2f}"
+        return dollars(value)
     if name == REPEATED:
         return "see above"
     if name == "changes":
         return "with changes"
     if isinstance(value, dict):
         return f"{name} {', '.join(f'{key}={shortened(each)}' for key, each in value.items())}"
-    return f"{name} {shortened(value)}" if name != "state" else str(value)
+    return f"{name} {shortened(value)}" if name not in ("state", DAMAGE) else str(value)
 
 
 def shortened(value: Any) -> str:

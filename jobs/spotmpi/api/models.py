@@ -193,7 +193,7 @@ def predict(
     state = started.run(source, [f'init="{reference}"', f'keep="{name}"'], on)
     if state.state != "succeeded":
         raise NotPredicted(f"the prediction {state.id} {state.state}: {state.reason or 'no reason is recorded'}")
-    found = keep_requests.results_of(state)
+    found = keep_requests.results_of(RunPaths(Path(state.folder)))
     if found is None:
         raise NotPredicted(f"the results of {state.id} are not kept: `spotmpi status {state.id}` tries again")
     return found

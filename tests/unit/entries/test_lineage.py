@@ -16,6 +16,7 @@ import pytest
 import spotmpi
 from spotmpi.api import open_lineage
 from spotmpi.api.datasets import DataSet
+from spotmpi.api.entry_page import entry_report
 from spotmpi.api.lineage import Node, entry_node, lines, trace
 from spotmpi.api.open_lineage import events
 from spotmpi.api.reproduce import reproduce, temporary_store
@@ -114,7 +115,7 @@ def test_changed_missing_and_added_files_are_told_apart(sets: tuple[DataSet, Dat
     (path / "b.parquet").write_bytes(b"other")
     (path / "d.parquet").write_bytes(b"")
     assert trace(f"{path}/a.parquet").facts["state"] == "missing"
-    assert trace(f"{path}/b.parquet").facts["state"] == "changed since"
+    assert trace(f"{path}/b.parquet").facts["state"] == "changed since it was recorded"
     with pytest.raises(InputError, match=r"is not a file of datasets:ratings@\w+: somebody has added it"):
         trace(f"{path}/d.parquet")
 
@@ -128,6 +129,48 @@ def test_a_missing_parent_is_shown_and_stops_a_reproduction(
     assert [node.facts["record"] for node in tree.walk() if node.name == str(parent.manifest)] == ["missing"]
     with pytest.raises(SpotmpiError, match=r"the manifest of datasets:ratings@\w+ is missing: restore it from a copy"):
         reproduce(child.path, modules.folder, pool=pool)
+
+
+def test_an_edited_manifest_of_an_ancestor_is_one_line_of_the_tree_and_all_else_is_shown(
+    sets: tuple[DataSet, DataSet], modules: Modules, pool: InProcess, tmp_path: Path
+) -> None:
+    """It ended `why` and `show` of all that was made from that one, and of any entry that its key named."""
+    parent, child = sets
+    file = Path(parent.path).with_name("manifest.json")
+    file.chmod(0o644)
+    file.write_text(file.read_text().replace('"rows": 1', '"rows": 2'))
+    line = f"└─ data set {parent.manifest}, the manifest {file} was edited or damaged, its digest is not that of"
+    remedy = ": restore it from a copy, or remove its folder and make the entry again"
+    for arguments in (
+        ("why", child.path),
+        ("why", f"{child.path}/b.parquet"),
+        ("data", "show", "doubled"),
+        ("data", "show", child.key[:12]),
+        ("why", f"datasets:doubled@{child.key}"),
+    ):
+        output = invoke(*arguments)
+        (found,) = (each for each in output.stdout.splitlines() if str(parent.manifest) in each and "input" not in each)
+        assert output.returncode == 0 and line in found and found.endswith(remedy), output
+        assert "code sets:doubled" in output.stdout
+    (node,) = (each for each in trace(child.path).walk() if each.name == str(parent.manifest))
+    assert node.facts == {"key": parent.key, "damage": found.partition(", ")[2]} and node.parents == ()
+    assert events(trace(child.path))[-1]["inputs"][0]["name"] == "datasets:ratings"
+    page = tmp_path / "page.html"
+    assert invoke("data", "show", "doubled", "--html", str(page)).returncode == 0
+    assert "was edited or damaged" in page.read_text()
+    with pytest.raises(SpotmpiError, match=r"^the manifest .* was edited or damaged"):
+        reproduce(child.path, modules.folder, pool=pool)
+    assert "was edited or damaged" in invoke("why", str(parent.manifest)).stderr
+
+
+@pytest.mark.parametrize(
+    ("cost", "text"), [(0.25, "$0.25"), (0.0, "$0.00"), (0.004, "< $0.01"), (0.005, "$0.01"), (1234.5, "$1,234.50")]
+)
+def test_a_small_sum_is_not_nothing(cost: float, text: str, tmp_path: Path) -> None:
+    manifest = Manifest(kind="datasets", name="made", key="a" * 64, created=1.0, files=(), cost=cost)
+    (line,) = lines(entry_node(manifest, Store(str(tmp_path))))
+    assert line.endswith(f", {text}")
+    assert dict(entry_report(manifest, Store(str(tmp_path)), 2.0).conditions)["Cost"] == text
 
 
 @pytest.mark.parametrize("place", ["/etc/passwd", "/absent/file", "s3://bucket/file", "datasets:absent"])

@@ -163,6 +163,32 @@ def test_a_prediction_is_a_data_set_and_leads_back_to_model_run_data_set_and_raw
         assert f"is a parent of {kept}" in invoke(kind, "rm", name).stderr
 
 
+def test_a_result_in_the_run_folder_is_compared_with_what_was_kept_of_it(predicted: DataSet) -> None:
+    """`why` of an edited one said nothing about it."""
+    run = RunPaths(names.default_runs_folder() / str(predicted.manifest.run))
+    first, second = (run.stream / "results" / file.path for file in predicted.manifest.files)
+    first.write_text(first.read_text().replace("0", "7"))
+    line = invoke("why", str(first)).stdout.splitlines()[0]
+    assert line.startswith(f"file {first}, ") and line.endswith(", changed since it was recorded")
+    assert spotmpi.trace(str(second)).facts["state"] == "as recorded"
+    second.unlink()
+    assert spotmpi.trace(str(second)).facts == {"state": "missing"}
+    assert "state" not in spotmpi.trace(str(run.spec)).facts
+    shutil.rmtree(Path(predicted.path).parent)
+    assert "state" not in spotmpi.trace(str(first)).facts
+
+
+def test_a_file_of_a_checkpoint_is_compared_with_its_manifest(numbers: DataSet) -> None:
+    run = RunPaths(names.default_runs_folder() / str(spotmpi.models.find("double").manifest.run))
+    (manifest,) = run.checkpoints.glob("*/manifest.json")
+    file = next(each for each in manifest.parent.iterdir() if each != manifest)
+    assert spotmpi.trace(str(file)).facts["state"] == "as recorded"
+    file.chmod(0o644)
+    file.write_bytes(file.read_bytes() + b"more")
+    assert spotmpi.trace(str(file)).facts["state"] == "changed since it was recorded"
+    assert "state" not in spotmpi.trace(str(manifest)).facts
+
+
 def test_events_of_openlineage_connect_a_prediction_with_model_and_data(numbers: DataSet, tmp_path: Path) -> None:
     """A catalogue joins jobs by data sets alone: what a run has made is an output of that run."""
     values = {"command": [sys.executable, "train.py"], "launcher": "none", "keep": "double", "init": "models:double"}

@@ -86,10 +86,9 @@ def remove(manifest: Manifest, store: Store) -> None:
     ]
     if runs:
         more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
-        raise SpotmpiError(
-            f"{manifest} is read by run {', '.join(sorted(runs)[:3])}{more}: remove its record first "
-            f"(`spotmpi clean`), or keep the {WORDS[manifest.kind]}"
-        )
+        read = f"{'runs' if runs[1:] else 'run'} {', '.join(sorted(runs)[:3])}{more}"
+        remedy = f"remove {'their records' if runs[1:] else 'its record'} first (`spotmpi clean`)"
+        raise SpotmpiError(f"{manifest} is read by {read}: {remedy}, or keep the {WORDS[manifest.kind]}")
     store.remove(manifest)
 
 

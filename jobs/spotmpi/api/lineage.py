@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from spotmpi.agent import checkpoint_files
-from spotmpi.agent.files import is_file
+from spotmpi.agent.files import is_file, is_folder
 from spotmpi.agent.store import size_and_digest
 from spotmpi.aws.billing import Bill
 from spotmpi.core import names
@@ -26,7 +26,7 @@ from spotmpi.entries.store import Store, folder, is_reference, read_reference, r
 from spotmpi.runs import reader
 from spotmpi.runs.fingerprint import is_interpreter
 
-FILE, RUN, CODE, IMAGE, INPUT, RAW = "file", "run", "code", "image", "input", "raw file"
+FILE, FOLDER, RUN, CODE, IMAGE, INPUT, RAW = "file", "folder", "run", "code", "image", "input", "raw file"
 LOCATIONS = "locations"  # the fact of an input that has the paths or URLs of all of its files
 _MAX_RAW = 20  # raw files of an input that a tree has, where no single one is meant
 
@@ -87,7 +87,8 @@ def _trace(place: str, store: str | None) -> Node:
     if paths is None:
         remedy = "name a file of the store, of a run folder, or an entry such as datasets:ratings"
         raise input_error("FILE", place, f"no manifest and no record of a run tells where it comes from: {remedy}")
-    return Node(FILE, path, _facts_of_file(Path(path), paths), (run_node(paths, Store(store)),))
+    what = FOLDER if is_folder(Path(path)) else FILE
+    return Node(what, path, _facts_of_file(Path(path), paths), (run_node(paths, Store(store)),))
 
 
 def locate(place: str) -> tuple[Manifest, Store, str] | None:

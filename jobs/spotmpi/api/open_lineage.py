@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi import __version__
-from spotmpi.api.lineage import CODE, FILE, INPUT, LOCATIONS, REPEATED, RUN, Node, folder_of
+from spotmpi.api.lineage import CODE, FILE, FOLDER, INPUT, LOCATIONS, REPEATED, RUN, Node, folder_of
 from spotmpi.core.errors import SpotmpiError
 
 _SCHEMA = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent"
@@ -34,7 +34,7 @@ def events(tree: Node) -> list[dict[str, Any]]:
         elif "key" in node.facts or _is_recorded(node):
             made = _events(node)
             found.setdefault(made[0]["run"]["runId"], made)
-    if tree.what == FILE and tree.parents[0].what == RUN:  # a file that no entry has
+    if tree.what in (FILE, FOLDER) and tree.parents[0].what == RUN:  # what no entry has
         for event in found[_run_id(tree.parents[0])]:
             event["outputs"].append(_dataset(tree))
     return [event for each in found.values() for event in each]

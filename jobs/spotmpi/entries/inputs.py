@@ -26,7 +26,7 @@ from spotmpi.streams.part_files import CHANGED, Files
 from spotmpi.streams.sources import files_named, files_of
 from spotmpi.streams.storage import check_unchanged, file_system, with_retries
 
-_REMEDY = "`spotmpi data verify` says which files are; remove and build it again"
+_REMEDY = "`spotmpi data verify` says which files are; remove its folder and build it again"
 _THREADS = 8  # that read files of this machine, or ask a storage
 
 

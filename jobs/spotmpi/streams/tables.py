@@ -425,8 +425,8 @@ def _remedy(name: str) -> str:
     if entry is None or entry[1] != "datasets":
         return "correct the file, or leave it out of the source"
     title = f"{entry[2]}@{entry[3][:12]}"
-    verify = f"`spotmpi data verify {title}` says which of them are damaged"
-    return f"it is a file of the data set {title}: {verify}; remove and build it again"
+    verify = f"`spotmpi data verify {title}` says which of its files are damaged"
+    return f"it is of the data set {title}: {verify}; remove the folder of the data set and build it again"
 
 
 def _require_pyarrow(name: str) -> None:

@@ -364,8 +364,8 @@ def test_a_file_of_an_entry_with_other_bytes_is_named_where_it_cannot_be_read(
     damaged.chmod(0o600)
     damaged.write_bytes(damaged.read_bytes()[:20] + b"X" * 20 + damaged.read_bytes()[40:])
     remedy = (
-        f"it is a file of the data set ratings@{found.key[:12]}: `spotmpi data verify ratings@{found.key[:12]}` says "
-        r"which of them are damaged; remove and build it again \(1 of 3 parts is kept\)$"
+        f"it is of the data set ratings@{found.key[:12]}: `spotmpi data verify ratings@{found.key[:12]}` says "
+        r"which of its files are damaged; remove the folder of the data set and build it again \("
     )
     with pytest.raises(SpotmpiError, match=rf"^above failed for b: {damaged} cannot be read as Parquet: .*; {remedy}"):
         sets.ratings.options(pool=pool, name="above")(found)

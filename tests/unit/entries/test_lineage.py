@@ -486,6 +486,8 @@ def test_a_prediction_leads_to_its_run_and_data_and_is_made_again(
     events = open_lineage.events(tree)
     assert [each["name"] for each in events[-1]["inputs"]] == ["datasets:doubled"]
     assert events[-1]["outputs"][0]["name"] == str(file)
+    of_folder = open_lineage.events(trace(str(file.parent)))
+    assert of_folder[-1]["outputs"][0]["name"] == str(file.parent) and trace(str(file.parent)).what == "folder"
     result = reproduce(str(file), modules.folder, pool=pool)
     assert result.different == () and result.files == 7
     assert result.reproduced[:2] == (str(sets[0].manifest), str(sets[1].manifest)) and result.reproduced[2] != state.id

@@ -345,7 +345,9 @@ def test_what_a_run_reads_may_be_removed_under_another_name(store: Store) -> Non
     later.folder.mkdir()
     later.spec.write_text(f'init = "{read.path}"\n')
     assert invoke("models", "rm", "numbers").stdout == "removed numbers:1\n"
-    assert "is read by run later-1" in invoke("models", "rm", "digits").stderr
+    assert "is read by run later-1: remove its record first" in invoke("models", "rm", "digits").stderr
+    shutil.copytree(later.folder, later.folder.with_name("later-2"))
+    assert "is read by runs later-1, later-2: remove their records" in invoke("models", "rm", "digits").stderr
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,7 @@ class Store:
         """Remove an entry with its files; its number is not given again.
 
         Raises:
-            SpotmpiError: an alias names it, or another entry was made from it.
+            SpotmpiError: an alias names it, or another entry was made from it, or may be, as its manifest is damaged.
         """
         aliases = current(self.versions(manifest.kind, manifest.name).aliases(), manifest.version)
         if aliases:
@@ -288,7 +288,11 @@ class Store:
             raise SpotmpiError(
                 f"{manifest.title} is {manifest.name}:{aliases[0]}: promote another version, or {remedy}"
             )
-        children = self.children(manifest)
+        try:
+            children = self.children(manifest)
+        except SpotmpiError as error:
+            reason = "since what cannot be read may be made from it"
+            raise SpotmpiError(f"{manifest} is not removed, {reason}: {error}") from error
         if children:
             named = ", ".join(map(str, children[:3]))
             raise SpotmpiError(f"{manifest} is a parent of {named}: remove what was made from it first")

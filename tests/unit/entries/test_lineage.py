@@ -161,6 +161,11 @@ def test_an_edited_manifest_of_an_ancestor_is_one_line_of_the_tree_and_all_else_
     with pytest.raises(SpotmpiError, match=r"^the manifest .* was edited or damaged"):
         reproduce(child.path, modules.folder, pool=pool)
     assert "was edited or damaged" in invoke("why", str(parent.manifest)).stderr
+    refused = invoke("data", "rm", "doubled").stderr
+    assert (
+        f"{child.manifest} is not removed, since what cannot be read may be made from it: the manifest {file}"
+        in refused
+    )
 
 
 @pytest.mark.parametrize(

@@ -136,17 +136,17 @@ def _with_places(work: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     Data that both have read is compared by its content.
     """
     changes: dict[str, Any] = {}
-    if _is_same_entry(work.get("init"), other.get("init")):
+    if is_same_entry(work.get("init"), other.get("init")):
         changes["init"] = other["init"]
     stream, data = ((work.get(key) or {}, other.get(key) or {}) for key in ("stream", "data"))
-    if _is_same_entry(*(each.get("source") for each in stream)):
+    if is_same_entry(*(each.get("source") for each in stream)):
         changes["stream"] = {**stream[0], "source": stream[1]["source"]}
-    if None in (each.get("state") for each in data) and _is_same_entry(*(each.get("path") for each in data)):
+    if None in (each.get("state") for each in data) and is_same_entry(*(each.get("path") for each in data)):
         changes["data"] = data[1]
     return {**work, **changes}
 
 
-def _is_same_entry(one: Any, other: Any) -> bool:
+def is_same_entry(one: Any, other: Any) -> bool:
     """Whether two places are the same file or folder of a version of a store."""
     if not all(isinstance(place, str) and f"/{_FILES}" in place for place in (one, other)):
         return False

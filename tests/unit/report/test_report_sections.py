@@ -125,6 +125,14 @@ def test_streams_of_different_sources_are_different_work(runs: Path) -> None:
     assert trial_results.differences(one, other) == ["source of the stream: before, after"]
     assert trial_results.differences(one, other, ["stream"]) == trial_results.differences(one, one) == []
 
+    def of(store: str, run: trial_results.TrialResult) -> trial_results.TrialResult:
+        stream = {"source": f"{store}/datasets/ratings/{'a' * 64}/files", "batch": 4}
+        return replace(run, work={**run.work, "stream": stream})
+
+    # Their lists have the paths and times of a copy; those of one place were changed between both runs.
+    assert trial_results.differences(of("/home/me/store", one), of("store", other)) == []
+    assert trial_results.differences(of("store", one), of("store", other)) == ["source of the stream: before, after"]
+
 
 def test_a_significant_effect_is_distinguished_from_noise(runs: Path) -> None:
     parameters = {"nodes": [2], "double_buffering": [False, True], "loader_processes": [0, 2]}

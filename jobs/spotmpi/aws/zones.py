@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,9 @@ from spotmpi.aws.account import Aws
 
 ANY_REGION = "us-east-1"  # enabled in every account, so any call about other regions can go there
 EKS_SOURCE = "Amazon EKS User Guide, networking requirements for VPC and subnets, read November 2026"
+NO_REGION = "not an AWS region; write it like us-east-1"  # the remedy where `is_region` says so
 STORAGE_SOURCE = "Amazon EFS User Guide, Supported Availability Zones for One Zone file systems, read November 2026"
+_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")  # as in infra/settings.py
 # By zone id: a zone's letter means a different place in each account.
 _NOT_SUPPORTED_BY_EKS = frozenset({"use1-az3", "usw1-az2", "cac1-az3"})
 # No API returns this.
@@ -27,6 +30,11 @@ class Zone:
 
     name: str
     id: str
+
+
+def is_region(name: str) -> bool:
+    """Whether *name* has the form of a region's: AWS takes calls to others for those of wrong credentials."""
+    return _REGION.fullmatch(name) is not None
 
 
 def regions(aws: Aws) -> dict[str, bool]:

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from spotmpi.api import runs
 from spotmpi.api.images import push_image
 from spotmpi.aws.account import Aws
+from spotmpi.aws.zones import NO_REGION, is_region
 from spotmpi.backends.kubernetes.client.view import ClusterReader, ClusterView
 from spotmpi.backends.targets import Target
 from spotmpi.core.environment import Environment
+from spotmpi.core.errors import input_error
 from spotmpi.core.wording import Echo
 from spotmpi.data import datasets
 from spotmpi.environments.checks.check import Finding
@@ -53,8 +55,11 @@ class Dependencies:
     sleep: Callable[[float], None] = field(default=time.sleep)
 
     def region_of(self, stack: StackFile) -> str:
-        """The region of a stack: that of its file, else that of the AWS login."""
-        return stack.region or self.aws.region or ""
+        """The region of a stack: that of its file, else that of the AWS login; InputError where it is none."""
+        region = stack.region or self.aws.region or ""
+        if region and not is_region(region):
+            raise input_error("aws:region", region, NO_REGION)
+        return region
 
     def carry_out(self, steps: Sequence[tuple[str, Callable[[], None]]]) -> None:
         """Execute *steps*, a title and a function each, in order."""

@@ -11,7 +11,7 @@ from functools import partial
 from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.concurrent_calls import ConcurrentCalls
 from spotmpi.aws.errors import CallError
-from spotmpi.aws.zones import ANY_REGION
+from spotmpi.aws.zones import ANY_REGION, NO_REGION, is_region
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.redaction import redacted
 from spotmpi.environments.checks import access, account, capacity, cluster, leftovers, tools
@@ -60,6 +60,9 @@ def doctor(
         return (refused, *_without_account(tool_output or run_tool))
     region = (settings.region if settings else None) or aws.region or ANY_REGION
     subject = Subject(aws, region, settings, tool_output or run_tool)
+    if not is_region(region):
+        unknown = Finding("region", "error", f"{region} is {NO_REGION}")
+        return (unknown, *_without_account(subject.tool_output, subject, "a region", "correct it, then repeat"))
     identity = run_check(_CREDENTIALS, subject)
     if any(finding.level == "error" for finding in identity):
         return (*identity, *_without_account(subject.tool_output, subject))
@@ -114,11 +117,16 @@ def run_tool(command: Sequence[str]) -> str | None:
     return result.stdout or result.stderr
 
 
-def _without_account(tool_output: ToolOutput, subject: Subject | None = None) -> tuple[Finding, ...]:
+def _without_account(
+    tool_output: ToolOutput,
+    subject: Subject | None = None,
+    missing: str = "credentials",
+    remedy: str = "log in, then repeat",
+) -> tuple[Finding, ...]:
     subject = subject or Subject(Aws(None, None), ANY_REGION, None, tool_output)
     findings = [finding for check in CHECKS if not check.account for finding in run_check(check, subject)]
     skipped = ", ".join(check.name for check in CHECKS if check.account)
     return (
         *findings,
-        Finding("account", "warning", f"not checked without credentials: {skipped}", "log in, then repeat"),
+        Finding("account", "warning", f"not checked without {missing}: {skipped}", remedy),
     )

@@ -142,4 +142,6 @@ class Sts:
     account: str = ACCOUNT
 
     def get_caller_identity(self, region: str, request: Request) -> Any:
+        if region != region.lower():  # its host answers, as host names have no case
+            raise Refusal("SignatureDoesNotMatch", "Credential should be scoped to a valid region.")
         return {"Account": self.account, "Arn": f"arn:aws:sts::{self.account}:x/me"}

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
+import pytest
+
 from spotmpi.backends.targets import Target
 from spotmpi.core import environment
+from spotmpi.core.errors import InputError
 from spotmpi.environments.cost import environment_cost
 from spotmpi.environments.doctor import doctor
 from spotmpi.environments.node_group_sizes import keep_warm
@@ -39,3 +42,11 @@ def test_every_command_calls_aws_in_the_region_of_the_environment(lab: FakeEnvir
     assert {"DescribeAutoScalingGroups", "UpdateAutoScalingGroup", "DescribeLogGroups", "DescribeVolumes"} <= {
         operation for operation, _, _ in account.requests
     }
+
+
+@pytest.mark.parametrize("command", ["up", "down"])
+def test_what_is_no_name_of_a_region_is_refused_before_anything_is_asked(lab: FakeEnvironment, command: str) -> None:
+    (lab.folder / "stacks" / "Pulumi.lab.yaml").write_text(SETTINGS.replace("us-east-1\n", "US-EAST-1\n", 1))
+    with pytest.raises(InputError, match="aws:region = 'US-EAST-1': not an AWS region; write it like us-east-1"):
+        getattr(lab, command)()
+    assert lab.actions == [] and lab.account.requests == []

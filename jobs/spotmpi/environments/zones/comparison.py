@@ -13,6 +13,7 @@ from spotmpi.aws.concurrent_calls import CallFailure
 from spotmpi.aws.errors import CallError, CloudError
 from spotmpi.aws.prices import Design
 from spotmpi.aws.quotas import Increase
+from spotmpi.aws.zones import NO_REGION, is_region
 from spotmpi.aws.zones import regions as all_regions
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.environments.zones.market_data import MarketData, MarketQuery, fetch_market_data
@@ -20,7 +21,6 @@ from spotmpi.environments.zones.ranking import rank
 from spotmpi.environments.zones.rows import Row, comparison_rows
 
 _TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
-_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
 MAX_NODES = 5000
 
 
@@ -115,11 +115,7 @@ def _require_well_formed(types: Sequence[str], nodes: int, regions: Sequence[str
         problems.append(Problem("--types", None, "give at least one instance type, such as g5.xlarge"))
     if not 1 <= nodes <= MAX_NODES:
         problems.append(Problem("--nodes", nodes, f"give 1 to {MAX_NODES}"))
-    problems += [
-        Problem("--region", each, "not an AWS region; write it like us-east-1")
-        for each in regions
-        if not _REGION.fullmatch(each)
-    ]
+    problems += [Problem("--region", each, NO_REGION) for each in regions if not is_region(each)]
     if problems:
         raise InputError(problems)
 

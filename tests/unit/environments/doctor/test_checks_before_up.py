@@ -143,6 +143,15 @@ def test_expired_credentials_are_one_error_and_the_tools_are_still_checked(accou
     assert "have expired" in findings[0].message and "not checked without credentials" in findings[-1].message
 
 
+def test_what_is_no_name_of_a_region_is_not_taken_for_wrong_credentials(account: FakeAccount) -> None:
+    """AWS refuses the signature of a call in US-EAST-1."""
+    write_stack(STACK.replace("us-east-1\n", "US-EAST-1\n", 1))
+    findings = doctor("mine", account, tool_output)
+    assert [finding.level for finding in findings] == ["error", "ok", "ok", "warning"]
+    assert findings[0].message == "US-EAST-1 is not an AWS region; write it like us-east-1"
+    assert "not checked without a region" in findings[-1].message
+
+
 REGIONAL = "  spotmpi:storage: {one_zone: false}\n"
 
 

@@ -145,6 +145,10 @@ def show(comparison: ZoneComparison) -> None:
     busy = "unknown" if first.busy is None else f"${first.busy:.2f}/h with {counted(comparison.nodes, 'busy node')}"
     idle = "unknown" if first.idle is None else f"${first.idle:.2f}/h idle"
     print(f"A whole environment at row 1: {idle}, {busy} ({prices.ENVIRONMENT_SOURCE}).")
+    if first.extended_support and first.idle is not None:
+        more = prices.EXTENDED_SUPPORT - prices.CONTROL_PLANE
+        version = f"Kubernetes {first.extended_support}, which EKS has in extended support"
+        print(f"${more:.2f}/h of that for {version}: set a newer cluster.version, or `spotmpi upgrade` what is built.")
     print(f"One zone storage: {zones.STORAGE_SOURCE}.")
     print("Nodes today: what the quota allows; capacity is never guaranteed.")
     for line in comparison.unknown:

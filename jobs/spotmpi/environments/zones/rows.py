@@ -21,8 +21,9 @@ class Row:
 
     `needed` is the quota that all nodes take, `short` how much of it is missing beside what already runs, `nodes_today`
     the number of nodes that the quota allows now (capacity is never guaranteed). `eks` is whether EKS supports the
-    zone, `second_zones` are the other zones of the region that it supports, best first. `reason` is why the first row
-    ranks higher; empty for the first row.
+    zone, `second_zones` are the other zones of the region that it supports, best first. `extended_support` is the
+    environment's Kubernetes version where EKS bills its control plane for extended support. `reason` is why the first
+    row ranks higher; empty for the first row.
     """
 
     type: str
@@ -50,6 +51,7 @@ class Row:
     second_zones: tuple[str, ...] | None
     idle: float | None
     busy: float | None
+    extended_support: str | None
     reason: str = ""
     unknown: dict[str, str] = field(default_factory=dict)
 
@@ -84,7 +86,8 @@ def _row(data: RegionData, zone: Zone, machine: str, nodes: int, design: Design)
     system = data.on_demand[design.system_type]
     throughput = design.throughput(kind.gpus, kind.local_disks) if kind else design.throughput(0, False)
     known = None if isinstance(system, CallFailure) else system
-    cost = environment_price(nodes, price, known, design, throughput, _in_extended_support(data, design))
+    extended_support = _in_extended_support(data, design)
+    cost = environment_price(nodes, price, known, design, throughput, extended_support is not None)
     if known is None and data.region != LIST_REGION:
         cost = EnvironmentPrice(None, None)
     if cost.idle is None:
@@ -109,15 +112,16 @@ def _row(data: RegionData, zone: Zone, machine: str, nodes: int, design: Design)
         second_zones=None if isinstance(data.zones, CallFailure) else second_zones(data.zones, zone.name),
         idle=cost.idle,
         busy=cost.busy,
+        extended_support=extended_support,
         **_quota(cells, data, machine, kind.vcpus if kind else None, nodes),
         unknown=cells.unknown,
     )
 
 
-def _in_extended_support(data: RegionData, design: Design) -> bool:
-    """Whether EKS says that the version has left standard support; not where the call failed, which is reported."""
+def _in_extended_support(data: RegionData, design: Design) -> str | None:
+    """The version if EKS says that it has left standard support; not where the call failed, which is reported."""
     offered = None if isinstance(data.kubernetes, CallFailure) else data.kubernetes.get(design.kubernetes)
-    return offered is not None and not offered.in_standard_support
+    return None if offered is None or offered.in_standard_support else design.kubernetes
 
 
 class _Cells:

@@ -135,6 +135,13 @@ def test_the_price_of_an_environment_is_that_of_the_stack_to_write(spotmpi: Comm
     assert idle[1] - idle[0] == pytest.approx(0.045 - 0.005)
 
 
+def test_the_price_of_extended_support_is_said_where_it_is_in_that_of_an_environment(spotmpi: CommandLine) -> None:
+    assert "extended support:" not in spotmpi(*ZONES, "--write", "lab")[1]
+    LAB_FILE.write_text(LAB_FILE.read_text() + "  spotmpi:cluster: {version: '1.33'}\n")
+    out = spotmpi(*ZONES, "--write", "lab")[1]
+    assert "$0.50/h of that for Kubernetes 1.33, which EKS has in extended support: set a newer cluster.version" in out
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

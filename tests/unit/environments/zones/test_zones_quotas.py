@@ -114,6 +114,7 @@ def test_a_control_plane_in_extended_support_costs_what_aws_bills_for_it(account
     assert row.idle - before.idle == pytest.approx(0.5) and row.busy - before.busy == pytest.approx(0.5)
     old = Settings(stack="x", region="us-east-1", zones=("us-east-1a",), cluster=Cluster(version="1.33"))
     assert row.idle == pytest.approx(sum(costs.idle(old, NOW.date()).values()))
+    assert (row.extended_support, before.extended_support) == ("1.33", None)
 
 
 def test_without_the_permission_to_ask_for_support_the_price_is_that_of_standard_support(account: FakeAccount) -> None:

@@ -117,7 +117,8 @@ class FakePulumi(Pulumi):
         text = settings.read_text() if settings.exists() else ""
         if text:
             (self.project / f"{stack}.applied").write_text(text)
-        own = {kind: id for kind, id in RESOURCES.items() if kind not in DATA_RESOURCES or "keep: true" not in text}
+        elsewhere = "keep: true" in text or "file_system_id: " in text
+        own = {kind: id for kind, id in RESOURCES.items() if kind not in DATA_RESOURCES or not elsewhere}
         _write_state(self._state(stack), DATA_RESOURCES if stack.endswith("-data") else own)
 
     def _state(self, stack: str) -> Path:

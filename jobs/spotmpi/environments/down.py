@@ -79,7 +79,8 @@ class _Down:
         # The state tells where the file was changed since the build.
         own = FILE_SYSTEMS in self._kinds_in_state(stack.stack)
         self._keep = stack.keep or (not own and self._has_data_stack())
-        data = "" if self._keep and not own and not self._delete_data else " and ALL DATA on its storage"
+        stays = stack.file_system is not None or (self._keep and not self._delete_data)
+        data = "" if stays and not own else " and ALL DATA on its storage"
         if not self._dependencies.confirm(f"Destroy {name}{data}?"):
             raise NotConfirmed(f"{name} was not changed")
 
@@ -242,7 +243,7 @@ class _Down:
         self.leftovers = find_leftovers(self._dependencies.aws, self._inventory)
         if self._keep and self._delete_data:
             self.leftovers += find_leftovers(self._dependencies.aws, self._data_inventory)
-        elif self._keep:
+        elif self._keep or self._has_data_stack():
             self._dependencies.echo(f"not deleted, and billed by the GB: the storage {self._data_inventory.name}")
         if self.leftovers:
             return

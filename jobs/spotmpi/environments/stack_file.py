@@ -51,6 +51,7 @@ class StackFile:
     system: StackGroup
     keep: bool
     one_zone: bool
+    file_system: str | None  # of the user's own, which no stack has
     kind: str
     account: str | None
     kubernetes: str | None
@@ -103,6 +104,7 @@ def read_stack(stack: str, folder: Path | None = None) -> StackFile:
         system=_system(cluster.get(SYSTEM)),
         keep=isinstance(storage, Mapping) and storage.get("keep") is True,
         one_zone=not isinstance(storage, Mapping) or storage.get("one_zone") is not False,
+        file_system=_text(storage.get("file_system_id")) if isinstance(storage, Mapping) else None,
         kind=_text(config.get(_PREFIX + "kind")) or "compute",
         account=str(account) if isinstance(account := config.get(_PREFIX + "account"), str | int) else None,
         kubernetes=_version(cluster),

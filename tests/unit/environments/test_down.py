@@ -310,6 +310,30 @@ def test_down_knows_the_storage_of_an_environment_whose_file_does_not_keep_it_an
     assert f"{DESTROY}-data" in lab.pulumi_commands()
 
 
+def test_down_says_that_storage_stays_that_was_kept_before_the_environment_got_storage_of_its_own(
+    lab: FakeEnvironment,
+) -> None:
+    """It was billed on without a word."""
+    lab.write_stack("  spotmpi:storage: {keep: true}\n")
+    lab.write_stack("  spotmpi:kind: data\n", "lab-data")
+    lab.up(images=False)
+    lab.write_stack()
+    (lab.folder / "steps").write_text("[]")
+    lab.up(images=False)
+    lab.forget()
+    assert lab.down() == []
+    assert lab.actions[0] == "Destroy spotmpi-lab and ALL DATA on its storage?"
+    assert "not deleted, and billed by the GB: the storage spotmpi-lab-data" in lab.output
+
+
+def test_down_asks_for_no_data_that_is_on_a_file_system_of_the_user(lab: FakeEnvironment) -> None:
+    lab.write_stack("  spotmpi:storage: {file_system_id: fs-0123456789abcdef0, access_point_id: fsap-1}\n")
+    lab.up(images=False)
+    lab.forget()
+    assert lab.down() == []
+    assert lab.actions[0] == "Destroy spotmpi-lab?"
+
+
 def test_an_unreachable_cluster_does_not_block_down(live: FakeEnvironment) -> None:
     live.cluster.refuse("list", "persistentvolumes", 0)
     assert live.down() == []

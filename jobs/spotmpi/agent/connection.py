@@ -246,10 +246,15 @@ class Connection:
         self.failure = str(reason).replace("_", " ").lower()
 
     @property
+    def silence(self) -> float:
+        """Seconds, at the last poll, since something came from the other end."""
+        return self.last_polled - self.last_received
+
+    @property
     def lost(self) -> bool:
         """Whether, at the last poll, the other end had closed or was silent for too long."""
         limit = HEARTBEAT_TIMEOUT if self._admitted else GREETING_TIMEOUT
-        return self.closed or self.last_polled > self.last_received + limit
+        return self.closed or self.silence > limit
 
     def finish(self) -> None:
         """Send no more; what the other end sends can be received until it closes."""

@@ -32,6 +32,10 @@ FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernet
 STOP_ANNOTATION = "spotmpi.dev/stop"
 PLACEMENT_ANNOTATION = "spotmpi.dev/placement"  # see `placement.State`
 WAITS_FOR_NODE_0 = "waiting for node 0: "  # how the line begins with which an agent says why it waits
+# The rest of it where node 0 is silent: seconds, attempt, and the seconds after which it counts as lost.
+NODE_0_IS_SILENT = (
+    "its agent has answered nothing for %.0f s; other nodes end attempt %d after %g s, and the run goes on then"
+)
 
 
 # Seconds from the end of `checkpoint.grace` to SIGKILL, in which an agent kills ranks that have not ended, records the

@@ -8,6 +8,7 @@ answer: its pods' objects are taken away after a while, and others take their pl
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -56,11 +57,29 @@ def test_a_node_that_has_ended_its_part_for_the_silence_of_node_0_says_so_when_t
     run.printed(node=1)
     run.agents[0].send_signal(signal.SIGSTOP)
     wait_until(lambda: are_gone(int(pid) for pid in run.texts(1)))
+    assert re.search(
+        r"^waiting for node 0: its agent has answered nothing for \d s; other nodes end attempt 1 after 1\.5 s",
+        (run.folder / "output-1-0").read_text(),
+        re.MULTILINE,
+    )
     run.agents[0].send_signal(signal.SIGCONT)
 
     run.until("end of the attempt", (run.paths.attempts / "1" / "node-0.json").exists)
     ended = run.attempt()
     assert (ended["cause"], ended["reason"]) == ("interruption", "node 1: node 0 did not answer for 1.5 s")
+
+
+def test_a_node_says_that_node_0_answers_again(gang: Callable[..., Gang], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEARTBEAT_TIMEOUT", "9")
+    run, output = gang(*SLEEP), "output-1-0"
+    run.printed(node=1)
+    run.agents[0].send_signal(signal.SIGSTOP)
+    run.until("silence", lambda: "other nodes end attempt 1 after 9 s" in (run.folder / output).read_text())
+    run.agents[0].send_signal(signal.SIGCONT)
+    again = "waiting for node 0: no longer, it answers again\n"
+    run.until("answer", lambda: again in (run.folder / output).read_text())
+    run.stop()
+    assert run.codes() == [0, 0]
 
 
 def test_without_node_0_every_worker_ends_as_interrupted_with_all_its_processes(gang: Callable[..., Gang]) -> None:

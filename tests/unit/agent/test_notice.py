@@ -72,7 +72,9 @@ def test_a_node_with_notice_leaves_at_the_end_of_its_grace_whatever_node_0_does(
 ) -> None:
     """Node 0 may stall: a pod that is killed in place of that counts as failed, of which none may be allowed."""
     sent: list[Any] = []
-    connection: Any = SimpleNamespace(lost=False, receive=list, send=lambda **message: sent.append(message))
+    connection: Any = SimpleNamespace(
+        lost=False, silence=0.0, receive=list, send=lambda **message: sent.append(message)
+    )
     coordinator = CoordinatorClient(Admission(connection, 1, None), notice, "/nowhere", clock=clock, grace=6.0)
     coordinator.poll()
     clock.sleep(100.0)

@@ -240,6 +240,11 @@ class SlurmBackend:
         """Copy to this machine what agents have written since the last copy."""
         self._find(run)[1].refresh()
 
+    def silence(self, paths: RunPaths, attempt: int) -> str | None:
+        """That node 0 of an *attempt* answers the other nodes nothing, as they print; None where it does."""
+        line = self._find(paths.id)[1].newest_wait()
+        return line.removeprefix("waiting for ") if f" attempt {attempt} " in line else None
+
     def job(self, run: str) -> QueuedJob | None:
         """The newest job of a run, None where Slurm knows none."""
         return queue.find(self._login, [run]).get(run)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from spotmpi.agent import slurm, unpack
+from spotmpi.agent import pod_context, slurm, unpack
 from spotmpi.backends.downloads import remove_unfit_records
 from spotmpi.backends.slurm.login import Login
 from spotmpi.core import archives
@@ -94,11 +94,19 @@ class RunFiles:
 
     def last_output(self) -> str:
         """The last line that the batch script or an agent printed; without those of srun, which follow an error."""
-        command = ["tail", "-n", "20", f"{self.folder}/{slurm.FOLDER}/{slurm.OUTPUT}"]
-        text = self._login.run("read the output of the job", command, allowed=(0, 1)).decode("utf-8", "replace")
-        lines = text.strip().splitlines()
+        lines = self._last_lines()
         own = [line for line in lines if not line.startswith(("srun:", "slurmstepd"))]
         return next(reversed(own or lines), "")
+
+    def newest_wait(self) -> str:
+        """The newest line of an agent that waits for node 0, among the last lines that were printed; else empty."""
+        waits = [line for line in self._last_lines() if line.startswith(pod_context.WAITS_FOR_NODE_0)]
+        return next(reversed(waits), "")
+
+    def _last_lines(self) -> list[str]:
+        command = ["tail", "-n", "20", f"{self.folder}/{slurm.FOLDER}/{slurm.OUTPUT}"]
+        text = self._login.run("read the output of the job", command, allowed=(0, 1)).decode("utf-8", "replace")
+        return text.strip().splitlines()
 
     def refresh(self) -> None:
         """Bring the record in this machine's copy up to date."""

@@ -10,6 +10,7 @@ from spotmpi.backends.slurm.login import NoAnswer, NoController
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
+from spotmpi.runs.reader import RUNNING
 
 if TYPE_CHECKING:
     from spotmpi.backends.slurm.backend import SlurmBackend
@@ -34,6 +35,7 @@ class Watch:
         self._next_look = self._next_copy = 0.0
         self._silent_since: float | None = None
         self._is_unanswered = False  # the last look at the queue
+        self._silence: str | None = None  # of node 0, as it was said last
         self._events: list[Event] = []
 
     def alive(self) -> bool:
@@ -91,4 +93,13 @@ class Watch:
             except NoController as error:
                 self._note_no_answer(error)
             return True
-        return not self._backend.reconcile(self._paths, job).over
+        state = self._backend.reconcile(self._paths, job)
+        if state.state == RUNNING and self._patience:
+            self._note_silence(self._backend.silence(self._paths, state.attempt))
+        return not state.over
+
+    def _note_silence(self, reason: str | None) -> None:
+        """Say once that node 0 answers nothing: its agent records nothing meanwhile, and is lost after a minute."""
+        if reason and reason != self._silence:
+            self._say(reason)
+        self._silence = reason

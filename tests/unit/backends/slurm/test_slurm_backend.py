@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import protocol, record, stop_requests
+from spotmpi.agent import pod_context, protocol, record, stop_requests
+from spotmpi.agent import slurm as agent
 from spotmpi.agent.context import REQUESTS
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.api.runs import stop_run
@@ -468,6 +469,33 @@ def test_a_follower_says_once_that_slurmctld_does_not_answer(backend: SlurmBacke
         f"cannot read the queue of Slurm: {DOWN}; what agents record is shown meanwhile",
     )
     assert sum(call.startswith("squeue") for call in slurm.calls) == 1  # each question stops the output for ten seconds
+
+
+def test_a_follower_says_once_what_other_nodes_print_of_a_node_0_that_answers_nothing(
+    backend: SlurmBackend, slurm: ScriptedSlurm
+) -> None:
+    """The agent of node 0 records nothing while it hangs, and is lost after a minute and a half."""
+    submit(backend)
+    agents_record(backend, STARTED)
+    slurm.show(RUN, "RUNNING", nodes="n[0-1]")
+    watch = Watch(backend, RunPaths(backend.runs_folder / RUN), 600.0)
+    said: list[str | None] = []
+
+    def look(*lines: str) -> list[str | None]:
+        with (backend.runs_folder / RUN / agent.FOLDER / agent.OUTPUT).open("a") as file:
+            file.writelines(f"{line}\n" for line in lines)
+        watch.alive()
+        said.extend(event.reason for event in watch.collect())
+        return said
+
+    silent = pod_context.WAITS_FOR_NODE_0 + pod_context.NODE_0_IS_SILENT % (20.0, 1, 60.0)
+    assert look("waiting for node 0: its name is not in DNS") == []
+    reason = silent.removeprefix("waiting for ")  # as each reason of a wait is shown after "waiting"
+    assert look(silent, "srun: error") == look() == [reason]
+    assert look("waiting for node 0: no longer, it answers again") == look() == [reason]
+    assert look(silent) == [reason, reason]
+    agents_record(backend, {"event": "interrupted", "attempt": 1}, {**STARTED, "attempt": 2})
+    assert look(silent.replace("20 s", "21 s")) == [reason, reason], "of the attempt before"
 
 
 def test_a_job_of_another_user_with_the_name_of_a_run_is_not_taken_for_it(

@@ -7,11 +7,9 @@ from typing import Any
 import pulumi
 
 from infra import names
-from infra.charts import ON_GPU_NODES, TOLERATE_GPU, Installation, image_values, release
+from infra.charts import ON_GPU_NODES, SYSTEM_NAMESPACE, TOLERATE_GPU, Installation, image_values, release
 from infra.kubernetes_component import KubernetesComponent
 from infra.sources import Chart
-
-_NAMESPACE = "kube-system"
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ def installations(args: AcceleratorArgs) -> list[Installation]:
 def _installation(name: str, chart: Chart, values: dict[str, Any]) -> Installation:
     """A chart with its image, where that is known or a mirror's."""
     image = image_values(chart)
-    return Installation(name, chart, _NAMESPACE, {**values, "image": image} if image else values)
+    return Installation(name, chart, SYSTEM_NAMESPACE, {**values, "image": image} if image else values)
 
 
 class Accelerators(KubernetesComponent):

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
+# Of RFC 1918, and those that RFC 6598 shares between networks.
+PRIVATE_RANGES = [IPv4Network(each) for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")]
 # AWS reserves the first four addresses and the last one of every subnet.
 _RESERVED = 5
 # One for the node itself, eight that the CNI keeps warm for pods, one spare (cluster.py sets these numbers).

@@ -9,11 +9,10 @@ import pulumi
 from pulumi_aws import eks, iam
 
 from infra import policies
-from infra.charts import ON_SYSTEM_NODES, Installation, image_values, release
+from infra.charts import ON_SYSTEM_NODES, SYSTEM_NAMESPACE, Installation, image_values, release
 from infra.kubernetes_component import KubernetesComponent
 from infra.sources import Chart
 
-_NAMESPACE = "kube-system"
 _ACCOUNT = "cluster-autoscaler"
 
 
@@ -87,13 +86,13 @@ class Autoscaler(KubernetesComponent):
         identity = eks.PodIdentityAssociation(
             f"{name}-autoscaler",
             cluster_name=args.cluster_name,
-            namespace=_NAMESPACE,
+            namespace=SYSTEM_NAMESPACE,
             service_account=_ACCOUNT,
             role_arn=role.arn,
             tags=dict(args.tags),
             opts=aws_options,
         )
         # A pod gets the role only if the association exists before it starts.
-        installation = Installation(_ACCOUNT, args.chart, _NAMESPACE, values(args))
+        installation = Installation(_ACCOUNT, args.chart, SYSTEM_NAMESPACE, values(args))
         release(name, installation, self.child(policy, identity))
         self.register_outputs({})

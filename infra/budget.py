@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pulumi
 from pulumi_aws import budgets
 
-from infra.settings import Budget
+from infra.settings import TAG_ENVIRONMENT, Budget
 
 _AT_PERCENT = 80.0
 
@@ -32,7 +32,7 @@ class BudgetAlarm(pulumi.ComponentResource):
             limit_unit="USD",
             time_unit="MONTHLY",
             cost_filters=[
-                budgets.BudgetCostFilterArgs(name="TagKeyValue", values=[f"user:spotmpi:environment${name}"]),
+                budgets.BudgetCostFilterArgs(name="TagKeyValue", values=[f"user:{TAG_ENVIRONMENT}${name}"]),
                 budgets.BudgetCostFilterArgs(name="Region", values=[region]),
             ],
             notifications=[

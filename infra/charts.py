@@ -10,6 +10,7 @@ from pulumi_kubernetes.helm import v3 as helm
 from infra import names
 from infra.sources import Chart
 
+SYSTEM_NAMESPACE = "kube-system"
 ON_SYSTEM_NODES: Mapping[str, str] = {names.LABEL_ROLE: "system"}
 ON_GPU_NODES: Mapping[str, str] = {names.LABEL_ROLE: "gpu"}
 TOLERATE_GPU = {"key": names.TAINT_GPU, "operator": "Exists", "effect": "NoSchedule"}
@@ -35,7 +36,7 @@ def release(environment: str, installation: Installation, opts: pulumi.ResourceO
         version=chart.version,
         repository_opts=helm.RepositoryOptsArgs(repo=chart.repository) if chart.repository else None,
         namespace=installation.namespace,
-        create_namespace=installation.namespace != "kube-system",
+        create_namespace=installation.namespace != SYSTEM_NAMESPACE,
         atomic=True,
         cleanup_on_fail=True,
         timeout=600,

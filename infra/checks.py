@@ -29,16 +29,11 @@ MAX_ACCESS_RANGES = 40
 # What a machine has behind a router or a VPN, or no machine has. EKS refuses reserved addresses, and would never see
 # them: https://docs.aws.amazon.com/eks/latest/userguide/config-cluster-endpoint.html
 _PRIVATE = [
-    IPv4Network(each)
-    for each in (
-        *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
-        *("0.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4"),
-    )
+    *addresses.PRIVATE_RANGES,
+    *map(IPv4Network, ("127.0.0.0/8", "169.254.0.0/16", "0.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4")),
 ]
 # AWS allows 50 tags; two are ours, one is a name, one marks on-demand GPUs, the rest is room for EKS's own.
 MAX_TAGS = 40
-# Of a VPC: RFC 1918, and the addresses that RFC 6598 shares between networks.
-_VPC_RANGES = [IPv4Network(each) for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")]
 # Pods that each node carries: CNI, kube-proxy, Pod Identity, EFS driver, node monitoring.
 _PODS_PER_NODE = 5
 # Two each of CoreDNS, metrics-server and the EFS controller; the autoscaler and JobSet.
@@ -223,8 +218,8 @@ def _network(settings: Settings) -> Iterator[Problem]:
     network = _network_of(cidr)
     if network is None or not addresses.LARGEST_VPC <= network.prefixlen <= addresses.SMALLEST_VPC:
         yield Problem("spotmpi:network.cidr", cidr, "use a range with a prefix of 16 to 24, for example 10.0.0.0/16")
-    elif not any(network.subnet_of(each) for each in _VPC_RANGES):
-        ranges = ", ".join(map(str, _VPC_RANGES))
+    elif not any(network.subnet_of(each) for each in addresses.PRIVATE_RANGES):
+        ranges = ", ".join(map(str, addresses.PRIVATE_RANGES))
         yield Problem("spotmpi:network.cidr", cidr, f"use private addresses, of {ranges}; for example 10.0.0.0/16")
 
 

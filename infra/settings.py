@@ -9,6 +9,7 @@ from infra import kubernetes_versions
 from infra.instance_types import InstanceType
 
 PROJECT = "spotmpi"
+TAG_ENVIRONMENT = "spotmpi:environment"  # of every resource: its environment
 BLOCK: Literal["capacity-block"] = "capacity-block"  # the market of a Capacity Block for ML
 DEFAULT_THROUGHPUT = 125  # MiB/s of a gp3 disk, without additional cost
 
@@ -299,4 +300,4 @@ class Settings(_Part):
     @property
     def all_tags(self) -> dict[str, str]:
         """The tags of every resource."""
-        return {**self.tags, "spotmpi:environment": self.name, "spotmpi:stack": self.stack}
+        return {**self.tags, TAG_ENVIRONMENT: self.name, "spotmpi:stack": self.stack}

@@ -3,7 +3,8 @@
 import re
 from ipaddress import IPv4Network, IPv6Address
 
-_INSIDE = [IPv4Network(each) for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")]
+from infra.addresses import PRIVATE_RANGES
+
 _ARN = re.compile(r"\b(arn:aws[a-z-]*:[a-z0-9-]+:)[^\s\"',\])}]+")
 _ACCOUNT = re.compile(r"(?<!\d)\d{12}(?!\d)")
 _MAIL = re.compile(r"[\w.+-]+@[\w-]+(\.[\w-]+)+")
@@ -20,7 +21,7 @@ def redact(text: str) -> str:
 
 def _mask_public(match: re.Match[str]) -> str:
     try:
-        inside = any(IPv4Network(match[1]).subnet_of(each) for each in _INSIDE)
+        inside = any(IPv4Network(match[1]).subnet_of(each) for each in PRIVATE_RANGES)
     except ValueError:
         return match[0]
     # The route of everything, which no one has as an address.

@@ -6,13 +6,13 @@ from typing import Any
 
 from infra.instance_types import catalog
 from infra.names import TAG_ON_DEMAND
+from infra.settings import TAG_ENVIRONMENT
 
 Inputs = Mapping[str, Any]
 Check = Callable[[str, Inputs], Iterator[str]]
 
 # A shorter prefix is nobody's own address range, but in effect the whole internet.
 _WIDEST_PREFIX = 8
-TAG = "spotmpi:environment"
 _GROUP = "aws:eks/nodeGroup:NodeGroup"
 _TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 # Billed resources, and those that create them: all must be identifiable by their tag.
@@ -125,13 +125,13 @@ def load_balancers(kind: str, inputs: Inputs) -> Iterator[str]:
 def missing_tags(kind: str, inputs: Inputs) -> Iterator[str]:
     """Billed resources without the tag of their environment."""
     if kind in _TAGGED and not _tagged(inputs.get("tags")) and not _tagged(inputs.get("tagsAll")):
-        yield f"has no tag {TAG}: billed resources must be identifiable"
+        yield f"has no tag {TAG_ENVIRONMENT}: billed resources must be identifiable"
     if kind == _TEMPLATE:
         covered = {
             entry.get("resourceType") for entry in _list(inputs, "tagSpecifications") if _tagged(entry.get("tags"))
         }
         for what in sorted({"instance", "volume"} - covered):
-            yield f"starts a {what} without tag {TAG}: add it to tagSpecifications"
+            yield f"starts a {what} without tag {TAG_ENVIRONMENT}: add it to tagSpecifications"
 
 
 RULES: tuple[Rule, ...] = (
@@ -167,7 +167,7 @@ def _has_gpus(inputs: Inputs) -> bool:
 
 
 def _tagged(tags: Any) -> bool:
-    return isinstance(tags, Mapping) and bool(tags.get(TAG))
+    return isinstance(tags, Mapping) and bool(tags.get(TAG_ENVIRONMENT))
 
 
 def _has_load_balancer(values: Any) -> bool:

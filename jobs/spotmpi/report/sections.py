@@ -36,6 +36,28 @@ from spotmpi.streams.figures import Figures, advice
 from spotmpi.study.study import Budget
 from spotmpi.study.sweep import Sweep
 
+RunsWithoutAllreduce = Mapping[tuple[str, int], Sequence[TrialResult]]  # (variant, nodes) -> runs
+WorkerPrice = Callable[[Row], float | None]  # dollars per hour of a worker
+
+_HOUR = 3600.0
+_NODE_HEADER = ("Nodes", "Type", "Market", "Zone", "Placement group", "Source", "Variants")
+_ALL_VARIANTS = "all"
+_MICRO_BENCHMARK_HEADER = ("Variant", "Nodes", "What", "Value", "Unit")
+_MICRO_BENCHMARK_VALUES = (
+    ("best_busbw", "allreduce, bus bandwidth", "GB/s"),
+    ("cold_mb_per_second", "reading, cold", "MB/s"),
+    ("cold_files_per_second", "reading, cold", "files/s"),
+    ("warm_mb_per_second", "reading, warm", "MB/s"),
+    ("warm_files_per_second", "reading, warm", "files/s"),
+)
+_OUTCOME_COLOURS = {"succeeded": 2, "interrupted": 1, "failed": 3, "stopped": 0}
+_UNITS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
+_SHARES = {5: "works", 4: "waits"}
+_STREAM_HEADER = ("Variant", "Nodes", "Workers", "Batches/s", "MB/s of a rank", "Ranks wait", "Workers wait", "Skipped")
+_STREAM_MEDIANS = ("batches_per_second", "mb_per_second", "ranks_wait", "workers_wait", "postprocess_wait")
+_ACTIVITIES = {5: "compute", 3: "communication", 4: "input"}  # not the first ones, which stand for variants
+_BREAKDOWN_HEADER = ("Variant", "Nodes", "Compute", "Communication", "Bounds", "Input", "Slowest rank")
+
 
 def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Section]:
     """The sections of a sweep whose *report* has its rows already."""
@@ -59,9 +81,6 @@ def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Sect
         timeline_section([each for trial, paths in runs for each in attempts_of(trial, paths)]),
     )
     return [section for section in candidates if section]
-
-
-_HOUR = 3600.0
 
 
 def _worker_price(budget: Budget, row: Row) -> float | None:
@@ -112,10 +131,6 @@ def _cost_charts(rows: Sequence[Row], names: Sequence[tuple[Line, str]], budget:
     return (Chart("Cost", "dollars per 1,000 iterations", "nodes", "$", tuple(curves), ticks),)
 
 
-_NODE_HEADER = ("Nodes", "Type", "Market", "Zone", "Placement group", "Source", "Variants")
-_ALL_VARIANTS = "all"
-
-
 def node_section(runs: Sequence[TrialResult]) -> Section | None:
     """The distinct kinds of machine of all *runs*, with the source of that knowledge."""
     variants_of_all = list(dict.fromkeys(run.variant for run in runs))
@@ -149,16 +164,6 @@ def _node_cells(
     )
 
 
-_MICRO_BENCHMARK_HEADER = ("Variant", "Nodes", "What", "Value", "Unit")
-_MICRO_BENCHMARK_VALUES = (
-    ("best_busbw", "allreduce, bus bandwidth", "GB/s"),
-    ("cold_mb_per_second", "reading, cold", "MB/s"),
-    ("cold_files_per_second", "reading, cold", "files/s"),
-    ("warm_mb_per_second", "reading, warm", "MB/s"),
-    ("warm_files_per_second", "reading, warm", "files/s"),
-)
-
-
 def micro_benchmark_section(runs: Sequence[TrialResult]) -> Section | None:
     """Bandwidth of an allreduce and speed of reading the data, over all ranks; None without such runs."""
     cells = tuple(
@@ -172,10 +177,6 @@ def micro_benchmark_section(runs: Sequence[TrialResult]) -> Section | None:
         "Reading is the sum over all ranks; cold as far as the system dropped its page cache.",
     )
     return Section("Micro-benchmarks", text, _MICRO_BENCHMARK_HEADER, cells, 3) if cells else None
-
-
-_OUTCOME_COLOURS = {"succeeded": 2, "interrupted": 1, "failed": 3, "stopped": 0}
-_UNITS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 
 
 @dataclass(frozen=True)
@@ -240,13 +241,6 @@ def _timeline_chart(attempts: Sequence[Attempt], origin: float) -> Chart:
     return Chart("Attempts over time", "each line is an attempt", f"{unit} since the first start", "trial", curves)
 
 
-_SHARES = {5: "works", 4: "waits"}
-_STREAM_HEADER = ("Variant", "Nodes", "Workers", "Batches/s", "MB/s of a rank", "Ranks wait", "Workers wait", "Skipped")
-_STREAM_MEDIANS = ("batches_per_second", "mb_per_second", "ranks_wait", "workers_wait", "postprocess_wait")
-
-WorkerPrice = Callable[[Row], float | None]  # dollars per hour of a worker
-
-
 def stream_section(rows: Sequence[Row], price: WorkerPrice = lambda row: None) -> Section | None:
     """The figures of the streams of all rows that have one."""
     known = [(row, figures) for row in rows if (figures := _stream_median([run.stream for run in row.runs]))]
@@ -297,12 +291,6 @@ def _stream_name(row: Row, known: Sequence[tuple[Row, Figures]]) -> str:
     """What a row is called among those with a stream."""
     several = len({each.line.variant for each, _ in known}) > 1
     return with_count(row.line.variant if several else "", row.nodes, "node")
-
-
-RunsWithoutAllreduce = Mapping[tuple[str, int], Sequence[TrialResult]]  # (variant, nodes) -> runs
-
-_ACTIVITIES = {5: "compute", 3: "communication", 4: "input"}  # not the first ones, which stand for variants
-_BREAKDOWN_HEADER = ("Variant", "Nodes", "Compute", "Communication", "Bounds", "Input", "Slowest rank")
 
 
 @dataclass(frozen=True)

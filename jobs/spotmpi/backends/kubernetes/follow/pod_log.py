@@ -45,6 +45,10 @@ _LONGEST_DELAYS = 10  # of RETRY_DELAY, where a log cannot be read again and aga
 OVERLAP = 5  # seconds by which a resumed stream begins before the last entry; clocks may differ by as much
 CONCURRENT_LOGS = 4  # logs that are read at the same time, where they are not followed
 _READ_AHEAD = 4  # pieces of each that may wait for their turn
+RETRY_DELAYS = (0.5, 1.0, 2.0)  # seconds until another pod may run, where one could not be read
+POLL_INTERVAL = 10.0  # seconds between two readings of the folder in place of a log
+_END_MARK = "that is all"
+_CODE = "/tmp/spotmpi"  # in a pod that is not of the run
 
 ReadFolder = Callable[[str, Member, float, float], Awaitable[list[PodEntry]]]  # pod, member, since, until -> entries
 
@@ -297,12 +301,6 @@ class _ReadAhead(Generic[T]):
                 await self.items.put(item)
         finally:
             await self.items.put(None)
-
-
-RETRY_DELAYS = (0.5, 1.0, 2.0)  # seconds until another pod may run, where one could not be read
-POLL_INTERVAL = 10.0  # seconds between two readings of the folder in place of a log
-_END_MARK = "that is all"
-_CODE = "/tmp/spotmpi"  # in a pod that is not of the run
 
 
 class RunFolder:

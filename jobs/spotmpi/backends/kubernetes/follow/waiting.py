@@ -37,6 +37,7 @@ from spotmpi.core.names import controller_name, workers_name
 from spotmpi.plan import manifests
 
 Object = Mapping[str, Any]
+CloudDiagnosis = Callable[[], str | None]  # why there is no machine; blocks; may raise SpotmpiError
 
 _EVENT_REASONS = {
     "FailedScheduling",
@@ -86,6 +87,7 @@ _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 _CREATING_REASONS = {"ContainerCreating", "PodInitializing"}
 _CREATING = "containers are being created"
 _CONTROLLER_TIME = 20.0  # seconds in which JobSet's controller looks at a new run
+INTERVAL = 30.0  # seconds between requests
 _LONGEST = 240  # characters of a reason
 _JOB = r"{}-node-\d+"  # the names of the Jobs of a run's gang, see `core.names`
 
@@ -364,10 +366,6 @@ def _time_left(left: float) -> str:
         return f"{math.ceil(left / 60)} min"
     step = 10 if left > 10 else 1
     return f"{max(math.ceil(left / step), 0) * step} s"
-
-
-CloudDiagnosis = Callable[[], str | None]  # why there is no machine; blocks; may raise SpotmpiError
-INTERVAL = 30.0  # seconds between requests
 
 
 @dataclass

@@ -11,11 +11,11 @@ from typing import Any
 
 import cloudpickle
 
+from spotmpi.agent import pod_context
 from spotmpi.agent.plan import WORKER
 from spotmpi.api.pools import ExistingRun
 from spotmpi.backends.targets import Target
 from spotmpi.core import names
-from spotmpi.plan import manifests
 from spotmpi.pools.pool import Pool
 from tests.cluster.runs import FollowedRun, Runs
 
@@ -48,7 +48,7 @@ class PoolRun:
         selector = f"{names.LABEL_RUN}={self.run.id},{names.LABEL_ROLE}={WORKER}"
         pods = self.runs.testbed.get("pods", "-n", self.runs.namespace, "-l", selector)["items"]
         running = [pod for pod in pods if pod["status"]["phase"] == "Running" and not _is_going(pod)]
-        return {int(pod["metadata"]["labels"][manifests.LABEL_INDEX]): pod["metadata"]["name"] for pod in running}
+        return {int(pod["metadata"]["labels"][pod_context.LABEL_INDEX]): pod["metadata"]["name"] for pod in running}
 
     def delete(self, pod: str) -> None:
         """Delete a pod, which gets SIGTERM."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.agent import protocol
+from spotmpi.agent import pod_context, protocol
 from spotmpi.agent.plan import STANDBY
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.submit.adaptation import restart_obstacle
@@ -51,7 +51,7 @@ class Jobs:
                 self._patch(job["metadata"]["name"], {"metadata": {"finalizers": None}})
             labels = job["metadata"]["labels"]
             first = NODES if labels[REPLICATED_JOB] == STANDBY else 0
-            found[first + int(labels[manifests.LABEL_JOB_INDEX])] = job["metadata"]["uid"]
+            found[first + int(labels[pod_context.LABEL_JOB_INDEX])] = job["metadata"]["uid"]
         return found
 
     def start(self, node: int) -> None:

@@ -2,10 +2,9 @@
 
 import pytest
 
+from spotmpi.agent.protocol import STRONG, WEAK
 from spotmpi.programs.exits import Fatal
 from spotmpi.programs.sampling import (
-    STRONG,
-    WEAK,
     Batching,
     Order,
     divide,

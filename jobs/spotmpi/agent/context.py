@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from . import hardware
+from . import hardware, record
 from .clock import Clock
 from .launch import launcher_count, on_hosts
 from .plan import COORDINATOR, NODE, STANDBY, WORKERS, Member, Role, RunPlan, gang, read_plan, workers
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from .connection import Identity
     from .placement import Decision
 
-
-FOLDER_PLAN = "plan.yaml"  # in a run folder
 PID_FILE = "rank-0.pid"
 REQUESTS = "control"  # folder in it
 
@@ -222,7 +220,7 @@ def in_pod() -> Mounts:
 def in_run_folder(folder: str, work: str, cgroup: str, shared_memory: Optional[str] = None) -> Mounts:
     """The mounts of an agent whose run, all of it on this machine and in its *cgroup*, is in *folder*."""
     return Mounts(
-        plan=os.path.join(folder, FOLDER_PLAN),
+        plan=os.path.join(folder, record.PLAN),
         work=work,
         runs=os.path.dirname(folder),
         image_record=hardware.IMAGE_RECORD,

@@ -36,7 +36,7 @@ _GPU_FIELDS = ("name", "memory", "driver", "capability")
 _GPU_QUERY = "--query-gpu=name,memory.total,driver_version,compute_cap"
 _DMI = "sys/devices/virtual/dmi/id"
 _INSTANCE_TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")  # of EC2; older virtual machines have none here
-_INSTANCE_ID = re.compile(r"i-[0-9a-f]{8,17}")
+INSTANCE_ID = re.compile(r"i-[0-9a-f]{8,17}")
 _OOM_FILES = ("memory.events", "memory/memory.oom_control")  # of cgroup version 2, of version 1
 
 
@@ -80,7 +80,7 @@ def identify(member: Member, since: float, root: str = "/") -> Facts:
         "since": since,
         "name": os.environ.get(ENV_NODE_NAME),
         "type": instance_type(root),
-        "instance": _dmi(root, "board_asset_tag", _INSTANCE_ID),
+        "instance": _dmi(root, "board_asset_tag", INSTANCE_ID),
     }
 
 

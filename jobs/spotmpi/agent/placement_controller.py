@@ -41,7 +41,6 @@ _ENDED = ("Completed", "Failed")
 _NO_SCALE_UP = "NotTriggerScaleUp"  # the cluster autoscaler's reason of events
 _BACKOFF = "in backoff after failed scale-up"
 _OTHER_REASONS = ("max node group size reached", "not ready for scale-up", "limit reached")
-_LABELS_INDEX = ("batch.kubernetes.io/job-completion-index", "jobset.sigs.k8s.io/job-index")  # of a pod, and its Job
 _LABEL_ROLE = "jobset.sigs.k8s.io/replicatedjob-name"
 _POINTER = pod_context.PLACEMENT_ANNOTATION.replace("/", "~1")  # RFC 6901
 
@@ -331,7 +330,7 @@ def _created(pod: Object) -> float:
 def _number(pod: Object, nodes: int) -> int:
     """The number of a pod of the gang; those that stand by come after its *nodes*."""
     labels = pod["metadata"].get("labels") or {}
-    number = sum(int(labels.get(label) or 0) for label in _LABELS_INDEX)
+    number = sum(int(labels.get(label) or 0) for label in (pod_context.LABEL_INDEX, pod_context.LABEL_JOB_INDEX))
     return number + nodes if labels.get(_LABEL_ROLE) == STANDBY else number
 
 

@@ -1,4 +1,4 @@
-"""What a pod gives its agent: the paths of its mounts, variables and annotations."""
+"""What a pod gives its agent: the paths of its mounts, variables, annotations and labels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from .plan import Member
 
 CONFIG = "/spotmpi/config"  # ConfigMap: the agent plan, code
-AGENT_PLAN = "plan.json"  # in the ConfigMap
+AGENT_PLAN = "plan.json"  # in the ConfigMap, or in the folder of a job of Slurm
 SECRET = "/spotmpi/secret"  # the run's keys
 WORK = "/spotmpi/work"  # emptyDir of the agent
 MEMORY = "/spotmpi/memory"  # emptyDir in memory, where data is staged or checkpoints are written there
@@ -19,15 +19,17 @@ VOLUME = "/spotmpi/volume"  # the run volume, or an emptyDir
 RUNS = VOLUME + "/runs"
 
 CODE = "/spotmpi/work/user"  # the user's code; working directory of the command
-CODE_ARCHIVE = "user.tgz"  # in the ConfigMap, if it is small enough
+CODE_ARCHIVE = "user.tgz"  # in the ConfigMap, if it is small enough, or in the folder of a job of Slurm
 CODE_STORE = VOLUME + "/code"  # larger archives, by digest, on the run volume
 
 ENV_INDEX = "JOB_COMPLETION_INDEX"
-ENV_RESTART_COUNT = "SPOTMPI_RESTART_COUNT"  # how often JobSet has restarted the gang
+ENV_RESTART_COUNT = "SPOTMPI_RESTART_COUNT"  # how often JobSet, or a job of Slurm, has restarted the gang
 ENV_JOB_INDEX = "SPOTMPI_JOB_INDEX"  # where each pod has a Job: the index of that
 ENV_JOB_RESTARTS = "SPOTMPI_JOB_RESTARTS"  # and how often JobSet has restarted that Job
 ENV_ROLE = "SPOTMPI_ROLE"
 CONTROLLER = "placement"  # in place of a role: the pod is not a member, but moves a gang to another node group
+LABEL_INDEX = "batch.kubernetes.io/job-completion-index"
+LABEL_JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")
 STOP_ANNOTATION = "spotmpi.dev/stop"
 PLACEMENT_ANNOTATION = "spotmpi.dev/placement"  # see `placement.State`

@@ -29,6 +29,7 @@ FATAL = "fatal"  # starting again cannot help: reason
 # source: the digest of the source list.
 # After a long wait also pending: batch, rows, worker and seconds of what it waits for; such a line is not progress.
 STREAM = "stream"
+STREAM_SOURCE = "source.json"  # in the folder of the stream: the source list of the run
 
 # Keys that no group of a metrics pattern may use: only protocol lines can fill them, or the record fills them itself.
 RESERVED_KEYS = frozenset(
@@ -51,6 +52,8 @@ STREAM_COUNTS = (
     "skipped",
 )
 _POSTPROCESS_COUNTS = ("postprocess_workers", "postprocessing")  # of a stream that has such workers
+
+STRONG, WEAK = "strong", "weak"  # scaling: whether more ranks share the batch, or each brings its own
 
 MAX_REPORT = 1 << 24  # bytes of a protocol line: the seconds of 300 iterations on 10,000 ranks
 MAX_DEPTH = 16  # levels of lists and objects in a protocol line; programs need three

@@ -57,6 +57,7 @@ _STALE = (errno.ESTALE, errno.EIO)  # of a network file system, for a moment
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
+PLAN = "plan.yaml"
 EVENTS = "events.jsonl"
 METRICS = "metrics.jsonl"
 _LOGS = "logs/"

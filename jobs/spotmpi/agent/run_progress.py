@@ -83,7 +83,7 @@ class RunProgress:
 
     def _read_metrics(self) -> None:
         try:
-            with open(os.path.join(self._folder, "metrics.jsonl"), "rb") as file:
+            with open(os.path.join(self._folder, record.METRICS), "rb") as file:
                 file.seek(self._offset)
                 for line in file:
                     if not line.endswith(b"\n"):

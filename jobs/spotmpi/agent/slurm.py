@@ -25,12 +25,12 @@ from .connection import Identity
 from .context import REQUESTS, AgentContext, Mounts
 from .files import write_atomically
 from .plan import NODE, Member, RunPlan, read_plan
+from .pod_context import AGENT_PLAN, ENV_RESTART_COUNT
 from .schema import read_attempt
 from .stop_requests import PreemptionNotice
 from .tcp import Tcp
 
 FOLDER = "slurm"  # in the run folder: what batch script, agents and terminals tell each other
-PLAN = "plan.json"
 NOTICE = "notice"  # exists once Slurm has announced the end of the job
 UNSTARTED = "unstarted"  # exists until node 0 has started an attempt
 EXIT_CODE = "exit-code"  # exists once the run is over
@@ -38,7 +38,6 @@ STARTS = "starts"  # has a byte for each start of the agents since the run was s
 OUTPUT = "job.log"
 PING = ["scontrol", "ping"]  # succeeds where slurmctld answers
 PACKAGE = "package"  # the folder with the agent's code
-ENV_RESTART_COUNT = "SPOTMPI_RESTART_COUNT"  # how often the agents were started before
 NOTICE_INTERVAL = 1.0  # seconds between looks for the notice, on a file system that is shared
 ANSWER_LIMIT = 2.0  # seconds in which slurmctld answers
 # Seconds between questions to one that does not. One that has just started answers, and refuses steps for some more.
@@ -94,7 +93,7 @@ def mounts(folder: str, environ: Mapping[str, str]) -> Mounts:
     own = os.path.join(folder, FOLDER)
     runs, run = os.path.split(folder)
     return Mounts(
-        plan=os.path.join(own, PLAN),
+        plan=os.path.join(own, AGENT_PLAN),
         secret=own,
         work=work_folder(run),
         runs=runs,

@@ -28,12 +28,10 @@ if TYPE_CHECKING:
     from spotmpi.report.report import Report
     from spotmpi.study.execution import BackendRunner
 
-_NO_OPTIONS = StudyOptions()
-
 
 def bench(
     source: Source,
-    options: StudyOptions = _NO_OPTIONS,
+    options: StudyOptions = study_file.NO_OPTIONS,
     overrides: Iterable[str] = (),
     on: TargetLike = None,
     on_event: Callable[[Event], None] = lambda event: None,
@@ -66,7 +64,7 @@ def bench(
 
 def plan_bench(
     source: Source,
-    options: StudyOptions = _NO_OPTIONS,
+    options: StudyOptions = study_file.NO_OPTIONS,
     overrides: Iterable[str] = (),
     on: TargetLike = None,
     echo: Echo = lambda text: None,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from spotmpi.agent.hardware import INSTANCE_ID
 from spotmpi.aws.account import Aws
 from spotmpi.aws.billing import Lifetime
 from spotmpi.aws.instances import instances
@@ -18,7 +19,6 @@ from spotmpi.core.environment import Environment, NodeGroup
 GROUP_TAG = "k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group"
 CLUSTER_TAG = "eks:cluster-name"
 SIZES_TAG = "spotmpi:nodes"  # "0-16": the sizes in the stack's settings; same tag as in infra/names.py
-_INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 # Only interruptions are EC2's own; after a rebalance recommendation or a health check the group ends the instance.
 _RECLAIMED = re.compile(r"\bspot\b[^.]*\binterrupt", re.IGNORECASE)
 _NOT_DONE = ("Failed", "Cancelled")
@@ -193,5 +193,5 @@ def _machine_launched(activity: Mapping[str, Any]) -> str | None:
 
 def _instance_of(activity: Mapping[str, Any], verb: str) -> str | None:
     text = str(activity.get("Description", ""))
-    match = _INSTANCE.search(text)
+    match = INSTANCE_ID.search(text)
     return match[0] if match and text.startswith(verb) else None

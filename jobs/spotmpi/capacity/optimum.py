@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from spotmpi.capacity.job import Job
 from spotmpi.capacity.market import Market
+from spotmpi.capacity.values import HOPELESS
 
 Costs = NDArray[np.float32]
 _ON_DEMAND = -1
-_HOPELESS = np.float32(1e9)  # finite, since 0 x infinity is not a number
 
 
 def optimum(job: Job, market: Market, starts: NDArray[np.int64], leftover: float = 0.0) -> NDArray[np.float64]:
@@ -54,7 +54,7 @@ class _Optimum:
         shape = (len(self.starts), len(self.work))
         end = np.broadcast_to((self.work / 3600.0 * self.leftover).astype(np.float32), shape)
         if self.job.on_demand_allowed:
-            end = np.where(self.work > 0, _HOPELESS, end)
+            end = np.where(self.work > 0, HOPELESS, end)
         depth = self.whole + (2 if self.rest > 0 else 1)
         idle = end
         later = {mode: [end] * depth for mode in self.modes}  # values of each mode at the next ticks, nearest first
@@ -74,7 +74,7 @@ class _Optimum:
     def _started(self, tick: int, mode: tuple[int, int], later: list[Costs]) -> Costs:
         """The value of a start now: it pays without progress first."""
         if tick + self.whole + (self.rest > 0) > self.ticks:
-            return np.full_like(later[0], _HOPELESS)
+            return np.full_like(later[0], HOPELESS)
         if self.rest > 0:
             value = self._run(tick + self.whole, mode, later[self.whole], self.rest)
         else:
@@ -104,4 +104,4 @@ class _Optimum:
             return np.full(len(self.starts), self.market.on_demand * nodes * hours, dtype=np.float32)
         at = self.starts + tick
         price = self.market.price[pool, at] * nodes * hours
-        return np.where(self.market.available[pool, at] >= nodes, price, _HOPELESS).astype(np.float32)
+        return np.where(self.market.available[pool, at] >= nodes, price, HOPELESS).astype(np.float32)

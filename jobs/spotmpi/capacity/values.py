@@ -17,7 +17,7 @@ NONE, ON_DEMAND, SPOT = 0, 1, 2  # modes: no nodes, on-demand, and from SPOT on 
 # The share of the work that a loss may cost which it does cost, in the first hour of a pool's nodes and later: what was
 # done since these came is less at first. On three recorded markets all of it is 2 % worse, and none 1 %.
 _REPEATED = np.array([0.25, 0.75], dtype=np.float32)
-_HOPELESS = np.float32(1e9)  # finite, since 0 x infinity is not a number
+HOPELESS = np.float32(1e9)  # finite, since 0 x infinity is not a number
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class _Recursion:
         started = after[:, -gangs:] + self.pay_start if setting.stages > 1 else work_begins
         if setting.on_demand is not None:
             self._forbid(going, started, seconds)
-        started = np.where(setting.usable[:, :, None], started, _HOPELESS)
+        started = np.where(setting.usable[:, :, None], started, HOPELESS)
         fresh = np.minimum(going[:, NONE], started.min(axis=1))
         if setting.on_demand is not None:
             np.minimum(fresh, self._at(going[:, ON_DEMAND], self.on_demand_start), out=fresh)
@@ -267,10 +267,10 @@ class _Recursion:
             late = slack - setting.step + (progress - lost) / setting.on_demand_speed < -1e-6
             return np.asarray(late & (self.work > progress))
 
-        going[:, NONE, slack < setting.step - 1e-6] = _HOPELESS
-        going[:, SPOT : SPOT + gangs, :][:, risky(0.0)] = _HOPELESS
+        going[:, NONE, slack < setting.step - 1e-6] = HOPELESS
+        going[:, SPOT : SPOT + gangs, :][:, risky(0.0)] = HOPELESS
         last, earlier = risky(setting.rest), risky(setting.step)
         for stage in range(1, setting.stages):
             at = SPOT + stage * gangs
-            going[:, at : at + gangs][:, last if stage == 1 else earlier] = _HOPELESS
-        started[:, last if setting.stages == 1 else earlier] = _HOPELESS
+            going[:, at : at + gangs][:, last if stage == 1 else earlier] = HOPELESS
+        started[:, last if setting.stages == 1 else earlier] = HOPELESS

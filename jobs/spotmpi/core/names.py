@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from spotmpi.agent import record
 from spotmpi.core.errors import SpotmpiError, input_error
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -23,6 +24,7 @@ PROGRAMS = _PACKAGE / "programs"
 EXAMPLES = PROJECT / "jobs" / "examples"
 STUDIES = PROJECT / "jobs" / "studies"
 
+SPEC = "spec.toml"  # in the folder of a run or study
 SWEEPS = "sweeps"  # the folder of all sweeps, in the runs folder
 SWEEP_RECORD = "sweep.json"  # in the folder of each sweep
 _SLUG_LENGTH = 22
@@ -188,7 +190,7 @@ def memory_folder(run_folder: Path) -> str:
 
 LOCAL: Literal["local"] = "local"  # the backends, as plans name them
 KUBERNETES: Literal["kubernetes"] = "kubernetes"
-SLURM = "slurm"
+SLURM: Literal["slurm"] = "slurm"
 EKS = "eks:"  # before the ARN of a cluster that is reached by way of EKS, where others are contexts of a kubeconfig
 LABEL_RUN = "spotmpi.dev/run"
 LABEL_ROLE = "spotmpi.dev/role"  # of a pod, see `agent.plan`, or of system nodes
@@ -223,7 +225,7 @@ class RunPaths(NamedTuple):
     @property
     def spec(self) -> Path:
         """The job spec as it was run, TOML."""
-        return self.folder / "spec.toml"
+        return self.folder / SPEC
 
     @property
     def own(self) -> Path:
@@ -233,7 +235,7 @@ class RunPaths(NamedTuple):
     @property
     def plan(self) -> Path:
         """The plan that was applied, JSON (which is YAML)."""
-        return self.folder / "plan.yaml"
+        return self.folder / record.PLAN
 
     @property
     def code(self) -> Path:
@@ -253,12 +255,12 @@ class RunPaths(NamedTuple):
     @property
     def events(self) -> Path:
         """One JSON object per event of the run."""
-        return self.folder / "events.jsonl"
+        return self.folder / record.EVENTS
 
     @property
     def metrics(self) -> Path:
         """One JSON object per line that the program reported."""
-        return self.folder / "metrics.jsonl"
+        return self.folder / record.METRICS
 
     @property
     def logs(self) -> Path:
@@ -283,7 +285,7 @@ class RunPaths(NamedTuple):
     @property
     def summary(self) -> Path:
         """The outcome of the run, JSON; exists once the run has ended."""
-        return self.folder / "summary.json"
+        return self.folder / record.SUMMARY
 
     @property
     def attempts(self) -> Path:

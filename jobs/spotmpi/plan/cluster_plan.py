@@ -18,7 +18,6 @@ from spotmpi.spec.job import JobSpec
 
 Object = dict[str, Any]
 
-BACKEND: Literal["kubernetes"] = "kubernetes"
 ANNOTATION_SPEC = "spotmpi.dev/spec"
 
 
@@ -63,7 +62,7 @@ def cached_plan(name: str, run: str, context: str | None, namespace: str) -> Cac
         "version": VERSION,
         "run": run,
         "name": name,
-        "backend": BACKEND,
+        "backend": names.KUBERNETES,
         "context": context,
         "namespace": namespace,
     }

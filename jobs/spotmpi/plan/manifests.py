@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spotmpi.agent import protocol, ssh
+from spotmpi.agent import protocol, record, ssh
 from spotmpi.agent.placement import initial, to_text
 from spotmpi.agent.plan import NODE, STANDBY, RunPlan, UserCode
 from spotmpi.agent.pod_context import AGENT_PLAN, PLACEMENT_ANNOTATION
@@ -34,8 +34,6 @@ ANNOTATION_FOLDER = "spotmpi.dev/folder"
 ANNOTATION_STOPPED = "spotmpi.dev/stopped"  # why it is being deleted
 ANNOTATION_GIVEN_UP = "spotmpi.dev/given-up"  # why a follower ended a run that had no coordinator
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
-LABEL_INDEX = "batch.kubernetes.io/job-completion-index"
-LABEL_JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 RESTART_JOB = "RestartJob"  # action of a failure policy: one Job alone
 MAX_JOBS = 1024  # of a JobSet with that action
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
@@ -65,7 +63,7 @@ def kubernetes_plan(
     *worker_targets* are those of each role of workers, by default *target*.
     """
     cached = json.dumps(cached_plan(spec.title, submission.run, None, target.namespace), indent=1) + "\n"
-    files = {"spec.toml": spec.to_toml(), "plan.yaml": cached}
+    files = {names.SPEC: spec.to_toml(), record.PLAN: cached}
     job = _job(spec, target, submission)
     work = {**submission.work, "container": pods.image(job["spec"]["template"])}
     inputs = AgentInputs(work, files, submission.user_code, submission.rate, dict(target.machine), submission.versions)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from spotmpi.agent import slurm as agent
 from spotmpi.agent.boot import ENV_IMAGE_PATH
 from spotmpi.agent.plan import VERSION, RunPlan
+from spotmpi.agent.pod_context import ENV_RESTART_COUNT
+from spotmpi.core import names
 from spotmpi.plan.agent_plan import AgentInputs, Layout, agent_plan
 from spotmpi.plan.run_plan import memory_notes
 from spotmpi.spec.workers import millicores
@@ -24,9 +26,7 @@ from spotmpi.spec.workers import millicores
 if TYPE_CHECKING:  # not needed to follow a run
     from spotmpi.spec.job import JobSpec
 
-BACKEND: Literal["slurm"] = "slurm"
 _BEGINNING = "#SBATCH "
-CODE_ARCHIVE = "user.tgz"  # in the folder of batch script and agents
 # Slurm may give notice up to a minute early (sbatch(1), --signal), never late; agents look for it once a second.
 _NOTICE_MARGIN = 10  # seconds
 
@@ -66,7 +66,7 @@ def slurm_plan(spec: JobSpec, run: str, target: SlurmTarget, inputs: AgentInputs
         "version": VERSION,
         "run": run,
         "name": spec.title,
-        "backend": BACKEND,
+        "backend": names.SLURM,
         "host": target.host,
         "folder": target.folder,
         "owner": owner,
@@ -105,7 +105,7 @@ def script(spec: JobSpec, run: str, target: SlurmTarget) -> str:
         f"while ! [ -e {agent.EXIT_CODE} ]; do",
         f"  rm -f {agent.NOTICE}",
         f"  : > {agent.UNSTARTED}",
-        f"  export {agent.ENV_RESTART_COUNT}=$(($(wc -c < {agent.STARTS})))",
+        f"  export {ENV_RESTART_COUNT}=$(($(wc -c < {agent.STARTS})))",
         f"  printf . >> {agent.STARTS}",
         f"  {shlex.join(_srun(target))} &",
         "  agents=$!",

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from spotmpi.agent.protocol import counted
+from spotmpi.agent.protocol import STRONG, WEAK, counted
 from spotmpi.programs.exits import Fatal
 
 
@@ -67,9 +67,6 @@ def iteration_seed(seed: int, rank: int, iteration: int) -> int:
     Part p of a rank's n parts counts as rank * n + p: it is a rank of its own where the run has as many.
     """
     return int(np.random.SeedSequence([_ITERATION, seed, rank, iteration]).generate_state(1)[0])
-
-
-STRONG, WEAK = "strong", "weak"
 
 
 @dataclass(frozen=True)

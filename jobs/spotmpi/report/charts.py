@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from spotmpi.agent.protocol import STRONG, WEAK
 from spotmpi.metrics.rates import Point
 from spotmpi.report.figures import IDEAL, MEASURED, TRACE, XY, BarChart, Chart, Curve, Drawing, with_count
 from spotmpi.report.report import Report, batch, label
 from spotmpi.report.rows import Line, Row
-from spotmpi.report.trial_results import STRONG, WEAK
 
 _POINTS = 160  # of a trace; each is the mean of several reports
 _TRACES = 4  # rows up to which each has a trace

@@ -234,7 +234,7 @@ def _requested_sweep(ids: Sequence[str], runs_folder: Path) -> Sweep | None:
     """The sweep that *ids* name, or None if they name runs; a sweep is reported alone."""
     known = [path.name for path in sweep_folders(runs_folder)]
     matching = [name for name in ids if name and any(path.startswith(name) for path in known)]
-    matching = [name for name in matching if not is_file(runs_folder / name / "events.jsonl")]
+    matching = [name for name in matching if not is_file(RunPaths(runs_folder / name).events)]
     if not matching:
         return None
     if len(ids) > 1:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spotmpi.agent.protocol import WEAK
+from spotmpi.aws.instances import NO_GROUP
 from spotmpi.core.price import Price
 from spotmpi.core.wording import counted
 from spotmpi.forecast.model import EFFICIENCY_LIMIT
@@ -16,7 +18,7 @@ from spotmpi.metrics import rates as metrics
 from spotmpi.plan.run_plan import threads
 from spotmpi.report.figures import Drawing, share
 from spotmpi.report.rows import EDGE_LIMIT, SPREAD_LIMIT, Line, Row, iteration_seconds, slowest
-from spotmpi.report.trial_results import AWS, NO_GROUP, WEAK, Machine, NodePlacement, TrialResult
+from spotmpi.report.trial_results import AWS, Machine, NodePlacement, TrialResult
 from spotmpi.spec.job import JobSpec
 
 _LISTED = 4  # values of a condition that are all shown

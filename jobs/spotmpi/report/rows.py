@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from spotmpi.agent.progress import REMEDY
+from spotmpi.agent.protocol import STRONG, WEAK
 from spotmpi.core.wording import counted
 from spotmpi.forecast.model import EFFICIENCY_LIMIT
 from spotmpi.metrics import intervals
 from spotmpi.report.figures import share
-from spotmpi.report.trial_results import STRONG, WEAK, TrialResult
+from spotmpi.report.trial_results import TrialResult
 
 SPREAD_LIMIT = 0.05
 EDGE_LIMIT = 0.05

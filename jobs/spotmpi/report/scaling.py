@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from spotmpi.agent.protocol import STRONG, WEAK
 from spotmpi.core.wording import counted
 from spotmpi.forecast.model import Model, Series, fit
 from spotmpi.forecast.published import PublishedTable, published_references
@@ -27,8 +28,16 @@ from spotmpi.report.figures import (
 )
 from spotmpi.report.report import Report, Section, label
 from spotmpi.report.rows import Line, Row, iteration_seconds
-from spotmpi.report.trial_results import STRONG, WEAK, TrialResult
+from spotmpi.report.trial_results import TrialResult
 from spotmpi.spec.variants import Variant
+
+_MODEL_HEADER = ("Variant", "Nodes", "Measured", "Model", "95 % interval", "Error", "Verdict")
+_CURVE_RANGE = 2  # the curve ends at so many times the largest measured count
+_PUBLISHED_HEADER = ("Variant", "Nodes", "Iterations/s", "Efficiency", "Source")
+_OURS = "ours"
+_COLOUR = 2  # of effects
+NOISE = "within noise"
+UNSURE = "unknown (single trial)"
 
 
 def series_of(report: Report) -> list[Series]:
@@ -85,10 +94,6 @@ def _trial_rates(runs: Iterable[TrialResult]) -> list[float]:
     return [rate for run in runs if (rate := run.iterations_per_second)]
 
 
-_MODEL_HEADER = ("Variant", "Nodes", "Measured", "Model", "95 % interval", "Error", "Verdict")
-_CURVE_RANGE = 2  # the curve ends at so many times the largest measured count
-
-
 def model_section(series: Sequence[Series]) -> Section | None:
     """A model of each series with at least three measured counts: with two, there is none left to check it."""
     models = [fit(each) for each in series if len(each.rates) > 2]
@@ -122,10 +127,6 @@ def _model_chart(models: Sequence[Model]) -> Chart:
     ticks.append(max(x for curve in curves for x, _ in curve.points))
     subtitle = "lines: model; marks: measured"
     return Chart("Scaling model", subtitle, "nodes", "iterations/s", tuple(curves), tuple(ticks))
-
-
-_PUBLISHED_HEADER = ("Variant", "Nodes", "Iterations/s", "Efficiency", "Source")
-_OURS = "ours"
 
 
 def published_section(
@@ -176,11 +177,6 @@ def _published_chart(labelled: Sequence[tuple[str, Series]], efficiency: bool) -
         subtitle = "relative to the smallest node count of each row"
         return Chart("Efficiency, ours and theirs", subtitle, "nodes", "efficiency", tuple(curves), tuple(ticks), True)
     return Chart("Rates, ours and theirs", "iterations/s", "nodes", "iterations/s", tuple(curves), tuple(ticks))
-
-
-_COLOUR = 2
-NOISE = "within noise"
-UNSURE = "unknown (single trial)"
 
 
 @dataclass(frozen=True)

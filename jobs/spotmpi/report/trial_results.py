@@ -9,6 +9,7 @@ from typing import Any
 from spotmpi.agent import protocol
 from spotmpi.agent.attempt_history import read_attempts
 from spotmpi.agent.plan import read_member
+from spotmpi.aws.instances import NO_GROUP
 from spotmpi.core.errors import input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.metrics import rates
@@ -20,13 +21,10 @@ from spotmpi.streams.figures import Figures, Reports
 from spotmpi.study.study import ALLREDUCE, READ
 
 AWS = "AWS"
-NO_GROUP = "none"
 _CLAIMED = "the environment"
 _BY_PODS = "its pods"
 _OF_NODE = dict.fromkeys(("id", "type", "market", "zone", "placement_group"), protocol.is_text)
 _GROUPS = {"yes": "in one", "no": NO_GROUP}
-STRONG = "strong"
-WEAK = "weak"
 SYNTHETIC = "synthetic"  # prefix of the fingerprint of synthetic data
 # Names of quality metrics, the most likely first.
 _QUALITIES = ("accuracy", "test_accuracy", "val_accuracy", "map", "mean_average_precision")
@@ -175,7 +173,7 @@ class TrialResult:
     def scaling(self) -> str | None:
         """``strong`` (fixed global batch) or ``weak`` (fixed batch per worker), None if not reported."""
         reported = self.training.context.get("scaling")
-        return reported if isinstance(reported, str) and reported in (STRONG, WEAK) else None
+        return reported if isinstance(reported, str) and reported in (protocol.STRONG, protocol.WEAK) else None
 
     @property
     def is_micro_benchmark(self) -> bool:

@@ -88,7 +88,7 @@ def find(run: str, runs_folder: Path) -> RunPaths:
     """
     if not isinstance(run, str) or "\0" in run:
         raise input_error("run", run, "give the id of a run, which its state has as `id`")
-    if is_file(runs_folder / run / "events.jsonl"):
+    if is_file(RunPaths(runs_folder / run).events):
         return RunPaths(runs_folder / run)
     matches = [paths.id for paths in every(runs_folder) if run and paths.id.startswith(run)]
     if len(matches) == 1:
@@ -184,7 +184,7 @@ def work(paths: RunPaths) -> dict[str, Any]:
 
 def source(paths: RunPaths) -> RecordedSource | None:
     """The source of the run's stream; None without one, or where another program has written what is none."""
-    values = json_object(paths.stream / "source.json")
+    values = json_object(paths.stream / protocol.STREAM_SOURCE)
     name, digest, parts = values.get("source"), values.get("digest"), values.get("parts")
     if not (isinstance(name, str) and isinstance(digest, str) and isinstance(parts, list)):
         return None

@@ -30,7 +30,6 @@ from spotmpi.streams.order import FunctionSource, Order, Part, describe, digest,
 from spotmpi.streams.source_list import Broadcast, compare_lists, share_list
 from spotmpi.streams.sources import parts_of
 
-SOURCE = "source.json"  # in the folder of the stream: the source list of the run
 DIGEST = 12  # characters of the digest of that list in reports
 CHUNK_BYTES = 8 << 20  # a chunk has so many bytes, or takes so long: a task costs milliseconds
 CHUNK_SECONDS = 0.25
@@ -255,7 +254,7 @@ def stream(
     atexit.register(engine.close)
     own_rank, own_size = _world()
     rank = own_rank if rank is None else rank
-    path = Path(os.environ[protocol.ENV_STREAM_FOLDER], SOURCE)
+    path = Path(os.environ[protocol.ENV_STREAM_FOLDER], protocol.STREAM_SOURCE)
     if source:
         parts, order = source.parts, source.order(settings)
         compare_lists(path, parts[0].name, rank, engine, parts)

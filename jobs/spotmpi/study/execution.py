@@ -14,7 +14,7 @@ from spotmpi.agent import progress, protocol, record
 from spotmpi.agent.files import is_file, write_atomically
 from spotmpi.backends.base import Backend
 from spotmpi.backends.targets import Messages, follow, new_run_id, submit
-from spotmpi.core import wording
+from spotmpi.core import names, wording
 from spotmpi.core.environment import Environment
 from spotmpi.core.environment import recorded as recorded_environment
 from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
@@ -26,7 +26,7 @@ from spotmpi.runs.reader import RunState
 from spotmpi.spec import validate
 from spotmpi.spec.job import JobSpec
 from spotmpi.study.study import BASELINE, FAILED, MEASURED, PENDING, RUNNING, SUCCEEDED, Study, Trial
-from spotmpi.study.sweep import LOCAL, Sweep, load_sweep, sweep_folder, unfinished_sweep
+from spotmpi.study.sweep import Sweep, load_sweep, sweep_folder, unfinished_sweep
 
 if TYPE_CHECKING:
     from spotmpi.aws.account import Aws
@@ -80,12 +80,12 @@ class Recording:
 
     runs_folder: Path
     new_id: str
-    target: str = LOCAL
+    target: str = names.LOCAL
 
 
 def open_sweep(study: Study, recording: Recording, fresh: bool, echo: Echo) -> Sweep:
     """The newest unfinished sweep of the same study, target and work, or a new one; *fresh* always makes a new one."""
-    identity = fingerprint.identify(study.spec, local=recording.target == LOCAL)
+    identity = fingerprint.identify(study.spec, local=recording.target == names.LOCAL)
     unfinished = None if fresh else unfinished_sweep(recording.runs_folder, study, recording.target)
     if unfinished:
         differences = fingerprint.differences(unfinished.work, identity)

@@ -23,7 +23,7 @@ from spotmpi.study import parameters as known_parameters
 from spotmpi.study.parameters import NODES, Value, Values
 from spotmpi.study.study import MOST_REPEATS, REPEATS, RETRIES, SEED, Budget, Faults, Study, StudyOptions, read_base
 
-_NO_OPTIONS = StudyOptions()
+NO_OPTIONS = StudyOptions()
 _VALUE_TYPES = (bool, int, float, str)
 _FORMS = 'give a list of values, or a table of values with settings, such as { wide = ["slots=2"] }'
 
@@ -72,7 +72,7 @@ def is_study(values: Mapping[str, Any]) -> bool:
 def load(
     path: Path,
     overrides: Iterable[str] = (),
-    options: StudyOptions = _NO_OPTIONS,
+    options: StudyOptions = NO_OPTIONS,
     convert: Convert = str,
 ) -> Study:
     """The study in *path*; *overrides* change its base spec, *options* its repeats, seed and retries.

@@ -20,9 +20,6 @@ from spotmpi.spec.source import from_values
 from spotmpi.study import study_file
 from spotmpi.study.study import Study, StudyOptions, Trial, grid_study
 
-LOCAL = names.LOCAL
-
-_SPEC = "spec.toml"
 _STUDY = "study.toml"
 
 
@@ -46,7 +43,7 @@ class Sweep:
     study: Study
     work: dict[str, Any]
     created: float
-    target: str = LOCAL
+    target: str = names.LOCAL
     trials: list[Trial] = field(default_factory=list)
     limit_reached: str | None = None
 
@@ -63,19 +60,21 @@ class Sweep:
     @property
     def command(self) -> str:
         """The command line that reproduces the sweep."""
-        on = [] if self.target == LOCAL else ["--on", self.target]
+        on = [] if self.target == names.LOCAL else ["--on", self.target]
         if self.study.from_file:
             return shlex.join(["spotmpi", "bench", names.display_path(self.folder / _STUDY), *on])
-        return shlex.join(["spotmpi", "bench", names.display_path(self.folder / _SPEC), *self.study.options(), *on])
+        return shlex.join(
+            ["spotmpi", "bench", names.display_path(self.folder / names.SPEC), *self.study.options(), *on]
+        )
 
     def create(self) -> None:
         """Write the folder; from then on the sweep can be resumed. SpotmpiError if it cannot be written."""
         self.trials = self.study.trials()
         try:
             self.folder.mkdir(parents=True)
-            (self.folder / _SPEC).write_text(self.study.spec.to_toml(), encoding="utf-8")
+            (self.folder / names.SPEC).write_text(self.study.spec.to_toml(), encoding="utf-8")
             if self.study.from_file:
-                (self.folder / _STUDY).write_text(study_file.to_toml(self.study, _SPEC), encoding="utf-8")
+                (self.folder / _STUDY).write_text(study_file.to_toml(self.study, names.SPEC), encoding="utf-8")
             self.save()
         except OSError as error:
             raise SpotmpiError(
@@ -165,7 +164,7 @@ def sweep_folders(runs_folder: Path) -> list[Path]:
 def _begun(folder: Path) -> float:
     """When a sweep was created, according to its folder."""
     try:
-        return (folder / _SPEC).stat().st_mtime
+        return (folder / names.SPEC).stat().st_mtime
     except FileNotFoundError:
         return 0.0
 

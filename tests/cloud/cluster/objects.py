@@ -7,6 +7,7 @@ import os
 import time
 from typing import Any
 
+from spotmpi.agent import pod_context
 from spotmpi.agent.plan import NODE
 from spotmpi.core import names
 from spotmpi.plan import cluster_plan, manifests
@@ -69,7 +70,7 @@ def jobset(
 def pod(node: int, phase: str, age: float = 0, **status: Any) -> Object:
     """The pod of a node of the run."""
     labels = {**names.run_labels(RUN), names.LABEL_ROLE: NODE}
-    labels |= {manifests.LABEL_INDEX: str(node), manifests.LABEL_JOB_INDEX: "0"}
+    labels |= {pod_context.LABEL_INDEX: str(node), pod_context.LABEL_JOB_INDEX: "0"}
     return a_pod(f"{RUN}-node-0-{node}-abcde", phase, labels, age, **status)
 
 

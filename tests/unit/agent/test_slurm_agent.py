@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import launchers, slurm, stop_requests
+from spotmpi.agent import launchers, pod_context, slurm, stop_requests
 from spotmpi.agent.launchers import LAUNCHERS, OpenMpi, Remote, Start
 from spotmpi.agent.outcomes import INTERRUPTION, SUCCEEDED
 from spotmpi.agent.plan import NODE, Member
@@ -36,7 +36,7 @@ def run_folder(tmp_path: Path, **values: Any) -> Path:
     plan = slurm_plan(
         spec, folder.name, SlurmTarget(str(folder), str(tmp_path), sys.executable), AgentInputs({}, {}), ""
     )
-    (own / slurm.PLAN).write_text(json.dumps({**plan["agents"], "submitted": 1e9}))
+    (own / pod_context.AGENT_PLAN).write_text(json.dumps({**plan["agents"], "submitted": 1e9}))
     write_certificates(own, run_certificates(folder.name))
     (own / slurm.UNSTARTED).touch()
     (folder / "events.jsonl").touch()

@@ -8,11 +8,11 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from spotmpi.agent import protocol, record
+from spotmpi.agent import pod_context, protocol, record
 from spotmpi.agent.plan import COORDINATOR, NODE
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.core import names
-from spotmpi.plan import cluster_plan, manifests
+from spotmpi.plan import cluster_plan
 from tests.cloud.cluster.answers import Request
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import a_pod, condition, of_kind
@@ -40,7 +40,7 @@ class TrainingCluster:
         run = jobset["metadata"]["name"]
         owner = {**of_kind("JobSet", run), "name": run, "uid": jobset["metadata"]["uid"]}
         for node in range(jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"]):
-            labels = {names.LABEL_RUN: run, names.LABEL_ROLE: NODE, manifests.LABEL_INDEX: str(node)}
+            labels = {names.LABEL_RUN: run, names.LABEL_ROLE: NODE, pod_context.LABEL_INDEX: str(node)}
             pod = a_pod(f"{run}-node-0-{node}-abcde", "Running" if self.holds else "Succeeded", labels)
             pod["metadata"]["ownerReferences"] = [{key: owner[key] for key in ("apiVersion", "kind", "name", "uid")}]
             self.cluster.put(pod)

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from spotmpi.agent import record
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.core.events import Event, Lines
-from spotmpi.core.names import RunPaths
-from spotmpi.plan.cluster_plan import BACKEND
+from spotmpi.core.names import KUBERNETES, RunPaths
 from spotmpi.runs import folder as run_folder
 from spotmpi.runs import reader
 from spotmpi.runs.folder import folder_events
@@ -52,7 +51,7 @@ STORY = [
 def created(runs_folder: Path) -> RunPaths:
     """The copy of a run that was just submitted."""
     paths = RunPaths(runs_folder / "digits-1")
-    plan = {"run": paths.id, "name": "digits", "backend": BACKEND, "context": None, "namespace": "here"}
+    plan = {"run": paths.id, "name": "digits", "backend": KUBERNETES, "context": None, "namespace": "here"}
     run_folder.create(paths, 'name = "digits"\n', plan, 1000.0)
     return paths
 

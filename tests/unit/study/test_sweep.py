@@ -13,7 +13,7 @@ from spotmpi.spec import variants
 from spotmpi.spec.job import JobSpec
 from spotmpi.study import execution
 from spotmpi.study.study import StudyOptions, Trial, grid_study
-from spotmpi.study.sweep import LOCAL, Sweep, find_sweep, load_sweep, unfinished_sweep
+from spotmpi.study.sweep import Sweep, find_sweep, load_sweep, unfinished_sweep
 from tests.transient_errors import TransientErrors
 from tests.unit.study.studies import FakeRunner, quiet, states
 
@@ -223,7 +223,7 @@ def test_a_damaged_record_is_reported_with_its_folder_and_hides_no_other(tmp_pat
     with pytest.raises(InputError, match=r"cannot read its sweep\.json"):
         find_sweep("sweep-1", tmp_path)
     open_sweep(tmp_path, StudyOptions([1, 2]), "other")
-    assert unfinished_sweep(tmp_path, grid_study(SPEC, StudyOptions([1, 2])), LOCAL) is not None
+    assert unfinished_sweep(tmp_path, grid_study(SPEC, StudyOptions([1, 2])), "local") is not None
 
 
 @pytest.mark.parametrize("call", ["stat", "open", "list"])
@@ -236,9 +236,9 @@ def test_a_disk_that_fails_for_a_moment_begins_no_sweep_anew(
     place = sweep.folder.parent if call == "list" else sweep.folder / "sweep.json"
     TransientErrors(monkeypatch.setattr).add(call, str(place), errno.EIO)
     with pytest.raises((SpotmpiError, OSError)) as failed:
-        unfinished_sweep(tmp_path, study, LOCAL)
+        unfinished_sweep(tmp_path, study, "local")
     assert "Input/output error" in str(failed.value) and not isinstance(failed.value, InputError)
-    assert unfinished_sweep(tmp_path, study, LOCAL) is not None
+    assert unfinished_sweep(tmp_path, study, "local") is not None
 
 
 def test_a_folder_that_cannot_be_written_is_reported_with_the_remedy(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ class KubernetesBackend:
 
     def submit(self, spec: JobSpec, plan: Plan, echo: Echo) -> None:
         """Create the JobSet suspended, then the parts it owns, then unsuspend it."""
-        assert plan["backend"] == cluster_plan.BACKEND
+        assert plan["backend"] == names.KUBERNETES
         if plan["unchecked"]:
             raise SpotmpiError(plan["unchecked"])
         paths = names.RunPaths(self.runs_folder / plan["run"])

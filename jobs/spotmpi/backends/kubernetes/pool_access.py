@@ -26,7 +26,7 @@ from spotmpi.backends.kubernetes.fault_injection import pod_of
 from spotmpi.backends.kubernetes.follow.jobset import has_started, member_of, pod_phase, terminal_condition
 from spotmpi.core import certificates, names
 from spotmpi.core.errors import NotPermitted, SpotmpiError, input_error
-from spotmpi.plan import cluster_plan, manifests, pods, pool
+from spotmpi.plan import cluster_plan, pods, pool
 from spotmpi.runs.reader import RunState
 
 LONGEST_ANSWER = 1 << 20  # bytes: it has the files of TLS
@@ -123,7 +123,7 @@ async def _node_0(api: ClusterApi, run: str) -> Object | None:
 
 def _node_0_labels(run: str) -> dict[str, str]:
     """The labels of node 0's pods; those of other nodes have them too where each has a Job."""
-    return {names.LABEL_RUN: run, names.LABEL_ROLE: COORDINATOR.role, manifests.LABEL_INDEX: "0"}
+    return {names.LABEL_RUN: run, names.LABEL_ROLE: COORDINATOR.role, pod_context.LABEL_INDEX: "0"}
 
 
 async def _read_files(api: ClusterApi, pod: Object) -> dict[str, str]:

@@ -28,7 +28,7 @@ from spotmpi.plan.volume_pod import Volume
 from spotmpi.runs import recorded_plan
 
 # Where the local copy knows more: it also has what happened before the first pod ran.
-_LOCAL_FILES = ("events.jsonl", "spec.toml", "plan.yaml")
+_LOCAL_FILES = (record.EVENTS, names.SPEC, record.PLAN)
 _PACK = Path(pack.__file__).read_text(encoding="utf-8")
 _LARGEST_LIST = 256 << 20  # bytes of names that could not be packed
 

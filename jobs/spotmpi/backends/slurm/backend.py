@@ -19,6 +19,7 @@ from spotmpi.agent import slurm as agent
 from spotmpi.agent.context import REQUESTS
 from spotmpi.agent.files import exists
 from spotmpi.agent.plan import NODE, WORKER, Member
+from spotmpi.agent.pod_context import AGENT_PLAN, CODE_ARCHIVE
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.backends.downloads import report_skipped
 from spotmpi.backends.kill_ranks import PROGRAM, require_killed
@@ -88,7 +89,7 @@ class SlurmBackend:
         """The batch script and what agents do."""
         from spotmpi.core import code_folder
         from spotmpi.plan.agent_plan import AgentInputs
-        from spotmpi.plan.slurm import CODE_ARCHIVE, own_folder, slurm_plan
+        from spotmpi.plan.slurm import own_folder, slurm_plan
         from spotmpi.runs import fingerprint
 
         target = self._target(spec, run)
@@ -104,9 +105,9 @@ class SlurmBackend:
 
     def submit(self, spec: JobSpec, plan: Plan, echo: Echo) -> None:
         """Write the run folder, or continue in the old one, and submit the job."""
-        from spotmpi.plan.slurm import BACKEND, options_in
+        from spotmpi.plan.slurm import options_in
 
-        assert plan["backend"] == BACKEND
+        assert plan["backend"] == names.SLURM
         if spec.image is not None:
             from spotmpi.images import environment
 
@@ -160,23 +161,22 @@ class SlurmBackend:
         """Write what the job and later commands need of the run."""
         from spotmpi.core.certificates import run_certificates
         from spotmpi.core.code_folder import pack_planned
-        from spotmpi.plan.slurm import CODE_ARCHIVE
 
         planned = plan["agents"].get("code")
         packed = pack_planned(*spec.code_paths, planned["sha256"]) if planned else None
         files = self._files(paths, plan["folder"])
         spec_text, plan_text = spec.to_toml(), json.dumps(plan, indent=1) + "\n"
         stale = [*(f"{agent.FOLDER}/{name}" for name in (agent.EXIT_CODE, agent.NOTICE, agent.PACKAGE))]
-        stale += ["summary.json", REQUESTS]
+        stale += [record.SUMMARY, REQUESTS]
         for name, text in run_certificates(plan["run"]).items():
             files.write(f"{agent.FOLDER}/{name}", text.encode())
         files.remove(*stale)
         submitted = time.time()
         agents = {**plan["agents"], "submitted": submitted}
-        content = {f"{agent.FOLDER}/{agent.PLAN}": json.dumps(agents).encode(), f"{agent.FOLDER}/{agent.STARTS}": b""}
+        content = {f"{agent.FOLDER}/{AGENT_PLAN}": json.dumps(agents).encode(), f"{agent.FOLDER}/{agent.STARTS}": b""}
         if packed:
             content[f"{agent.FOLDER}/{CODE_ARCHIVE}"] = packed.archive
-        files.put(archive({**content, "spec.toml": spec_text.encode(), "plan.yaml": plan_text.encode()}))
+        files.put(archive({**content, names.SPEC: spec_text.encode(), record.PLAN: plan_text.encode()}))
         files.put(archives.pod_side(names.SOURCE), f"{agent.FOLDER}/{agent.PACKAGE}")
         paths.spec.write_text(spec_text, encoding="utf-8")
         paths.plan.write_text(plan_text, encoding="utf-8")

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from spotmpi.agent import pod_context, slurm, unpack
+from spotmpi.agent import pod_context, record, slurm, unpack
 from spotmpi.backends.downloads import remove_unfit_records
 from spotmpi.backends.slurm.login import Login
 from spotmpi.core import archives
 from spotmpi.core.archives import Member
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.names import RunPaths
+from spotmpi.core.names import SPEC, RunPaths
 from spotmpi.runs import reader
 
 _UNPACK = Path(unpack.__file__).read_text(encoding="utf-8")
@@ -59,7 +59,7 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as tar:
             entry.size = len(content)
             tar.addfile(entry, io.BytesIO(content))
 """
-_OWN = ("spec.toml", "plan.yaml", ".own", ".lock", "keep.json")  # of the copy, which the login node does not replace
+_OWN = (SPEC, record.PLAN, ".own", ".lock", "keep.json")  # of the copy, which the login node does not replace
 
 
 class RunFiles:

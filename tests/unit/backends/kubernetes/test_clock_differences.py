@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 import spotmpi
-from spotmpi.agent import record
+from spotmpi.agent import pod_context, record
 from spotmpi.agent.plan import NODE
 from spotmpi.backends.kubernetes.client.api import ClusterClock
 from spotmpi.backends.targets import Target
 from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
-from spotmpi.plan import manifests
 from spotmpi.runs import reader
 from spotmpi.spec.source import from_values
 from tests.cloud.cluster.answers import Request, stamp_of
@@ -41,7 +40,7 @@ def training(cluster: FakeCluster, ahead: float) -> FakeCluster:
     def start(request: Request) -> None:
         if (request.verb, request.resource) == ("patch", "jobsets"):
             run = cluster.get("JobSet", request.name)
-            labels = {names.LABEL_RUN: request.name, names.LABEL_ROLE: NODE, manifests.LABEL_INDEX: "0"}
+            labels = {names.LABEL_RUN: request.name, names.LABEL_ROLE: NODE, pod_context.LABEL_INDEX: "0"}
             cluster.put(a_pod(f"{request.name}-node-0-0-abcde", "Succeeded", labels, -cluster.ahead))
             lines = [log_line(1, "started", t=cluster.now() + 1, attempt=1, failures=0, interruptions=0)]
             lines.append(log_line(2, "succeeded", t=cluster.now() + 2))

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from spotmpi.agent import pod_context
 from spotmpi.agent.plan import NODE, STANDBY, Member
 from spotmpi.backends.kill_ranks import NotRunning
 from spotmpi.backends.kubernetes import stop
@@ -19,7 +20,6 @@ from spotmpi.backends.kubernetes.follow.jobset import (
 )
 from spotmpi.backends.kubernetes.follow.waiting import Observations, standby_waiting_reason, waiting_reason
 from spotmpi.core import names
-from spotmpi.plan import manifests
 from spotmpi.runs.reader import RunState
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import RUN, a_pod, event, jobset
@@ -29,7 +29,7 @@ from tests.unit.backends.kubernetes.following import look
 
 def own_pod(node: int, phase: str = "Running", restarts: int = 0) -> Object:
     """The pod of a node that has a Job to itself, with the labels of JobSet 0.12."""
-    labels = {names.LABEL_RUN: RUN, manifests.LABEL_INDEX: "0", manifests.LABEL_JOB_INDEX: str(node)}
+    labels = {names.LABEL_RUN: RUN, pod_context.LABEL_INDEX: "0", pod_context.LABEL_JOB_INDEX: str(node)}
     labels[names.LABEL_ROLE] = NODE
     labels |= dict(zip(LABELS_RESTARTS, ("0", str(restarts)), strict=True))
     return a_pod(f"{names.pod_host(RUN, node, job_per_node=True)}-abcde", phase, labels)
@@ -47,7 +47,7 @@ def own_jobs(nodes: int, standby: int = 0, **status: object) -> Object:
 
 def standby_pod(index: int, phase: str = "Running", **status: object) -> Object:
     """A pod that stands by for lost nodes."""
-    labels = {names.LABEL_RUN: RUN, manifests.LABEL_INDEX: "0", manifests.LABEL_JOB_INDEX: str(index)}
+    labels = {names.LABEL_RUN: RUN, pod_context.LABEL_INDEX: "0", pod_context.LABEL_JOB_INDEX: str(index)}
     labels[names.LABEL_ROLE] = STANDBY
     pod = a_pod(f"{names.standby_host(RUN, index)}-abcde", phase, labels)
     pod["status"] |= status

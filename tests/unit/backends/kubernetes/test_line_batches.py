@@ -13,8 +13,7 @@ from spotmpi.agent import record
 from spotmpi.agent.plan import COORDINATOR, NODE, Member, read_member
 from spotmpi.cli.logs import Filter, print_events
 from spotmpi.core.events import Event, Lines, Stream
-from spotmpi.core.names import RunPaths
-from spotmpi.plan.cluster_plan import BACKEND
+from spotmpi.core.names import KUBERNETES, RunPaths
 from spotmpi.runs import folder as run_folder
 from spotmpi.runs.pod_output import PodEntry, RunCache, SeenEvents, parse_all
 
@@ -66,7 +65,7 @@ def test_only_lines_of_one_node_that_follow_each_other_are_one_batch(
 @pytest.fixture
 def paths(tmp_path: Path) -> RunPaths:
     paths = RunPaths(tmp_path / "runs" / "digits-1")
-    plan = {"run": paths.id, "name": "digits", "backend": BACKEND, "context": None, "namespace": "here"}
+    plan = {"run": paths.id, "name": "digits", "backend": KUBERNETES, "context": None, "namespace": "here"}
     run_folder.create(paths, 'name = "digits"\n', plan, START)
     return paths
 

@@ -22,9 +22,11 @@ from spotmpi.runs.reader import RunState
 
 Object = Mapping[str, Any]
 LABELS_RESTARTS = ("jobset.sigs.k8s.io/restart-attempt", "jobset.sigs.k8s.io/job-restart-attempt")
-
-
 RUNNING = "running"  # a value of a wait during which the run goes on
+_AGENT_EXIT_CODES = (0, protocol.FAILED, protocol.INTERRUPTED, protocol.NOT_RETRYABLE)
+_WRONG_ARCHITECTURE = "exec format error"  # as the kernel calls it, in the only line of the log
+_ARCHITECTURES = "push one, or set `kubernetes.io/arch` in kubernetes.node_selector"
+_RETRIES_EXHAUSTED = "retries_exhausted"  # a value of the event that is not handed on
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def image_reference(pod: Object) -> str | None:
 def member_of(pod: Object) -> Member:
     """What a pod of a run is at the beginning; its index is that in its Job, or of the Job that it has to itself."""
     labels = pod["metadata"].get("labels") or {}
-    index = sum(int(labels.get(label, 0)) for label in (manifests.LABEL_INDEX, manifests.LABEL_JOB_INDEX))
+    index = sum(int(labels.get(label, 0)) for label in (pod_context.LABEL_INDEX, pod_context.LABEL_JOB_INDEX))
     return Member(str(labels.get(names.LABEL_ROLE)), index)
 
 
@@ -233,12 +235,6 @@ def _end_times(pod: Object) -> list[float]:
     states = [container.get("state") or {} for container in pod.get("status", {}).get("containerStatuses") or []]
     ends = [state.get("terminated") or {} for state in states]
     return [unix_time(end["finishedAt"]) for end in ends if end.get("finishedAt")]
-
-
-_AGENT_EXIT_CODES = (0, protocol.FAILED, protocol.INTERRUPTED, protocol.NOT_RETRYABLE)
-_WRONG_ARCHITECTURE = "exec format error"  # as the kernel calls it, in the only line of the log
-_ARCHITECTURES = "push one, or set `kubernetes.io/arch` in kubernetes.node_selector"
-_RETRIES_EXHAUSTED = "retries_exhausted"  # a value of the event that is not handed on
 
 
 def jobset_end(jobset: Object, is_gone: bool, max_failures: int, now: float) -> Event | None:

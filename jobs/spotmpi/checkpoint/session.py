@@ -12,7 +12,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Union
 from spotmpi.agent import protocol
 from spotmpi.agent.files import write_atomically
 from spotmpi.checkpoint.state import encode
-from spotmpi.checkpoint.store import Store, Values, Written, WrongIdentity, store_of_rank
+from spotmpi.checkpoint.store import Store, Values, Written, WrongIdentity, print_message, store_of_rank
 
 State = Union[Mapping[str, Any], Callable[[], Mapping[str, Any]]]
 Broadcast = Callable[[Any], Any]
@@ -38,7 +38,7 @@ class Session:
         self._is_checked = False  # whether a state of this program can be saved
         folder = environ.get(protocol.ENV_CHECKPOINT_PATH)
         if not folder:
-            _print("no checkpoints: %s is not set, as it is under `spotmpi run`" % protocol.ENV_CHECKPOINT_PATH)
+            print_message("no checkpoints: %s is not set, as it is under `spotmpi run`" % protocol.ENV_CHECKPOINT_PATH)
             self._store: Optional[Store] = None
             return
         keep = int(environ.get(protocol.ENV_CHECKPOINT_KEEP) or protocol.CHECKPOINT_KEEP)
@@ -177,14 +177,9 @@ def _ended(checkpoint: Written, reason: str = "timer") -> None:
     if problem is None:
         _report(protocol.CHECKPOINT, iteration=iteration, path=path, seconds=seconds, reason=reason)
     else:
-        _print("checkpoint of iteration %d not written: %s; earlier ones are untouched" % (iteration, problem))
+        print_message("checkpoint of iteration %d not written: %s; earlier ones are untouched" % (iteration, problem))
 
 
 def _report(kind: str, **values: Any) -> None:
     sys.stdout.write(protocol.encode(kind, **values) + "\n")
     sys.stdout.flush()
-
-
-def _print(text: str) -> None:
-    sys.stderr.write(text + "\n")  # at once, as some lines are a thread's
-    sys.stderr.flush()

@@ -89,12 +89,14 @@ class Store:
             except files.Damaged as problem:
                 if in_memory:
                     files.remove(path)
-                    _print("checkpoint %s in memory is damaged and was removed: %s" % (os.path.basename(path), problem))
+                    print_message(
+                        "checkpoint %s in memory is damaged and was removed: %s" % (os.path.basename(path), problem)
+                    )
                     continue
                 name = os.path.basename(path)
                 renamed = "%s%s-%d" % (_DAMAGED, name, time.time())
                 os.rename(path, os.path.join(self._folder, renamed))
-                _print("checkpoint %s is damaged and was renamed to %s: %s" % (name, renamed, problem))
+                print_message("checkpoint %s is damaged and was renamed to %s: %s" % (name, renamed, problem))
         return None
 
     def write(self, iteration: int, values: Values, state: Any, reason: str) -> str:
@@ -314,11 +316,13 @@ def _remove_unfinished(path: str) -> None:
         shutil.rmtree(path)
     except FileNotFoundError:
         return  # its writer has just renamed or removed it
-    _print("incomplete checkpoint %s removed" % os.path.basename(path))
+    print_message("incomplete checkpoint %s removed" % os.path.basename(path))
 
 
-def _print(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def print_message(text: str) -> None:
+    """Print a line to stderr at once, as some are a thread's."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 def _pieces(copy: List[Part], dropped: threading.Event) -> Iterator[memoryview]:

@@ -277,11 +277,11 @@ def _apply_event(values: dict[str, Any], event: dict[str, Any]) -> None:
     # An agent that has lost its record counts from zero again: keep the larger number.
     keys = ("failures", "interruptions")
     counts = {key: max(event[key], values.get(key, 0)) for key in keys if isinstance(event.get(key), int)}
-    reason = _text(event.get("reason"))
+    reason = recorded_plan.text_of(event.get("reason"))
     if kind == record.SUBMITTED:
         values.update(
-            name=_text(event.get("name")) or values["name"],
-            owner=_text(event.get("owner")) or values.get("owner"),
+            name=recorded_plan.text_of(event.get("name")) or values["name"],
+            owner=recorded_plan.text_of(event.get("owner")) or values.get("owner"),
             submitted=values.get("submitted", event["t"]),
             ended=None,
             reason=None,
@@ -295,7 +295,7 @@ def _apply_event(values: dict[str, Any], event: dict[str, Any]) -> None:
     elif kind == record.STARTED:
         attempt = max(_count(event.get("attempt")), values.get("attempt", 0))
         values.update(**counts, state=RUNNING, attempt=attempt, reason=None)
-        values["container"] = _text(event.get("container")) or values.get("container")
+        values["container"] = recorded_plan.text_of(event.get("container")) or values.get("container")
     elif kind == record.PLACED:
         values["placement"] = {key: event.get(key) for key in ("group", "type", "market", "rate")}
     elif kind in (record.JOINED, record.LEFT, record.PROMOTED) and "standby" in event:
@@ -337,10 +337,6 @@ def _apply_standby(values: dict[str, Any], event: dict[str, Any]) -> None:
     if event["event"] == record.PROMOTED:
         promotion = {key: event.get(key) for key in ("node", "standby", "replaces", "seconds")}
         values["promotions"] = [*values.get("promotions", []), promotion]
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
 
 
 def _count(value: Any) -> int:

@@ -40,10 +40,10 @@ def read(paths: RunPaths) -> RecordedPlan:
     values = _values(paths)
     return RecordedPlan(
         backend=str(values.get("backend")),
-        folder=_text(values.get("folder")),
-        context=_text(values.get("context")),
-        namespace=_text(values.get("namespace")),
-        stack=_text(values.get("environment")),
+        folder=text_of(values.get("folder")),
+        context=text_of(values.get("context")),
+        namespace=text_of(values.get("namespace")),
+        stack=text_of(values.get("environment")),
         environment=outputs if isinstance(outputs := values.get("outputs"), dict) else None,
         objects=tuple(_objects(values)),
         work=work_in(values.get("work")) or None,
@@ -142,7 +142,7 @@ class SlurmLogin(NamedTuple):
 def slurm_of(paths: RunPaths) -> SlurmLogin | None:
     """The Slurm of the run in the folder; None where it is on none."""
     values = _plan_object(paths)
-    return SlurmLogin(_text(values.get("host"))) if values.get("backend") == SLURM else None
+    return SlurmLogin(text_of(values.get("host"))) if values.get("backend") == SLURM else None
 
 
 def cluster_of(paths: RunPaths) -> ClusterNamespace | SlurmLogin | None:
@@ -150,7 +150,7 @@ def cluster_of(paths: RunPaths) -> ClusterNamespace | SlurmLogin | None:
     values = _plan_object(paths)
     if values.get("backend") != KUBERNETES:
         return slurm_of(paths)
-    return ClusterNamespace(_text(values.get("context")), str(values.get("namespace")))
+    return ClusterNamespace(text_of(values.get("context")), str(values.get("namespace")))
 
 
 def _plan_object(paths: RunPaths) -> dict[str, Any]:
@@ -171,5 +171,6 @@ def json_object(path: Path, read: Callable[[str], Any] = protocol.read_json) -> 
     return values if isinstance(values, dict) else {}
 
 
-def _text(value: Any) -> str | None:
+def text_of(value: Any) -> str | None:
+    """A value of JSON as text; None where it is null."""
     return None if value is None else str(value)

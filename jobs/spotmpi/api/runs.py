@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 _NOTICEABLE = 2.0  # seconds of waiting without a word
+_OVERDUE = 30.0  # seconds that the end of a run may take beyond its grace before that is said
 _STOPPED = "stopped by its user"
 
 
@@ -180,7 +181,7 @@ def stop_run(
     before = backend.state(run)
     if before.over:
         return before
-    with _waiting_note(before, echo):
+    with _waiting_notes(before, now, echo):
         backend.stop(before.id, reason, now)
         try:
             while wait and not backend.state(before.id).over:
@@ -191,21 +192,33 @@ def stop_run(
 
 
 @contextlib.contextmanager
-def _waiting_note(state: RunState, echo: Echo) -> Iterator[None]:
-    """Say why the end of a run is waited for, and for how long, if the context lasts longer than people notice."""
+def _waiting_notes(state: RunState, now: bool, echo: Echo) -> Iterator[None]:
+    """Say what the end of a run is waited for, and for how long, if the context lasts longer than people notice.
+
+    *now* is without a checkpoint. Once it takes longer than that, nothing may ever answer.
+    """
     from spotmpi.spec.source import load_spec
 
-    path, limit = RunPaths(Path(state.folder)).spec, ""
-    with contextlib.suppress(SpotmpiError, OSError):
-        limit = f", for at most {load_spec(path).checkpoint.grace:g}s (checkpoint.grace)"
-    text = f"waiting until run {state.id} has written what it has to, and its processes have ended{limit}"
-    timer = threading.Timer(_NOTICEABLE, echo, [text])
-    timer.daemon = True
-    timer.start()
+    grace, text = 0.0, f"waiting until the processes of run {state.id} have ended"
+    if not now:
+        text = f"waiting until run {state.id} has written what it has to, and its processes have ended"
+        with contextlib.suppress(SpotmpiError, OSError):
+            grace = load_spec(RunPaths(Path(state.folder)).spec).checkpoint.grace
+            text += f", for at most {grace:g}s (checkpoint.grace)"
+    late = _NOTICEABLE + grace + _OVERDUE
+    overdue = (
+        f"run {state.id} has not ended after {late:.0f}s: its agent may be stopped (SIGSTOP), or its machine or disk "
+        "may not respond; Ctrl-C ends only this wait, and the run ends once its agent continues"
+    )
+    timers = [threading.Timer(_NOTICEABLE, echo, [text]), threading.Timer(late, echo, [overdue])]
+    for timer in timers:
+        timer.daemon = True
+        timer.start()
     try:
         yield
     finally:
-        timer.cancel()
+        for timer in timers:
+            timer.cancel()
 
 
 def member(node: int | str) -> Member:

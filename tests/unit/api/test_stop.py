@@ -54,6 +54,51 @@ def test_a_stop_says_nothing_unless_it_takes_longer_and_then_why_and_for_how_lon
     ]
 
 
+@pytest.mark.parametrize(
+    ("now", "waits_for"),
+    [
+        (False, "run scan-1 has written what it has to, and its processes have ended, for at most 0.5s "),
+        (True, "the processes of run scan-1 have ended"),
+    ],
+)
+def test_a_stop_that_nothing_answers_says_so_once_the_promised_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: bool, waits_for: str
+) -> None:
+    (tmp_path / "spec.toml").write_text('command = ["x"]\n[checkpoint]\ngrace = "0.5s"\n')
+    monkeypatch.setattr(runs, "_NOTICEABLE", 0.01)
+    monkeypatch.setattr(runs, "_OVERDUE", 0.2)
+    backend: Any = FrozenBackend(tmp_path)
+
+    runs.stop_run(backend, "scan", "enough", backend.echo, now)
+
+    first, second = backend.messages
+    assert first == f"waiting until {waits_for}" + ("" if now else "(checkpoint.grace)")
+    assert second == (
+        f"run scan-1 has not ended after {0 if now else 1}s: its agent may be stopped (SIGSTOP), or its machine or disk "
+        "may not respond; Ctrl-C ends only this wait, and the run ends once its agent continues"
+    )
+
+
+class FrozenBackend(SlowBackend):
+    """A backend with one run that ends only after somebody has said that nothing answers, or at the 200th look."""
+
+    looks = 0
+
+    def stop(self, run: str, reason: str, now: bool) -> None:
+        pass
+
+    def state(self, run: str) -> RunState:
+        self.looks += 1
+        if self.looks > 200:
+            self.ended.set()
+        return super().state(run)
+
+    def echo(self, text: str) -> None:
+        self.messages.append(text)
+        if len(self.messages) == 2:
+            self.ended.set()
+
+
 class UnreachableBackend(SlowBackend):
     """A backend whose run can be stopped at the second try only."""
 

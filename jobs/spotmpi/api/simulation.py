@@ -121,10 +121,16 @@ def read_traces(folder: Path) -> list[Trace]:
         raise input_error(
             wording.option("traces"), str(folder), "no traces here, NAME.json or NAME/full.json; check the path"
         )
+    return [read_trace(name, _text(path)) for name, path in files.items()]
+
+
+def _text(trace: Path) -> str:
     try:
-        return [read_trace(name, path.read_text(encoding="utf-8")) for name, path in files.items()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise input_error(wording.option("traces"), str(folder), f"cannot be read: {error}") from error
+        return trace.read_text(encoding="utf-8")
+    except OSError as error:
+        raise input_error(wording.option("traces"), str(trace), f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise input_error(wording.option("traces"), str(trace), f"is not a trace, which is JSON: {error}") from error
 
 
 def window_starts(ticks: int, windows: int, seed: int) -> list[Indices]:

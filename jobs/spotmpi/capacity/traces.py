@@ -77,6 +77,12 @@ def _require_dollars(values: Mapping[str, Any]) -> None:
         raise ValueError(f"currency is {json.dumps(currency)}: convert its prices to US dollars, and remove the key")
 
 
+def _table(key: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{key} is not a JSON object")
+    return value
+
+
 def _number(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{key} is {json.dumps(value)}, which is not a number")
@@ -108,17 +114,18 @@ def _decoded(key: str, runs: object) -> NDArray[np.float64]:
 
 
 def _published(name: str, values: Mapping[str, Any]) -> Trace:
-    pool, metadata = _pool(*name.partition("_")[::2]), values["metadata"]
+    pool, metadata = _pool(*name.partition("_")[::2]), _table("metadata", values["metadata"])
     nodes, step = _numbers("data", values["data"]), _number("gap_seconds", metadata["gap_seconds"])
     if "prices" not in values:
         return _checked(Trace(pool, step, nodes, None, None, None))
     _require_dollars(values)
     _require_dollars(metadata)
-    _require_dollars(metadata["price_info"])
+    price_info = _table("price_info", metadata["price_info"])
+    _require_dollars(price_info)
     if not np.isin(nodes, (0, 1)).all():
         raise ValueError("data with prices is 1 for a lost node and 0 for an available one")
     price = _numbers("prices", values["prices"])
-    on_demand = _number("on_demand_price", metadata["price_info"]["on_demand_price"])
+    on_demand = _number("on_demand_price", price_info["on_demand_price"])
     return _checked(Trace(pool, step, 1 - nodes, price, on_demand, None))
 
 

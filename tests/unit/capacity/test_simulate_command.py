@@ -208,6 +208,8 @@ def simulate_traces(folder: Path, *traces: dict[str, Any]) -> Any:
         ({**PUBLISHED, "data": [[0, 1], [1, 0]]}, "a value of data is [0, 1], which is not a number"),
         ({**PUBLISHED, "data": {"a": 1}}, "data is not a list of numbers"),
         ({**PUBLISHED, "prices": [1]}, "it has 2 ticks of nodes, but 1 of prices"),
+        ({**PUBLISHED, "metadata": []}, "metadata is not a JSON object"),
+        ({**PUBLISHED, "metadata": {**PUBLISHED["metadata"], "price_info": 3.06}}, "price_info is not a JSON object"),
     ],
 )
 def test_a_trace_that_no_market_can_have_is_refused_with_the_reason(
@@ -217,6 +219,17 @@ def test_a_trace_that_no_market_can_have_is_refused_with_the_reason(
     assert code == 2
     assert errors.startswith("spotmpi: --traces = 'us-west-2a_0': is not a trace: ") and wrong in errors
     assert len(errors.splitlines()) == 1
+
+
+def test_a_file_that_cannot_be_read_is_named_among_those_of_its_folder(tmp_path: Path) -> None:
+    simulate_traces(tmp_path, TRACE)
+    broken, job = tmp_path / "broken.json", str(tmp_path / "job.toml")
+    broken.write_bytes(b"\xff\xfe")
+    assert f"--traces = '{broken}': is not a trace, which is JSON" in simulate(job, traces=tmp_path).stderr
+    broken.unlink()
+    broken.mkdir()
+    errors = simulate(job, traces=tmp_path).stderr
+    assert errors == f"spotmpi: --traces = '{broken}': cannot be read: Is a directory\n"
 
 
 def test_lists_within_lists_without_end_are_not_a_trace(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from spotmpi.streams.figures import Reports
 RUNNING = "running"
 ELSEWHERE = "elsewhere"
 UNKNOWN = "unknown"
+_MAX_MATCHES = 5  # ids that a message names
 _TAIL = 1 << 17  # bytes
 _MAX_TAIL = 2 * protocol.MAX_REPORT
 
@@ -94,7 +95,9 @@ def find(run: str, runs_folder: Path) -> RunPaths:
     if len(matches) == 1:
         return RunPaths(runs_folder / matches[0])
     if matches:
-        raise UnknownRun([Problem("run", run, f"is ambiguous: {', '.join(matches)}; write more of the id")])
+        more = f" and {len(matches) - _MAX_MATCHES} more" if len(matches) > _MAX_MATCHES else ""
+        newest = ", ".join(matches[-_MAX_MATCHES:])
+        raise UnknownRun([Problem("run", run, f"is ambiguous: {newest}{more}; write more of the id")])
     raise UnknownRun([Problem("run", run, f"no such run in {runs_folder}; `spotmpi list` lists the runs")])
 
 

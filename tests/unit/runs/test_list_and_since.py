@@ -1,4 +1,4 @@
-"""What `list --mine` and `logs --since` leave out, over recorded runs of several people and ages."""
+"""What `list --mine` and `logs --since` leave out, over recorded runs of several people and ages, and many runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from spotmpi.agent import record
 from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR
 from spotmpi.core import names
+from spotmpi.core.errors import UnknownRun
 from spotmpi.runs import folder, reader
 from tests.command_line import CommandLine, invoke
 
@@ -67,3 +68,16 @@ def test_an_age_that_is_none_is_refused(tmp_path: Path, spotmpi: CommandLine) ->
     code, output, errors = spotmpi("logs", "run-1", "--since", "yesterday")
     assert (code, output) == (2, "")
     assert "--since = 'yesterday': write a duration such as" in errors
+
+
+def test_an_id_that_fits_hundreds_of_runs_is_refused_with_the_newest_of_them(tmp_path: Path) -> None:
+    for number in range(300):
+        folder = tmp_path / f"job-{number:03}"
+        folder.mkdir()
+        (folder / "events.jsonl").write_text(json.dumps({"t": float(number), "event": "submitted"}) + "\n")
+
+    with pytest.raises(UnknownRun) as refused:
+        reader.find("job", tmp_path)
+
+    shown = "job-295, job-296, job-297, job-298, job-299 and 295 more"
+    assert str(refused.value) == f"run = 'job': is ambiguous: {shown}; write more of the id"

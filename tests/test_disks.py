@@ -55,6 +55,7 @@ PLACES = {
     "jobs/spotmpi/backends/downloads.py": (6, f"{FRESH}; and what is replaced"),
     "jobs/spotmpi/backends/kubernetes/pull.py": (2, f"{FRESH}; and what is replaced"),
     "jobs/spotmpi/backends/local/machine.py": (8, CHECK),
+    "jobs/spotmpi/backends/targets.py": (2, CHECK),
     "jobs/spotmpi/backends/slurm/files.py": (4, f"{FRESH}; and what the next look copies"),
     "jobs/spotmpi/checkpoint/store.py": (1, "what is not seen is written again"),
     "jobs/spotmpi/cli/pull.py": (2, "a size that is shown"),

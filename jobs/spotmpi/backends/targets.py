@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
+from spotmpi.agent.files import is_folder
 from spotmpi.backends.base import Backend, Plan
 from spotmpi.core import names, wording
 from spotmpi.core.errors import InputError, SpotmpiError, UnknownRun, input_error
@@ -48,8 +49,12 @@ class Target(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """The absolute path of the runs folder."""
-        return (self.runs_folder or names.default_runs_folder()).absolute()
+        """The absolute path of the runs folder; InputError where that is a file, or a link to what is not there."""
+        folder = (self.runs_folder or names.default_runs_folder()).absolute()
+        if os.path.lexists(folder) and not is_folder(folder):
+            what = "is a link to nothing: mount its disk, or " if folder.is_symlink() else "is not a folder: "
+            raise input_error(wording.option("runs"), str(folder), f"{what}name another folder")
+        return folder
 
     @property
     def name(self) -> str:

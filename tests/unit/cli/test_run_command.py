@@ -250,3 +250,16 @@ def test_the_name_of_an_image_is_in_the_example_of_the_reference_that_a_cluster_
     problem = "kubernetes.image: name the image to pull, such as --image REGISTRY/pytorch:TAG"
     result = invoke("run", "--on", "kubernetes", "--image", "pytorch", "--dry-run", "--", "true")
     assert result == (2, "", f"spotmpi: {problem}\n")
+
+
+@pytest.mark.parametrize("command", [("list",), ("run", "--", "true"), ("status", "x"), ("clean", "--older", "30d")])
+def test_a_runs_folder_that_is_none_is_one_line(command: tuple[str, ...], tmp_path: Path) -> None:
+    """An empty list looked as if all records were gone; a disk that is not mounted gave "File exists"."""
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("")
+    link.symlink_to(tmp_path / "disk")
+    name, *more = command
+    for place, problem in ((file, "is not a folder:"), (link, "is a link to nothing: mount its disk, or")):
+        shown = invoke(name, "--runs", str(place), *more)
+        assert (shown.returncode, shown.stdout) == (2, "")
+        assert shown.stderr.splitlines() == [f"spotmpi: --runs = '{place}': {problem} name another folder"]

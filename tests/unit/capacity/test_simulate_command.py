@@ -225,11 +225,12 @@ def test_a_file_that_cannot_be_read_is_named_among_those_of_its_folder(tmp_path:
     simulate_traces(tmp_path, TRACE)
     broken, job = tmp_path / "broken.json", str(tmp_path / "job.toml")
     broken.write_bytes(b"\xff\xfe")
-    assert f"--traces = '{broken}': is not a trace, which is JSON" in simulate(job, traces=tmp_path).stderr
+    assert "/broken.json': is not a trace, which is JSON" in simulate(job, traces=tmp_path).stderr
     broken.unlink()
     broken.mkdir()
-    errors = simulate(job, traces=tmp_path).stderr
-    assert errors == f"spotmpi: --traces = '{broken}': cannot be read: Is a directory\n"
+    errors = simulate(job, traces=tmp_path).stderr  # of a long path the middle is left out
+    assert errors.startswith("spotmpi: --traces = '/") and errors.count("\n") == 1
+    assert errors.endswith("/broken.json': cannot be read: Is a directory\n")
 
 
 def test_lists_within_lists_without_end_are_not_a_trace(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_completion_works() -> None:
         (["run", "job.toml", "--nodes", "-3"], 2, "nodes = -3"),
         (["run", "job.toml", "--nodes", "many"], 2, "nodes = 'many': write a number of nodes such as 2, or all that"),
         (["run", "job.toml", "--set", "launcher=mpirun"], 2, "no mpirun of Open MPI on PATH"),
-        (["run", "job.toml", "--runs", "job.toml"], 1, "cannot record the run"),
+        (["run", "job.toml", "--runs", "job.toml"], 2, "is not a folder: name another folder"),
         (["run", "--resume", "x"], 2, "no such run"),
         (["run", "--what"], 2, "--what"),
         (["status", "x"], 2, "no such run"),

@@ -232,7 +232,10 @@ def test_what_a_killed_copy_to_the_volume_left_is_removed_by_the_next_attempt(sh
     remember(store(shm, tmp_path), 1)
     child = os.fork()
     if child == 0:
-        copy_to_the_volume(shm, tmp_path, 1, lambda piece: os._exit(9))
+        try:
+            copy_to_the_volume(shm, tmp_path, 1, lambda piece: os._exit(9))
+        finally:
+            os._exit(1)  # it was not called, and a second pytest would go on from here
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9 and len(list(tmp_path.iterdir())) == 1
     store(shm, tmp_path)
     assert not list(tmp_path.iterdir())

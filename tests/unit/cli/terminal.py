@@ -40,7 +40,10 @@ def on_a_terminal(command: list[str], press: Callable[[Callable[[bytes], int]], 
     """What a terminal shows of a command; *press* is called until it has pressed its key."""
     child, terminal = pty.fork()
     if child == 0:
-        os.execvpe(command[0], command, {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"})
+        try:
+            os.execvpe(command[0], command, {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"})
+        finally:
+            os._exit(127)  # otherwise a second pytest would go on from here
     screen, pressed, deadline = b"", press is None, time.monotonic() + 60
     while time.monotonic() < deadline:
         if not pressed and press:

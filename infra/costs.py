@@ -38,8 +38,9 @@ def idle(settings: Settings, today: date) -> dict[str, float]:
     system, private = settings.cluster.system, settings.network.private
     addresses = 1 if private else system.nodes
     disks = system.nodes * _disk(system.disk_gib)
+    ends = STANDARD_SUPPORT_ENDS.get(minor(settings.cluster.version))
     items = {
-        "EKS control plane": _control_plane(settings.cluster.version, today),
+        "EKS control plane": EXTENDED_SUPPORT if ends is not None and today > ends else CONTROL_PLANE,
         f"{system.nodes} x {system.type}": system.nodes * MACHINES[system.type],
         f"{system.nodes} x {system.disk_gib} GiB disk": disks,
         f"{addresses} public IPv4": addresses * PUBLIC_ADDRESS,
@@ -47,11 +48,6 @@ def idle(settings: Settings, today: date) -> dict[str, float]:
     if private:
         items["NAT gateway (+ $0.045 per GB)"] = NAT_GATEWAY
     return items
-
-
-def _control_plane(version: str, today: date) -> float:
-    ends = STANDARD_SUPPORT_ENDS.get(minor(version))
-    return EXTENDED_SUPPORT if ends is not None and today > ends else CONTROL_PLANE
 
 
 def gpu_hour_ceiling(settings: Settings, today: date) -> dict[str, float]:

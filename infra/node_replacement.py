@@ -58,7 +58,10 @@ class NodeProtection:
     def before_update(self, args: pulumi.ResourceHookArgs) -> None:
         """RunError for an older AMI release, and for a change that would replace running nodes."""
         old, new = args.old_outputs or {}, args.new_inputs or {}
-        self._require_no_rollback(old, new)
+        runs, requested = old.get("releaseVersion"), new.get("releaseVersion")
+        if runs and requested and _order(requested) < _order(runs):
+            remedy = "EKS can't go back: set it to that release or a newer one, or leave it out"
+            raise pulumi.RunError(f"group {self.scaling.group} runs AMI release {runs}, not {requested}: {remedy}")
         changed = _changed(old, new)
         if changed and not _allowed():
             (resources,) = old["resources"]
@@ -70,12 +73,6 @@ class NodeProtection:
         if not _allowed():
             change = "the change of what can't change in place (type or market)"
             self._require_idle(self.scaling.running(self.cluster, self.name), change)
-
-    def _require_no_rollback(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        runs, requested = old.get("releaseVersion"), new.get("releaseVersion")
-        if runs and requested and _order(requested) < _order(runs):
-            remedy = "EKS can't go back: set it to that release or a newer one, or leave it out"
-            raise pulumi.RunError(f"group {self.scaling.group} runs AMI release {runs}, not {requested}: {remedy}")
 
     def _require_idle(self, running: int, change: str) -> None:
         if running:

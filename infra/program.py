@@ -44,7 +44,9 @@ def build(settings: Settings, today: date) -> None:
         set_role_boundary(settings.boundary)
     aws = pulumi.ResourceOptions(providers=[aws_provider(settings)])
     if settings.kind == "account":
-        _roles_of_ci(settings, aws)
+        # Roles for workflows, which outlive the environments that they build and destroy; `ci` was checked.
+        assert settings.ci is not None
+        exports.roles(CiAccess(settings.name, settings.ci, settings.all_tags, aws))
         return
     storage = file_system_ids(settings, aws)
     if settings.kind == "data":
@@ -56,12 +58,6 @@ def build(settings: Settings, today: date) -> None:
         BudgetAlarm(settings.name, settings.region, settings.budget, settings.all_tags, aws)
     registry = Registry(settings.name, RegistryArgs(settings.images, settings.all_tags), aws)
     exports.environment(settings, machines.cluster.arn, registry.urls, storage)
-
-
-def _roles_of_ci(settings: Settings, aws: pulumi.ResourceOptions) -> None:
-    """Roles for workflows, which outlive the environments that they build and destroy."""
-    assert settings.ci is not None  # checked
-    exports.roles(CiAccess(settings.name, settings.ci, settings.all_tags, aws))
 
 
 @dataclass(frozen=True)

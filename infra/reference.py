@@ -95,17 +95,13 @@ def _default(field: FieldInfo) -> str:
 def rewrite(page: str, stacks: Path) -> str:
     """The page with its generated parts updated, from the settings model and the stack files in a folder."""
     page = insert(page, "settings", settings_table())
-    return insert(page, "costs", cost_table(_stack_settings(stacks)))
-
-
-def _stack_settings(folder: Path) -> dict[str, Settings]:
-    """The settings of every compute stack in a folder, with an example of an address that has access."""
+    # The settings of every compute stack, with an example of an address that has access.
     stack_settings = {}
-    for path in sorted(folder.glob("Pulumi.*.yaml")):
+    for path in sorted(stacks.glob("Pulumi.*.yaml")):
         stack = path.name.split(".")[1]
         config = {"spotmpi:access": ["198.51.100.7/32"], **yaml.safe_load(path.read_text(encoding="utf-8"))["config"]}
         text = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
         settings = read(stack, text)
         if settings.kind == "compute":
             stack_settings[stack] = settings
-    return stack_settings
+    return insert(page, "costs", cost_table(stack_settings))

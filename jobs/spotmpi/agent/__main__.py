@@ -31,17 +31,12 @@ MEMORY = "/dev/shm"  # the files of this machine that are in memory
 def main(arguments: list[str]) -> int:
     """Run the agent of this pod, or that of a run folder; the exit code."""
     if arguments == [WAIT]:
-        return wait_for_folder()
+        from . import children, handover, hardware  # all that a run imports at its start
+
+        assert children and hardware
+        folder = handover.receive()
+        return 0 if folder is None else run_folder(folder, CLOCK)
     return run_folder(arguments[0], CLOCK) if arguments else run_pod()
-
-
-def wait_for_folder() -> int:
-    """Run the run that is handed over, if there is one; the exit code."""
-    from . import children, handover, hardware  # all that a run imports at its start
-
-    assert children and hardware
-    folder = handover.receive()
-    return 0 if folder is None else run_folder(folder, CLOCK)
 
 
 def run_pod() -> int:

@@ -162,18 +162,15 @@ class Attempt:
             ago = earlier[0][0] if earlier else 0.0
             self.progress.first_iteration_time = self.clock() - ago
             self.progress.first_iteration_elapsed = self.clock.elapsed() - ago
-        self._record_source()
-        for ago, values in earlier:
-            self.record.metric(self.number, member, protocol.METRIC, values, ago)
-        self.record.metric(self.number, member, *report)
-
-    def _record_source(self) -> None:
-        """Record once from which lines of the output iterations are read, by the pattern or in a well-known form."""
+        # Once: from which lines of the output iterations are read, by the pattern or in a well-known form.
         progress = self.progress
         source = (PATTERN, progress.matched) if progress.matched is not None else progress.recognized
         if source and not self._recognized:
             self._recognized = True
             self.record.event(RECOGNIZED, attempt=self.number, form=source[0], line=source[1])
+        for ago, values in earlier:
+            self.record.metric(self.number, member, protocol.METRIC, values, ago)
+        self.record.metric(self.number, member, *report)
 
     def _rank_ended(self, node: Member, stream: str, rank: int, code: int) -> None:
         """End the attempt once all output of a failed rank has arrived: its launcher takes its time to end others."""
@@ -242,7 +239,12 @@ class Attempt:
     def _check_limits(self) -> None:
         """Begin to end the attempt where that is requested or a limit is over, and kill what does not end in time."""
         now = self.clock.uptime()
-        self._excuse_stall(now)
+        # Nobody could have heard anything while this process was stopped, as by `docker pause`: it wakes up before it
+        # reads what arrived meanwhile.
+        passed, self._last_check = now - self._last_check, now
+        if passed > STALL:
+            self._stalled += passed
+            self.progress.last_progress = min(now, self.progress.last_progress + passed)
         self._reaper.reap()
         has_failed = self._failed_node is not None or self._replica_failure is not None
         if not self._stop_request and not has_failed and self._running():
@@ -261,16 +263,6 @@ class Attempt:
             late = True
         if self.stop_signal.kill_requested() or late:
             self._signal_all(signal.SIGKILL)
-
-    def _excuse_stall(self, now: float) -> None:
-        """Leave out of limits of silence the time in which nobody could have heard anything.
-
-        A process that was stopped, as by ``docker pause``, wakes up before it reads what arrived meanwhile.
-        """
-        passed, self._last_check = now - self._last_check, now
-        if passed > STALL:
-            self._stalled += passed
-            self.progress.last_progress = min(now, self.progress.last_progress + passed)
 
     def exceeded_deadline(self, now: float | None = None) -> StopRequest | None:
         """The end of an attempt that has gone on until one of its deadlines; that of its start is of no account."""

@@ -86,7 +86,11 @@ class Children:
             location = location._replace(fork_socket=_fork_socket(context, location, environment, number, record))
         commands = gang_commands(plan, range(launcher_count(plan)), location)
         if location.control is not None or launchers.PORT in str(commands):
-            location = location._replace(port=self._reserve_port())
+            # A port that nobody else gets until the next attempt.
+            if self._reserved is not None:
+                self._reserved.close()
+            self._reserved = reserve_port()
+            location = location._replace(port=str(self._reserved.getsockname()[1]))
             commands = gang_commands(plan, range(launcher_count(plan)), location)
         replicas = None
         if location.control is not None:
@@ -116,13 +120,6 @@ class Children:
     def remote_launchers(self, context: AgentContext) -> int:
         """None: all are this agent's."""
         return 0
-
-    def _reserve_port(self) -> str:
-        """A port for this attempt, which nobody else gets until the next one."""
-        if self._reserved is not None:
-            self._reserved.close()
-        self._reserved = reserve_port()
-        return str(self._reserved.getsockname()[1])
 
     def _session(self, context: AgentContext, number: int) -> dict[str, str]:
         """Mpirun's variables for an attempt; none where the user or the spec sets any such.

@@ -324,19 +324,16 @@ class AttemptLoop(_NodeZero):
     def _run_attempts(self, history: AttemptHistory) -> int:
         end = history.recorded_end() if self._transport.supervised else None
         if end is not None:
-            return self._exit_code_of_ended_run(end)
+            # JobSet shall end as the run did; its other agents find no node 0 to join any more.
+            plan = self._context.plan
+            waits_for_all = plan["launcher"] == "none" and plan["run_on"] == "all" and not self._context.replaces_nodes
+            return _EXIT[NOT_RETRYABLE] if waits_for_all else _EXIT[end]
         self._run_deadline = self._deadline_of_run(history)
         final = history.reconcile_lost_attempt() or restart_limit(self._context.plan, self._context.restart_count)
         while True:
             outcome, goes_on = self._run_attempt(history, final)
             if not goes_on:
                 return _EXIT[outcome.cause]
-
-    def _exit_code_of_ended_run(self, cause: str) -> int:
-        """The exit code that lets JobSet end as the run did, whose other agents find no node 0 to join any more."""
-        plan = self._context.plan
-        waits_for_all = plan["launcher"] == "none" and plan["run_on"] == "all" and not self._context.replaces_nodes
-        return _EXIT[NOT_RETRYABLE] if waits_for_all else _EXIT[cause]
 
     def _run_attempt(self, history: AttemptHistory, final: Outcome | None) -> tuple[Outcome, bool]:
         """One attempt, *final* if it has ended already: what its end means for the run, and whether the next follows.

@@ -200,7 +200,10 @@ class Fetch:
         finally:
             # Those in progress write into the same file as the next version's would.
             wait([piece for piece in pieces if not piece.cancel()])
-        self._verify()
+        expected = self._values["sha256"]
+        if expected and store.size_and_digest(self._path)[1] != expected:
+            remove(self._folder)
+            raise Unavailable("the SHA-256 of the file is not the given one: check both, then push again")
         return self._install()
 
     def _report(self, present: set[int], size: int) -> None:
@@ -239,12 +242,6 @@ class Fetch:
         with self._lock, open(self._notes, "a", encoding="utf-8") as notes:
             notes.write("%d\n" % start)
         return start
-
-    def _verify(self) -> None:
-        expected = self._values["sha256"]
-        if expected and store.size_and_digest(self._path)[1] != expected:
-            remove(self._folder)
-            raise Unavailable("the SHA-256 of the file is not the given one: check both, then push again")
 
     def _install(self) -> dict[str, int]:
         """Give the file its name, or unpack it; its files with their bytes."""

@@ -79,7 +79,9 @@ class Libraries:
         self.problem: Optional[str] = None
         self.output = (b"", b"")  # what the imports have printed on stdout and stderr
         self._threads = "an import"
-        _set_search_path(program)
+        # The first folder of modules: the script's, or the current one for `-m`.
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path[0] = os.getcwd() if program.module else os.path.dirname(os.path.realpath(program.name))
         self.mpi = Mpi()
         gc.disable()  # imports make hardly any garbage
         with _captured_output() as files:
@@ -142,12 +144,6 @@ class Mpi:
         module = sys.modules.get("mpi4py.MPI")
         if module is not None and self._initialize in (None, True):
             module.Init_thread(getattr(module, "THREAD_" + str(mpi4py.rc.thread_level).upper()))
-
-
-def _set_search_path(program: Entry) -> None:
-    """The first folder of modules: the script's, or the current one for ``-m``."""
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = os.getcwd() if program.module else os.path.dirname(os.path.realpath(program.name))
 
 
 @contextlib.contextmanager
@@ -334,7 +330,11 @@ def become(request: ForkRequest, output: Tuple[bytes, ...], server: int) -> None
         os.dup2(file, number)
         os.close(file)
     os.setsid()
-    _die_with(server)
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:
+        os.kill(os.getpid(), signal.SIGKILL)
     os.umask(request.umask)
     os.chdir(request.folder)
     with contextlib.suppress(OSError):
@@ -350,18 +350,13 @@ def become(request: ForkRequest, output: Tuple[bytes, ...], server: int) -> None
     for number, text in enumerate(output, 1):
         while text:
             text = text[os.write(number, text) :]
-    _seed()
+    # Each process has random states of its own; Python's is seeded again at a fork.
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        numpy.seed()
     gc.enable()
     if "triton" in sys.modules:  # it prints as leaked what is not collected at exit, a second's work with PyTorch
         atexit.register(gc.unfreeze)
-
-
-def _die_with(server: int) -> None:
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != server:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _open_streams() -> None:
@@ -378,13 +373,6 @@ def _open_streams() -> None:
         stream.mode = "r" if number == 0 else "w"
         setattr(sys, name, stream)
         setattr(sys, "__%s__" % name, stream)
-
-
-def _seed() -> None:
-    """Give the generators of this process states of their own; Python's reseeds itself at a fork."""
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None:
-        numpy.seed()
 
 
 def execute(program: Entry, mpi: Mpi) -> None:

@@ -247,17 +247,14 @@ class Coordinator(Members):
                 return
             except OSError as error:  # other errors: the client has disconnected already
                 if error.errno in _EXHAUSTED:
-                    self._free_descriptor()
+                    if self._unauthenticated:
+                        self._drop(self._most_dispensable())
+                    else:
+                        self._accept_after = self._clock.uptime() + _ACCEPT_PAUSE
                 return
             if dispensable:
                 self._drop(dispensable)
             self._unauthenticated[connection] = None
-
-    def _free_descriptor(self) -> None:
-        if self._unauthenticated:
-            self._drop(self._most_dispensable())
-        else:
-            self._accept_after = self._clock.uptime() + _ACCEPT_PAUSE
 
     def _most_dispensable(self) -> Connection:
         """The oldest unauthenticated connection from the address that has most: a stranger's flood drops its own."""

@@ -47,7 +47,12 @@ def run(context: AgentContext, transport: Tcp, notice: PreemptionNotice, started
     """Work for the pool until it is over; the pod's exit code."""
     try:
         os.makedirs(context.folder, exist_ok=True)
-        number = _attempt_number(context)
+        # Kubernetes counts failed pods, but forgets them when a pool shrinks; where the run folder lasts, it knows
+        # better.
+        logs = os.path.join(context.folder, "logs")
+        paths = {each: os.path.join(logs, str(each), context.member.file + ".log") for each in record.numbers(logs)}
+        own = [each for each, path in paths.items() if exists(path)]
+        number = 1 + max(context.restart_count, max(own, default=0))
         pod_record = PodRecord(context.folder, context.clock)
     except OSError as error:
         sys.stderr.write("the output of this worker cannot be recorded: %s\n" % error)
@@ -56,17 +61,6 @@ def run(context: AgentContext, transport: Tcp, notice: PreemptionNotice, started
         return PoolWorker(context, transport, notice, pod_record, number).run(started)
     finally:
         pod_record.close()
-
-
-def _attempt_number(context: AgentContext) -> int:
-    """The number of this pod among those of its worker, by which its lines are known.
-
-    Kubernetes counts failed pods, but forgets them when a pool shrinks; where the run folder lasts, it knows better.
-    """
-    logs = os.path.join(context.folder, "logs")
-    paths = {each: os.path.join(logs, str(each), context.member.file + ".log") for each in record.numbers(logs)}
-    own = [each for each, path in paths.items() if exists(path)]
-    return 1 + max(context.restart_count, max(own, default=0))
 
 
 class PoolWorker:

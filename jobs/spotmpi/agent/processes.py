@@ -116,7 +116,10 @@ def kill_descendants() -> list[int]:
         left = [pid for pid in descendants() if pid not in exempt]
         for pid in left:
             signal_process(pid, signal.SIGKILL)
-        _reap()
+        # No Popen object waits for these.
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         if not left or CLOCK.uptime() > deadline:
             return left
         CLOCK.sleep(0.01)
@@ -155,13 +158,6 @@ def clear_shared_memory(folder: str | None) -> None:
             if not entry.name.startswith("spotmpi"):
                 with contextlib.suppress(OSError):  # of a folder, or of another user
                     os.unlink(entry.path)
-
-
-def _reap() -> None:
-    """Reap dead children that no Popen object waits for."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 def _parents() -> Iterator[tuple[int, int]]:

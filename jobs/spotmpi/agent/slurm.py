@@ -202,17 +202,13 @@ def announce_presence(run: str, clock: Clock) -> socket.socket:
         number = signal.SIGKILL if waited > EARLIER_LIMIT else signal.SIGTERM
         if number != sent:
             sent = number
-            _signal_listener(name, number)
+            # The process that listens there, if there still is one.
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+                client.setblocking(False)
+                client.connect(name)
+                peer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+                os.kill(struct.unpack("3i", peer)[0], number)
         clock.sleep(0.1)
-
-
-def _signal_listener(name: str, number: int) -> None:
-    """Signal the process that listens at a Unix socket, if there still is one."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
-        client.setblocking(False)
-        client.connect(name)
-        peer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        os.kill(struct.unpack("3i", peer)[0], number)
 
 
 def _exclude(job: str, nodes: list[str]) -> None:

@@ -175,7 +175,11 @@ class CoordinatorStopSignal:
         """The `StopRequest` that is pending, or None."""
         self._check_fence()
         self._members.serve(0)
-        self._record_launchers_end()
+        # The scheduler of a stream ends with node 0's launcher, once those of the other nodes have ended.
+        remote = self._transport.remote_launchers(self._context.with_pods(self._members.pods))
+        if remote and workers(self._context.plan) and len(nodes_in(self._members.ended)) == remote:
+            with contextlib.suppress(OSError):  # it is tried again
+                open(self._context.launchers_ended_file, "a", encoding="utf-8").close()
         requested = pending(self._context.mounts)
         if requested is not None:
             return StopRequest(Outcome(STOPPED, requested.reason, 0), requested.kind == STOP)
@@ -199,13 +203,6 @@ class CoordinatorStopSignal:
         if self._context.mounts.requests is None or file_exists(events) is not False:
             return None
         return Outcome(NOT_RETRYABLE, "the run folder was deleted", protocol.NOT_RETRYABLE)
-
-    def _record_launchers_end(self) -> None:
-        """Let the scheduler of a stream end with node 0's launcher, once those of the other nodes have ended."""
-        remote = self._transport.remote_launchers(self._context.with_pods(self._members.pods))
-        if remote and workers(self._context.plan) and len(nodes_in(self._members.ended)) == remote:
-            with contextlib.suppress(OSError):  # it is tried again
-                open(self._context.launchers_ended_file, "a", encoding="utf-8").close()
 
     def patience(self) -> float | None:
         """Seconds of the grace that are left to the first node that got notice; None where none has."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from . import hardware, launchers, network, node, peers, processes, protocol, ssh
 from .assignment import ExpectedPods
 from .attempt_history import pods_at_work, was_moved
-from .connection import Identity
 from .context import AgentContext
 from .elastic_coordinator import ElasticCoordinator
 from .launch import Launch, gang_commands
@@ -98,7 +97,8 @@ class Tcp:
         return answer
 
     def _channel(self, context: AgentContext) -> peers.Channel:
-        return peers.Channel(_identity(context), self._port, context.clock, context.plan["limits"]["silence"])
+        assert context.identity is not None, "agents on machines of their own have one"
+        return peers.Channel(context.identity, self._port, context.clock, context.plan["limits"]["silence"])
 
     def prepare(
         self,
@@ -116,7 +116,12 @@ class Tcp:
                 machine["since"] = since
         try:
             members.machines[COORDINATOR] = hardware.identify(COORDINATOR, since)
-            members.hardware[COORDINATOR] = self._prepare_node(context)
+            self._facts = node.prepare(context, self._facts)
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(context.launchers_ended_file)
+            processes.clear_shared_memory(context.mounts.shared_memory)
+            self._oom_kills = hardware.oom_kills(context.mounts.cgroup)
+            members.hardware[COORDINATOR] = self._facts
             failure = self._expect(context, members).wait(context.plan["limits"]["start"], record, stop_signal)
             if failure is not None:
                 return failure
@@ -136,16 +141,6 @@ class Tcp:
         environment = write_environment(context, number)
         commands = gang_commands(context.plan, [0], location(context, environment))
         return Launch(commands, environment, context.pid_file)
-
-    def _prepare_node(self, context: AgentContext) -> hardware.Facts:
-        """The hardware of node 0, on which an attempt can be started now."""
-        facts = node.prepare(context, self._facts)
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(context.launchers_ended_file)
-        processes.clear_shared_memory(context.mounts.shared_memory)
-        self._oom_kills = hardware.oom_kills(context.mounts.cgroup)
-        self._facts = facts
-        return facts
 
     def _expect(self, context: AgentContext, members: peers.Coordinator) -> Readiness:
         """What this attempt has to wait for; data is staged once, and again where that has failed."""
@@ -174,9 +169,3 @@ class Tcp:
     def remote_launchers(self, context: AgentContext) -> int:
         """How many other nodes start a launcher of their own."""
         return context.launcher_count - 1
-
-
-def _identity(context: AgentContext) -> Identity:
-    """What this agent and the others know each other by."""
-    assert context.identity is not None, "agents on machines of their own have one"
-    return context.identity

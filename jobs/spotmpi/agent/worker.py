@@ -203,15 +203,11 @@ def run(context: AgentContext, transport: Tcp, notice: PreemptionNotice, started
         return protocol.INTERRUPTED
     if not context.replaces_nodes:
         return 0
-    _wait_for_end(context, notice)
-    return coordinator.exit_code
-
-
-def _wait_for_end(context: AgentContext, notice: PreemptionNotice) -> None:
-    """Wait until JobSet ends this pod, as it does once node 0's has ended."""
+    # JobSet ends this pod once node 0's has ended.
     deadline = context.clock.uptime() + END_GRACE
     while context.clock.uptime() < deadline and not notice.reason:
         context.clock.sleep(POLL_INTERVAL)
+    return coordinator.exit_code
 
 
 class Worker:

@@ -130,9 +130,12 @@ def _make_environment(image: str, folder: Path) -> None:
 
     uv looks among its own interpreters and on PATH, and then downloads one unless UV_PYTHON_DOWNLOADS forbids it.
     """
+    import tomllib
+
     from packaging.specifiers import SpecifierSet  # only to install: a start shall not wait for it
 
-    required = _required_python(image)
+    project = tomllib.loads((names.IMAGES / image / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = str(project["requires-python"])
     own = platform.python_version()
     if SpecifierSet(required).contains(own, prereleases=True):
         run_uv("venv", "--quiet", "--python", sys.executable, str(folder))
@@ -144,14 +147,6 @@ def _make_environment(image: str, folder: Path) -> None:
             f"the {image} image needs Python {required}, this is {own}, and uv found no other: put one on PATH, or let"
             f" uv download it (UV_PYTHON_DOWNLOADS=automatic): {str(error).splitlines()[-1]}"
         ) from error
-
-
-def _required_python(image: str) -> str:
-    """The versions of Python that an image runs with."""
-    import tomllib
-
-    project = tomllib.loads((names.IMAGES / image / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return str(project["requires-python"])
 
 
 def run_uv(*arguments: str, purpose: str = "install the image") -> None:

@@ -158,7 +158,8 @@ def _options(spec: JobSpec, run: str, target: SlurmTarget) -> Iterable[str]:
     yield "--ntasks-per-node=1"
     yield f"--cpus-per-task={math.ceil(millicores(spec.resources.cpu, spec.slots) / 1000)}"
     if spec.resources.memory is not None:
-        yield f"--mem={_mebibytes(spec.resources.memory, spec.slots)}M"
+        factor = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024}[spec.resources.memory[-2:]]
+        yield f"--mem={math.ceil(float(spec.resources.memory[:-2]) * factor * spec.slots)}M"
     if spec.resources.gpu:
         yield f"--gres=gpu:{spec.resources.gpu * spec.slots}"
     if target.partition is not None:
@@ -184,11 +185,6 @@ def options_in(script: str) -> list[str]:
     lines = takewhile(lambda line: line.startswith(_BEGINNING), script.splitlines()[1:])
     written = [line[len(_BEGINNING) :] for line in lines]
     return [re.sub(r"\\([\\\"])", r"\1", each[1:-1]) if each.startswith('"') else each for each in written]
-
-
-def _mebibytes(memory: str, slots: int) -> int:
-    factor = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024}[memory[-2:]]
-    return math.ceil(float(memory[:-2]) * factor * slots)
 
 
 def _layout(spec: JobSpec, run: str, target: SlurmTarget) -> Layout:

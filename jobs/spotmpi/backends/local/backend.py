@@ -109,7 +109,10 @@ class LocalBackend:
             if pooled:
                 prepare_pool(paths)
             create(paths, spec.to_toml(), plan, time.time(), names.user())
-            self._start_agent(paths, lock)
+            # The agent gets the lock, so that the run is locked throughout.
+            with paths.agent_log.open("a", encoding="utf-8") as log:
+                if self._waiting is None or not self._waiting.hand_over(paths, lock, log):
+                    start_agent(paths, lock, log)
         except BaseException as error:
             if is_new:  # nothing runs, and what is left would be listed as a lost run
                 shutil.rmtree(paths.folder, ignore_errors=True)
@@ -215,12 +218,6 @@ class LocalBackend:
         """A shell in the run's folder."""
         folder = reader.find(run, self.runs_folder).folder
         return ["/bin/sh", "-c", 'cd "$0" && exec "$1"', str(folder), os.environ.get("SHELL", "/bin/sh")]
-
-    def _start_agent(self, paths: names.RunPaths, lock: int) -> None:
-        """Start the agent of node 0; it gets the lock, so that the run is locked throughout."""
-        with paths.agent_log.open("a", encoding="utf-8") as log:
-            if self._waiting is None or not self._waiting.hand_over(paths, lock, log):
-                start_agent(paths, lock, log)
 
     def _own(self, run: str) -> names.RunPaths:
         """The paths of a run of this machine; InputError for the copy of a run that has not ended on its cluster."""

@@ -125,7 +125,11 @@ class SlurmBackend:
             self._write(spec, plan, paths, is_new)
         self._files(paths, plan["folder"]).refresh()
         try:
-            script = _with_variables(spec, plan["script"])
+            # No plan records the variables that the terminal passes on.
+            first, *rest = plan["script"].splitlines(keepends=True)
+            exports = [f"export {name}={shlex.quote(os.environ[name])}\n" for name in spec.env_passthrough]
+            directives = [line for line in rest if line.startswith("#SBATCH")]
+            script = "".join([first, *directives, *exports, *rest[len(directives) :]]).encode()
             self.controller.answer(lambda: queue.submit(self._login, options_in(plan["script"]), script))
         except NoController as error:
             self._record(paths, record.FAILED, str(error))
@@ -428,14 +432,6 @@ def _require_supported(fault: str) -> None:
 def _srun(job: QueuedJob, host: str) -> list[str]:
     """A step on one node of a job, which shares what the job has there."""
     return ["srun", f"--jobid={job.id}", *_STEP, f"--nodelist={host}"]
-
-
-def _with_variables(spec: JobSpec, script: str) -> bytes:
-    """The script as it is submitted, which no plan records: with the variables that the terminal passes on."""
-    first, *rest = script.splitlines(keepends=True)
-    exports = [f"export {name}={shlex.quote(os.environ[name])}\n" for name in spec.env_passthrough]
-    directives = [line for line in rest if line.startswith("#SBATCH")]
-    return "".join([first, *directives, *exports, *rest[len(directives) :]]).encode()
 
 
 def _recorded(paths: RunPaths) -> SlurmPlan:

@@ -220,7 +220,11 @@ class ClusterFollower:
     async def _finish(self) -> None:
         """End the stream when the JobSet has ended and its logs are read."""
         await self._ended.wait()
-        await self._find_unseen_pods()
+        # The JobSet's end may arrive before the watch has shown a short pod.
+        if len(self._seen.pods) < cluster_plan.pod_count(self._jobset) + sum(self._run.workers.values()):
+            with contextlib.suppress(ApiError, httpx2.HTTPError):  # the run folder may still have their output
+                for pod in await self._client.list(api.POD, {names.LABEL_RUN: self._run.run}):
+                    self._update_pod(pod)
         if not self._has_joined:  # or their logs would be waited for
             await self._end_workers()
         if self._logs:
@@ -232,13 +236,6 @@ class ClusterFollower:
         if self._has_joined:
             await self._end_workers()
         await self._queue.put(None)
-
-    async def _find_unseen_pods(self) -> None:
-        """Read also the pods that the watch has not shown yet: the JobSet's end may arrive before a short pod does."""
-        if len(self._seen.pods) < cluster_plan.pod_count(self._jobset) + sum(self._run.workers.values()):
-            with contextlib.suppress(ApiError, httpx2.HTTPError):  # the run folder may still have their output
-                for pod in await self._client.list(api.POD, {names.LABEL_RUN: self._run.run}):
-                    self._update_pod(pod)
 
     async def _end_workers(self) -> None:
         """End the workers of a run that is over, which could not join it: they would wait for nodes and for node 0."""
@@ -260,16 +257,12 @@ class ClusterFollower:
             if change == api.RESYNC:
                 change, jobset = ("MODIFIED", jobset["items"][0]) if jobset["items"] else ("DELETED", self._jobset)
             self._update_jobset(jobset, is_gone=change == "DELETED")
-            await self._report_placement()
+            new = [event for event in placement_events(self._jobset) if event.time not in self._placements]
+            self._placements.update(event.time for event in new)
+            if new:
+                await self._queue.put([PodEntry(0, event=event) for event in new])
             if self._jobset_end:
                 self._ended.set()
-
-    async def _report_placement(self) -> None:
-        """Report where the gang is placed, whenever that changes."""
-        new = [event for event in placement_events(self._jobset) if event.time not in self._placements]
-        self._placements.update(event.time for event in new)
-        if new:
-            await self._queue.put([PodEntry(0, event=event) for event in new])
 
     def _update_jobset(self, jobset: Object, is_gone: bool = False) -> None:
         self._jobset = jobset

@@ -151,8 +151,11 @@ def resolve(
         _on_nodes(replace(target, image=image), each, environment)
         for image, each in zip(images_of, choices, strict=True)
     ]
+    gang = "node 0: " if choices[0].spec.pool else "nodes: "
+    names = (gang, "workers: ", "postprocess workers: ") if len(choices) > 1 else ("",)
+    named = zip(names, choices, targets, strict=False)
     notes = [
-        *_notes_on_roles(choices, targets),
+        *(name + note for name, choice, target in named for note in _notes_on_nodes(choice, target)),
         *filter(None, [roles.driver_note(choices[0])]),
         *_notes_on_image(build, environment, pinned),
         *_notes_on_volume(target),
@@ -213,13 +216,6 @@ def _build(choice: Choice, environment: Environment | None) -> Build | None:
     if not choice.spec.resources.gpu:
         return images.build_for(image, environment.has_gpus)
     return images.build_with_kernels(image, choice.capability)
-
-
-def _notes_on_roles(choices: Sequence[Choice], targets: Sequence[ClusterTarget]) -> list[str]:
-    gang = "node 0: " if choices[0].spec.pool else "nodes: "
-    names = (gang, "workers: ", "postprocess workers: ") if len(choices) > 1 else ("",)
-    named = zip(names, choices, targets, strict=False)
-    return [name + note for name, choice, target in named for note in _notes_on_nodes(choice, target)]
 
 
 def _notes_on_nodes(choice: Choice, target: ClusterTarget) -> list[str]:

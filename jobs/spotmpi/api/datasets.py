@@ -68,14 +68,9 @@ class DataSet(Entry):
     @property
     def table(self) -> Any:
         """All rows as a table of pyarrow."""
-        return sources_of(self).table
+        from spotmpi.streams.dataset import Source
 
-
-def sources_of(found: DataSet) -> Any:
-    """The files of a data set as one source, as functions of other data sets get it."""
-    from spotmpi.streams.dataset import Source
-
-    return Source(*inputs.resolve("data set", found, found.store).files)
+        return Source(*inputs.resolve("data set", self, self.store).files).table
 
 
 class _Request(NamedTuple):
@@ -221,7 +216,10 @@ def _build(request: _Request, store: Store) -> Manifest:
     _require_parents(request)
     found = store.add(manifest, {file.path: place for file, place in files})
     store.storage.remove(f"{DATASET}/{request.reference.name}/{PARTS}/{request.reference.key}")
-    _collect(found, store)
+    # Parts of other versions of this name that nobody builds: their builders were killed.
+    top = f"{DATASET}/{found.name}"
+    for key in store.storage.names(f"{top}/{PARTS}"):
+        collect(store.storage, f"{top}/{key}", f"{top}/{PARTS}/{key}", f"{folder(found.reference)}/{MANIFEST}")
     return found
 
 
@@ -260,13 +258,6 @@ def _build_parts(
                 raise SpotmpiError(f"{request.reference} is not built: {cause}; call it again") from error
             print_message(f"{cause}: another one builds the others")
     raise AssertionError
-
-
-def _collect(built: Manifest, store: Store) -> None:
-    """Remove the parts of other versions of this name that nobody builds: their builders were killed."""
-    top = f"{DATASET}/{built.name}"
-    for key in store.storage.names(f"{top}/{PARTS}"):
-        collect(store.storage, f"{top}/{key}", f"{top}/{PARTS}/{key}", f"{folder(built.reference)}/{MANIFEST}")
 
 
 def _own(store: Store, task: Task) -> str:

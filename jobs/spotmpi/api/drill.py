@@ -146,7 +146,8 @@ def drill(
     run = before.id
     if fault.how not in FAULTS:
         raise input_error(wording.option("fault"), fault.how, f"use one of: {', '.join(FAULTS)}")
-    if _is_of_pool(before, fault.member):
+    path = RunPaths(Path(before.folder)).spec
+    if fault.member.role in WORKERS or (is_file(path) and load_spec(path).launcher == POOL):
         return _drill_pool(backend, before, fault, on_event, clock)
     if before.over:
         raise _ended(run, "trains")
@@ -182,12 +183,6 @@ def _follow(events: Iterable[Event], timer: _RecoveryTimer, on_event: Callable[[
         if times is not None:
             return times
     return None
-
-
-def _is_of_pool(state: RunState, member: Member) -> bool:
-    """Whether *member* is one of a pool, or a worker of a stream, by the run's recorded spec."""
-    path = RunPaths(Path(state.folder)).spec
-    return member.role in WORKERS or (is_file(path) and load_spec(path).launcher == POOL)
 
 
 def _drill_pool(

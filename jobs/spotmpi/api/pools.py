@@ -18,7 +18,6 @@ from spotmpi.backends.base import Backend
 from spotmpi.backends.targets import TargetLike, submit
 from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths, is_image_reference
 from spotmpi.core.wording import Echo, printable_lines, printable_output
 from spotmpi.pools.calls import is_count
@@ -237,8 +236,5 @@ class NewRun(ExistingRun):
             for event in self._backend.events(self.run, True):
                 if connected.is_set():
                     return
-                self._echo_event(event)
-
-    def _echo_event(self, event: Event) -> None:
-        if event.kind == record.WAITING and event.values.get("reason"):
-            self._echo(f"waiting: {event.values['reason']}")
+                if event.kind == record.WAITING and event.values.get("reason"):
+                    self._echo(f"waiting: {event.values['reason']}")

@@ -226,14 +226,11 @@ class _Rebuild:
             raise SpotmpiError(f"{manifest} cannot be made again: {_reason(manifest, code)}")
         found = self.datasets[key] = build_dataset(dataset, **arguments)
         self.rebuilt.append(str(manifest))
-        self._compare(manifest, found.manifest)
-        return found
-
-    def _compare(self, manifest: Manifest, again: Manifest) -> None:
-        old, new = ({file.path: file.sha256 for file in each.files} for each in (manifest, again))
+        old, new = ({file.path: file.sha256 for file in each.files} for each in (manifest, found.manifest))
         paths = sorted({*old, *new})
         self.files += len(paths)
         self.different += [f"{manifest}: {path}" for path in paths if old.get(path) != new.get(path)]
+        return found
 
     def _source(self, value: Input, store: Store) -> DataSet | str:
         if value.parent is not None:

@@ -38,6 +38,8 @@ def run_manifest(
     image = {**(work.get("image") or {}), **({"digest": state.container} if state.container else {})}
     files_of_code = (code.get("files") or {}).items()
     hashes = {str(path): str(each) for path, each in files_of_code if not fingerprint.is_interpreter(path)}
+    # The result of a run, else its last scalars.
+    values = summary.get("result") or {name: each for name, each in state.scalars.items() if name not in _NOT_METRICS}
     return Manifest(
         kind=kind,
         name=name,
@@ -56,7 +58,7 @@ def run_manifest(
             "command": " ".join([str(work.get("program") or ""), *map(str, work.get("args") or ())]).strip(),
             "state": state.state,
             "spec": _spec(paths),
-            "metrics": _metrics(summary, state),
+            "metrics": {name: value for name, value in values.items() if isinstance(value, int | float | str)},
             **({"interpreter": work["interpreter"]} if "interpreter" in work else {}),
         },
         spotmpi=__version__,
@@ -105,9 +107,3 @@ def _spec(paths: RunPaths) -> dict[str, Any]:
     """The spec of a run, without the values of variables: a store is shared, and they may be secrets."""
     spec = tomllib.loads(paths.spec.read_text(encoding="utf-8", errors="replace"))
     return {**spec, "env": sorted(spec["env"])} if spec.get("env") else spec
-
-
-def _metrics(summary: Mapping[str, Any], state: RunState) -> dict[str, Any]:
-    """The result of a run, else its last scalars."""
-    values = summary.get("result") or {name: each for name, each in state.scalars.items() if name not in _NOT_METRICS}
-    return {name: value for name, value in values.items() if isinstance(value, int | float | str)}

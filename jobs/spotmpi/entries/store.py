@@ -193,7 +193,9 @@ class Store:
         existing = self.get(manifest.reference)
         if existing is not None:
             return existing
-        self._prepare()
+        # The store stays out of git, and so out of the code that is shipped.
+        if self.storage.folder and not exists(self.storage.folder / ".gitignore"):
+            self.storage.write(".gitignore", b"*\n", exclusive=True)
         number = self.versions(manifest.kind, manifest.name).number(manifest.reference)
         manifest = msgspec.structs.replace(manifest, version=number)
         text = form.write(manifest).encode()
@@ -201,11 +203,6 @@ class Store:
         if self.storage.create(folder(manifest.reference), files, text):
             return manifest
         return self.get(manifest.reference) or manifest
-
-    def _prepare(self) -> None:
-        """Keep the store out of git, and so out of the code that is shipped."""
-        if self.storage.folder and not exists(self.storage.folder / ".gitignore"):
-            self.storage.write(".gitignore", b"*\n", exclusive=True)
 
     def problems(self, manifest: Manifest) -> Sequence[str]:
         """What is wrong with an entry, a line each: missing, damaged and unknown files, and missing parents."""

@@ -80,7 +80,9 @@ def run_cost(
         return saved
     cost = _run_cost(paths, target, given, aws, now)
     if not given and not cost.notes and reader.state(paths).over:  # one with a note may be complete another time
-        _save(paths, cost)
+        # Where the folder is read-only, the next call queries AWS again.
+        with contextlib.suppress(OSError):
+            write_atomically(paths.bill, json.dumps({**asdict(cost), "events": paths.events.stat().st_size}))
     return cost
 
 
@@ -144,12 +146,6 @@ def _extras(environment: Environment | None, kind: Kind) -> float:
     """What a node of that kind costs per hour besides its machine; nothing where the user gave the price."""
     groups = environment.node_groups if environment else ()
     return max((node_extras(each) for each in groups if (each.type, each.market) == (kind[0], kind[2])), default=0.0)
-
-
-def _save(paths: RunPaths, cost: Cost) -> None:
-    # Where the folder is read-only, the next call queries AWS again.
-    with contextlib.suppress(OSError):
-        write_atomically(paths.bill, json.dumps({**asdict(cost), "events": paths.events.stat().st_size}))
 
 
 def _load(paths: RunPaths) -> Cost | None:

@@ -31,14 +31,10 @@ def require_account_of_state(aws: Aws, region: str, stack: str, state: Mapping[s
 
     It needs no outputs, which a stack has only once it is complete.
     """
-    accounts = _accounts(state or {})
+    resources = (state or {}).get("deployment", {}).get("resources") or []
+    arns = [str((each.get("outputs") or {}).get("arn")) for each in resources]
+    accounts = {match[1] for match in map(_ACCOUNT.match, arns) if match}
     if accounts and (own := aws.account_id(region)) not in accounts:
         other = ", ".join(sorted(accounts))
         remedy = f"use a profile or role of account {other}"
         raise CloudError(f"these credentials belong to account {own}, but stack {stack} is built in {other}: {remedy}")
-
-
-def _accounts(state: Mapping[str, Any]) -> set[str]:
-    resources = state.get("deployment", {}).get("resources") or []
-    arns = [str((each.get("outputs") or {}).get("arn")) for each in resources]
-    return {match[1] for match in map(_ACCOUNT.match, arns) if match}

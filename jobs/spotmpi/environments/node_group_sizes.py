@@ -36,16 +36,12 @@ def open_groups(aws: Aws, environment: Environment, until: datetime | None) -> N
         # The schedule first: an interruption must not leave a group open without one.
         schedule_sizes(aws, environment.region, group, _EXPIRE, until, _CLOSED)
         if group.max == 0:
-            set_sizes(aws, environment.region, group, _sizes(group))
-
-
-def _sizes(group: ScalingGroup) -> dict[str, int]:
-    """The sizes of an Auto Scaling group in the stack; a node group of more than 450 nodes has several of them."""
-    low, _, high = group.tags.get(SIZES_TAG, "").partition("-")
-    if not (low.isdecimal() and high.isdecimal()):
-        remedy = "run `pulumi up` with this version of spotmpi, which sets it"
-        raise SpotmpiError(f"Auto Scaling group {group.name} has no tag {SIZES_TAG} with its sizes: {remedy}")
-    return {"MinSize": int(low), "MaxSize": int(high)}
+            # A node group of more than 450 nodes has several Auto Scaling groups.
+            low, _, high = group.tags.get(SIZES_TAG, "").partition("-")
+            if not (low.isdecimal() and high.isdecimal()):
+                remedy = "run `pulumi up` with this version of spotmpi, which sets it"
+                raise SpotmpiError(f"Auto Scaling group {group.name} has no tag {SIZES_TAG} with its sizes: {remedy}")
+            set_sizes(aws, environment.region, group, {"MinSize": int(low), "MaxSize": int(high)})
 
 
 def close_groups(aws: Aws, environment: Environment, sleep: Callable[[float], None]) -> int:

@@ -57,17 +57,15 @@ class ResultFetcher:
     async def _run(self, client: PoolClient) -> None:
         try:
             while self._ready and self._is_current(client):
-                await self._gather()
+                # More results may come while many calls are in flight, and each fetch costs the scheduler a round
+                # trip.
+                end = time.monotonic() + _PAUSE
+                while self._in_flight() > _MANY and len(self._ready) < self._batch // 2 and time.monotonic() < end:
+                    await asyncio.sleep(_PAUSE / 10)
                 await self._fetch_batch(client)
         finally:
             if self._task is asyncio.current_task():
                 self._task = None
-
-    async def _gather(self) -> None:
-        """Wait shortly for more results while many calls are in flight: each fetch costs the scheduler a round trip."""
-        end = time.monotonic() + _PAUSE
-        while self._in_flight() > _MANY and len(self._ready) < self._batch // 2 and time.monotonic() < end:
-            await asyncio.sleep(_PAUSE / 10)
 
     async def _fetch_batch(self, client: PoolClient) -> None:
         batch = [self._ready.popleft() for _ in range(min(len(self._ready), self._batch))]

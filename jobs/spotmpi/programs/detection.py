@@ -68,17 +68,12 @@ def average_precisions(detected: Sequence[Detections], truth: Sequence[Objects])
     for label, name in enumerate(CLASSES):
         counted = sum(int((~image.difficult[image.labels == label]).sum()) for image in truth)
         if counted:
-            results[name] = _eleven_points(_match_detections(label, detected, truth), counted)
+            # A stable sort: equal scores stay in image order, so a repeat gives the same value.
+            scored: list[tuple[float, bool]] = []
+            for detections, objects in zip(detected, truth, strict=True):
+                scored += _judge_image(label, detections, objects)
+            results[name] = _eleven_points([right for _, right in sorted(scored, key=lambda pair: -pair[0])], counted)
     return results
-
-
-def _match_detections(label: int, detected: Sequence[Detections], truth: Sequence[Objects]) -> list[bool]:
-    """Right or wrong of every detection of the class, best score first; those on difficult objects are left out."""
-    scored: list[tuple[float, bool]] = []
-    for detections, objects in zip(detected, truth, strict=True):
-        scored += _judge_image(label, detections, objects)
-    # A stable sort: equal scores stay in image order, so a repeat gives the same value.
-    return [right for _, right in sorted(scored, key=lambda pair: -pair[0])]
 
 
 def _judge_image(label: int, detections: Detections, objects: Objects) -> list[tuple[float, bool]]:

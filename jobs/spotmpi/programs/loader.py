@@ -99,11 +99,13 @@ class _LoaderProcess:
         self._number = number
         self._answers: queue.Queue[tuple[str, Any]] = queue.Queue()  # of as many as are requested
         with _signals_blocked():
+            # A loader process is not a rank: with the launcher's variables, libraries would take it for one.
+            launcher = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _MAIN],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=_environment(),
+                env={name: value for name, value in os.environ.items() if not name.startswith(launcher)},
             )
         self.request([path or str(Path.cwd()) for path in sys.path])
         self.request((dataset, seed))
@@ -154,12 +156,6 @@ def _signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _environment() -> dict[str, str]:
-    # A loader process is not a rank: with the launcher's variables, libraries would take it for one.
-    launcher = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(launcher)}
 
 
 def main() -> None:

@@ -191,7 +191,10 @@ class _Training:
 
     def run(self) -> None:
         """Train, evaluate, save, and report the result."""
-        self._install_handlers()
+        if self._job.world.rank:
+            wait_for_rank_zero()
+        else:
+            self._notices.install_handlers()
         self._due = time.monotonic() + self._options.checkpoint_every
         data = Input(self._job.dataset, self._batching, self._job.source)
         left = self.total - self._iteration
@@ -256,12 +259,6 @@ class _Training:
         self._reporter.result(self._iteration, {**self._last_scalars, **scalars, "parameters": checksum})
         if not saved:
             raise Failed("the trained model could not be saved; free some space or choose another --checkpoint-path")
-
-    def _install_handlers(self) -> None:
-        if self._job.world.rank:
-            wait_for_rank_zero()
-        else:
-            self._notices.install_handlers()
 
     def _handle_notice(self, exiting: bool) -> None:
         if not self._stopwatch.empty:  # before the checkpoint, after which the agent may kill all ranks

@@ -76,7 +76,13 @@ def training_parser(description: str, environ: Mapping[str, str] | None = None) 
     parser.add_argument("--evaluate-every", type=not_negative, default=0, help="iterations; 0: at the end only")
     without = "no allreduce of gradients: this measures speed and does not train, so there are no checkpoints"
     parser.add_argument("--no-allreduce", action="store_true", help=without)
-    _checkpoint_options(parser, environ)
+    # Values from the environment are text, so that argparse checks them, too.
+    folder = environ.get(protocol.ENV_CHECKPOINT_PATH) or None
+    every = environ.get(protocol.ENV_CHECKPOINT_EVERY) or protocol.CHECKPOINT_EVERY
+    keep = environ.get(protocol.ENV_CHECKPOINT_KEEP) or protocol.CHECKPOINT_KEEP
+    parser.add_argument("--checkpoint-path", type=Path, default=folder, help="folder; without it, none are written")
+    parser.add_argument("--checkpoint-every", type=positive_number, default=every, help="seconds between checkpoints")
+    parser.add_argument("--checkpoint-keep", type=positive, default=keep, help="how many checkpoints to keep")
     return parser
 
 
@@ -103,16 +109,6 @@ def _data(environ: Mapping[str, str] | None) -> str | None:
 def learning_rate_option(parser: Parser, default: float) -> None:
     """Add --learning-rate."""
     parser.add_argument("--learning-rate", type=positive_number, default=default)
-
-
-def _checkpoint_options(parser: Parser, environ: Mapping[str, str]) -> None:
-    folder = environ.get(protocol.ENV_CHECKPOINT_PATH) or None
-    every = environ.get(protocol.ENV_CHECKPOINT_EVERY) or protocol.CHECKPOINT_EVERY
-    keep = environ.get(protocol.ENV_CHECKPOINT_KEEP) or protocol.CHECKPOINT_KEEP
-    # Values from the environment are text, so that argparse checks them, too.
-    parser.add_argument("--checkpoint-path", type=Path, default=folder, help="folder; without it, none are written")
-    parser.add_argument("--checkpoint-every", type=positive_number, default=every, help="seconds between checkpoints")
-    parser.add_argument("--checkpoint-keep", type=positive, default=keep, help="how many checkpoints to keep")
 
 
 def positive(text: str) -> int:

@@ -161,16 +161,11 @@ class Reporter:
             return
         try:
             if not self._events:
-                self._events = _event_writer(self._folder, iteration)
+                from tensorboardX import SummaryWriter  # other programs may report without it
+
+                self._events = SummaryWriter(str(self._folder), purge_step=iteration)
             for name, value in scalars.items():
                 self._events.add_scalar(f"{group}/{name}", value, iteration)
         except OSError as problem:
             self._folder = None
             self.warn(f"TensorBoard events are no longer written: {problem}")
-
-
-def _event_writer(folder: Path, iteration: int) -> Any:
-    # Imported only here: other programs may report without tensorboardX.
-    from tensorboardX import SummaryWriter
-
-    return SummaryWriter(str(folder), purge_step=iteration)

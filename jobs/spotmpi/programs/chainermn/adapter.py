@@ -24,13 +24,6 @@ class ChainerAdapter:
         self._optimizer = optimizer
         self._objective = objective
 
-    def _seed(self, seed: int) -> None:
-        """Seed Python's, NumPy's and CuPy's generators."""
-        random.seed(seed)
-        np.random.seed(seed)
-        if self._model.xp is not np:
-            self._model.xp.random.seed(seed)
-
     def step(self, parts: Sequence[Any], iteration: int, seeds: Sequence[int]) -> Mapping[str, Any]:
         """One update from *parts*, host arrays; *seeds* are those of all generators."""
         if self._objective.rate:
@@ -39,7 +32,10 @@ class ChainerAdapter:
         self._model.cleargrads()
         sums: dict[str, Any] = {}
         for part, seed in zip(parts, seeds, strict=True):
-            self._seed(seed)
+            random.seed(seed)
+            np.random.seed(seed)
+            if self._model.xp is not np:
+                self._model.xp.random.seed(seed)
             for name, value in self._backward(part, len(parts)).items():
                 sums[name] = sums[name] + value if name in sums else value
         self._optimizer.update()

@@ -35,7 +35,10 @@ def communicator(options: Any) -> Any:
 
     Raises Fatal for options that it does not support, and for a communicator that this machine cannot run.
     """
-    _check_nccl_options(options)
+    requested = {"--allreduce-dtype": options.allreduce_dtype, "--double-buffering": options.double_buffering}
+    for name, value in requested.items():
+        if value and options.communicator != PURE_NCCL:
+            raise Fatal(f"{name} is not supported by --communicator {options.communicator}: use {PURE_NCCL}, on GPUs")
     kwargs = {}
     if options.allreduce_dtype:
         kwargs["allreduce_grad_dtype"] = _ALLREDUCE_TYPES[options.allreduce_dtype]
@@ -61,13 +64,6 @@ def _cupy_problem() -> str:
 def uses_gpu(options: Any) -> bool:
     """Whether models of these options live on a GPU; naive serves the CPU."""
     return bool(options.communicator != _ON_CPU)
-
-
-def _check_nccl_options(options: Any) -> None:
-    requested = {"--allreduce-dtype": options.allreduce_dtype, "--double-buffering": options.double_buffering}
-    for name, value in requested.items():
-        if value and options.communicator != PURE_NCCL:
-            raise Fatal(f"{name} is not supported by --communicator {options.communicator}: use {PURE_NCCL}, on GPUs")
 
 
 def create_world(comm: Any) -> World:

@@ -52,7 +52,9 @@ class TorchAdapter:
         self._objective.prepare(parts)
         sums: dict[str, Any] = {}
         for number, (part, seed) in enumerate(zip(parts, seeds, strict=True), start=1):
-            _seed(seed)
+            random.seed(seed)
+            np.random.seed(seed)
+            torch.manual_seed(seed)
             with self._gradients_kept(number < len(parts)):
                 for name, value in self._backward(on_device(part, self._device), len(parts)).items():
                     sums[name] = sums[name] + value if name in sums else value
@@ -76,7 +78,7 @@ class TorchAdapter:
         tensors = dict(self._tensors())
         copies = copy_on_device(list(tensors.values()))
         return {
-            name: _on_host(value) if copy is None else copy
+            name: value.detach().cpu().numpy() if copy is None else copy
             for (name, value), copy in zip(tensors.items(), copies, strict=True)
         }
 
@@ -103,13 +105,6 @@ class TorchAdapter:
         self._model.eval()
         with torch.no_grad():
             return self._objective.evaluate(self._model)
-
-
-def _seed(seed: int) -> None:
-    """Seed Python's, NumPy's and PyTorch's generators, those of GPUs included."""
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
 
 
 class CudaClock:
@@ -142,10 +137,6 @@ def on_device(batch: Any, device: torch.device) -> Any:
 
 def _below(state: State, prefix: str) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in state.items() if name.startswith(prefix)]
-
-
-def _on_host(value: torch.Tensor) -> Any:
-    return value.detach().cpu().numpy()
 
 
 def _tensor(value: Any) -> torch.Tensor:

@@ -47,19 +47,13 @@ def device(world: World, options: Any) -> torch.device:
         return torch.device("cpu")
     if world.local_rank >= torch.cuda.device_count():
         raise Fatal(f"rank {world.rank} has no GPU: this node has {torch.cuda.device_count()}; use fewer slots")
-    _choose_deterministic_algorithms()
-    torch.cuda.set_device(world.local_rank)
-    return torch.device("cuda", world.local_rank)
-
-
-def _choose_deterministic_algorithms() -> None:
-    """Let a GPU give the same sums each time, so that a run has the same parameters after any interruption.
-
-    https://docs.pytorch.org/docs/stable/notes/randomness.html; an operation without such an algorithm warns.
-    """
+    # A GPU gives the same sums each time, so that a run has the same parameters after any interruption; an operation
+    # without such an algorithm warns: https://docs.pytorch.org/docs/stable/notes/randomness.html
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.cuda.set_device(world.local_rank)
+    return torch.device("cuda", world.local_rank)
 
 
 def _join_mpirun(backend: str) -> World:
@@ -77,18 +71,14 @@ def _join_mpirun(backend: str) -> World:
     comm.Barrier()
     os.environ |= {"MASTER_ADDR": address, "MASTER_PORT": str(port), "RANK": str(comm.rank)}
     os.environ["WORLD_SIZE"] = str(comm.size)
-    _choose_interface(hosts)
-    return _initialize(backend, int(os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")))
-
-
-def _choose_interface(hosts: tuple[str, ...]) -> None:
-    """Set the interface by the route to another host; by themselves, libraries may choose docker0 or loopback."""
+    # The interface of the route to another host; by themselves, libraries may choose docker0 or loopback.
     peer = next((host for host in hosts if host != socket.gethostname()), "127.0.0.1")
     with contextlib.suppress(OSError):
         interface = interface_towards(peer)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         if interface != "lo":
             os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+    return _initialize(backend, int(os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")))
 
 
 def _initialize(backend: str, local_rank: int) -> World:

@@ -179,7 +179,7 @@ class Planner:
         These are the cheapest so far, and of the others that of the present nodes, or else what is cheapest now.
         """
         self._learn(moment.elapsed)
-        sizes, count = len(self.job.sizes), _planned_pools(self.job)
+        sizes, count = len(self.job.sizes), min(_POOLS, int(math.log(_STATES + 0.5, 2 * len(self.job.sizes) + 2)))
         fixed, others = self._ranked[: count - 1], self._ranked[count - 1 :] or self._ranked[-1:]
         last = _last_pool(moment, others, sizes)
         shape = moment.price.shape
@@ -205,7 +205,10 @@ class Planner:
         if job.market == "on-demand":  # which no wait makes cheaper
             expected[:, NONE] = np.where(moment.usable[:, ON_DEMAND], np.inf, expected[:, NONE])
         if not job.on_demand_allowed and too_late(job, moment).all():
-            expected = _as_soon_as_possible(plan.setting, moment, after)
+            # Dollars to the end in each mode if it keeps its nodes; without nodes it never ends (jobs x modes).
+            expected = np.full(moment.price.shape, plan.setting.leftover * plan.setting.work / 3600.0)
+            left = after.starting[:, SPOT:] + after.work[:, SPOT:] / plan.setting.mode_speeds[SPOT:]
+            expected[:, SPOT:] = after.paid[:, SPOT:] + moment.price[:, SPOT:] * left / 3600.0
         allowed = safe(job, moment, after)
         ranked = np.where(moment.usable & allowed, expected, np.inf)
         stuck = ~np.isfinite(ranked).any(axis=1)  # no on-demand nodes either: then anything that works, else wait
@@ -286,19 +289,6 @@ class Planner:
         if key not in self._plans:
             self._plans[key] = _solved(setting(self.job, self._market.only(pools), self.job.deadline - self._day))
         return self._plans[key]
-
-
-def _as_soon_as_possible(setting: Setting, moment: Moment, after: Step) -> Numbers:
-    """Dollars to the end in each mode if it keeps its nodes; without nodes it never ends (jobs x modes)."""
-    dollars = np.full(moment.price.shape, setting.leftover * setting.work / 3600.0)
-    left = after.starting[:, SPOT:] + after.work[:, SPOT:] / setting.mode_speeds[SPOT:]
-    dollars[:, SPOT:] = after.paid[:, SPOT:] + moment.price[:, SPOT:] * left / 3600.0
-    return dollars
-
-
-def _planned_pools(job: Job) -> int:
-    """How many pools a plan has."""
-    return min(_POOLS, int(math.log(_STATES + 0.5, 2 * len(job.sizes) + 2)))
 
 
 def _last_pool(moment: Moment, others: list[int], sizes: int) -> Indices:

@@ -173,7 +173,7 @@ class Model:
         if nodes in self.counts:
             return FITTED
         checked = [count for count in self.series.nodes if count not in self.counts and count <= nodes]
-        if any(abs(_error(self, count)) > ERROR_LIMIT for count in checked):
+        if any(abs(1 / self.seconds(count) / self.series.rate(count) - 1) > ERROR_LIMIT for count in checked):
             return NOT_VALID
         if not checked:
             return UNCHECKED
@@ -284,7 +284,3 @@ def _least_squares(times: Times, series: Series, names: Sequence[str]) -> tuple[
     jacobian, misfit = best.jac[: len(times)], best.fun[: len(times)]  # without the rows of the regularization
     variance = float(misfit @ misfit) / freedom
     return parameters, numpy.asarray(numpy.linalg.pinv(jacobian.T @ jacobian, rcond=1e-10) * variance)
-
-
-def _error(model: Model, nodes: int) -> float:
-    return 1 / model.seconds(nodes) / model.series.rate(nodes) - 1

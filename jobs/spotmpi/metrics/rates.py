@@ -215,7 +215,10 @@ class _Reading:
             fresh = attempt.first is None
             self.by_arrival += _measure(attempt, line, iteration, _MOST - self.by_arrival)
             if fresh and attempt.first is not None:
-                self._drop_repeated(attempt.first)
+                # A new attempt repeats scalars of earlier ones.
+                for points in (*self.series.values(), *self.evaluations.values()):
+                    while points and points[-1].iteration >= attempt.first:
+                        points.pop()
             elif not fresh:
                 self.rank_times.add(line)
             self._add_scalars(self.series, line)
@@ -233,14 +236,8 @@ class _Reading:
         same = before.get("attempt", 1) == line.get("attempt", 1)
         return seconds + max(seconds_between(before, line) if same else line["t"] - before["t"], 0.0)
 
-    def _drop_repeated(self, first: int) -> None:
-        """Drop the scalars of earlier attempts from iteration *first* on, which a new attempt repeats."""
-        for points in (*self.series.values(), *self.evaluations.values()):
-            while points and points[-1].iteration >= first:
-                points.pop()
-
     def _add_scalars(self, into: dict[str, list[Point]], line: Line) -> None:
-        scalars = _scalars(line)
+        scalars = {key: float(value) for key, value in line.items() if key not in _NON_SCALARS and is_number(value)}
         self.not_finite = (self.not_finite | {name for name, value in line.items() if value is None}) - scalars.keys()
         for name, value in scalars.items():
             into.setdefault(name, []).append(Point(line["iteration"], self.latest[1] if self.latest else 0.0, value))
@@ -395,10 +392,6 @@ def _without_disturbed(windows: list[_Window], disturbed: set[int]) -> tuple[lis
 
 def _values(line: Line) -> dict[str, Any]:
     return {key: value for key, value in line.items() if key not in _LINE_KEYS}
-
-
-def _scalars(line: Line) -> dict[str, float]:
-    return {key: float(value) for key, value in line.items() if key not in _NON_SCALARS and is_number(value)}
 
 
 def is_number(value: object) -> TypeGuard[float]:

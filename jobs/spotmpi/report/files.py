@@ -259,12 +259,8 @@ def markdown(report: Report) -> str:
 
 def _table(header: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool] = ()) -> str:
     marks = ["---:" if right else "---" for right in numeric] or ["---"] * len(header)
-    rows = [header, marks, *([_cell(text) for text in row] for row in cells)]
+    rows = [header, marks, *([_escaped(text).replace("|", "\\|") for text in row] for row in cells)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def _cell(text: str) -> str:
-    return _escaped(text).replace("|", "\\|")
 
 
 def _text(text: str) -> str:

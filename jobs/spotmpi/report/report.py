@@ -186,6 +186,7 @@ def _facts(run: TrialResult) -> list[tuple[str, str]]:
     resources = work["resources"]
     own_threads = f", {counted(threads(resources['cpu']), 'thread')} per slot" if resources else ""
     image = work["image"]
+    seed = run.training.context.get("seed", run.work["seed"])
     return [
         ("Program", " ".join([work["program"], *work["args"]])),
         (
@@ -200,7 +201,7 @@ def _facts(run: TrialResult) -> list[tuple[str, str]]:
         ("Container", run.container or ""),
         ("Versions", ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))),
         ("Data", _data(run)),
-        ("Seed", _seed(run)),
+        ("Seed", "default of the program" if seed is None else str(seed)),
         ("Code", _code(work["code"])),
     ]
 
@@ -223,11 +224,6 @@ def _data(run: TrialResult) -> str:
         known = "synthetic" if run.synthetic else fingerprint and str(fingerprint)[:12]
         parts.append(counted(context["samples"], "sample") + (f" ({known})" if known else ""))
     return "; ".join(parts)
-
-
-def _seed(run: TrialResult) -> str:
-    seed = run.training.context.get("seed", run.work["seed"])
-    return "default of the program" if seed is None else str(seed)
 
 
 def _code(code: dict[str, Any]) -> str:

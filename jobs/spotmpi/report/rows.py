@@ -81,7 +81,9 @@ class Row:
 def rows(runs: Iterable[TrialResult], marks: Callable[[TrialResult], Sequence[str]] = lambda run: ()) -> list[Row]:
     """The rows of *runs*, in order of variants and ranks; *marks* gives additional flags of a run."""
     runs = list(runs)
-    lines = _lines(runs)
+    # The kind of scaling follows from the batches where the program does not report it.
+    kinds = {variant: _kind([run for run in runs if run.variant == variant]) for variant in {r.variant for r in runs}}
+    lines = [_line(run, run.scaling or kinds[run.variant]) for run in runs]
     groups: dict[tuple[Line, int, int], list[TrialResult]] = {}
     for run, line in zip(runs, lines, strict=True):
         groups.setdefault((line, run.nodes, run.slots), []).append(run)
@@ -104,12 +106,6 @@ def layout(nodes: int, slots: int) -> str:
     """Ranks, nodes and slots as text."""
     ranks = nodes * slots
     return f"{counted(ranks, 'rank')} ({counted(nodes, 'node')} \N{MULTIPLICATION SIGN} {counted(slots, 'slot')})"
-
-
-def _lines(runs: Sequence[TrialResult]) -> list[Line]:
-    """The chart line of each run; the kind of scaling follows from the batches if the program does not report it."""
-    kinds = {variant: _kind([run for run in runs if run.variant == variant]) for variant in {r.variant for r in runs}}
-    return [_line(run, run.scaling or kinds[run.variant]) for run in runs]
 
 
 def _line(run: TrialResult, scaling: str | None) -> Line:

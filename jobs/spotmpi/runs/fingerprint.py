@@ -59,10 +59,11 @@ def identify(spec: JobSpec, local: bool = True) -> dict[str, Any]:
     Raises:
         InputError: the data folder cannot be read.
     """
+    text = spec.option("--seed") or ""
     return {
         "program": spec.program or " ".join(map(shlex.quote, spec.command or [])),
         "args": list(spec.args),
-        "seed": _seed(spec),
+        "seed": int(text) if re.fullmatch(r"-?\d+", text) else None,
         "env": dict(spec.env),
         "launcher": spec.launcher,
         "resources": spec.resources.model_dump(),
@@ -101,12 +102,6 @@ def _stream(spec: JobSpec) -> dict[str, Any]:
     """What determines the batches of a stream: not its workers, prefetching and checks."""
     assert spec.stream is not None
     return spec.stream.model_dump(mode="json", exclude={"workers", "postprocess_workers", "prefetch", "debug"})
-
-
-def _seed(spec: JobSpec) -> int | None:
-    """The value of ``--seed``, None for the program's default."""
-    text = spec.option("--seed") or ""
-    return int(text) if re.fullmatch(r"-?\d+", text) else None
 
 
 def differences(one: dict[str, Any], other: dict[str, Any], declared: Iterable[str] = ()) -> list[str]:

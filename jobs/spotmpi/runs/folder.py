@@ -77,15 +77,10 @@ def folder_events(
             yield from last.release()
             return
         if not count and run_outcome(writer_alive=was_alive) == record.LOST:
-            yield _lost(paths)
+            remedy = f"; continue with `spotmpi run --resume {paths.id}`" if exists(paths.events) else ""
+            yield Event(time.time(), record.LOST, values={"reason": reader.lost_reason(paths) + remedy})
             return
         sleep(pace.interval())
-
-
-def _lost(paths: RunPaths) -> Event:
-    """The last event of a run whose agent died, with the remedy where there is one."""
-    remedy = f"; continue with `spotmpi run --resume {paths.id}`" if exists(paths.events) else ""
-    return Event(time.time(), record.LOST, values={"reason": reader.lost_reason(paths) + remedy})
 
 
 class _LastEvent:

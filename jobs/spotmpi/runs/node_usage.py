@@ -23,7 +23,10 @@ def machine_uses(paths: RunPaths) -> list[Usage]:
 
     A pool's workers, and pods that stand by for lost nodes, have one for each time that they joined.
     """
-    owner, team = _owner_and_team(paths)
+    # The team is the queue that admits the run.
+    owners = (event["owner"] for event in reader.lines(paths.events) if event.get("owner"))
+    queue = load_spec(paths.spec).kubernetes.queue if is_file(paths.spec) else None
+    owner, team = next(owners, "unknown"), queue or "none"
     ended = {each["attempt"]: float(each["ended"]) for each in reader.attempts(paths) if "ended" in each}
     uses = []
     for start, end in _attempts(paths):
@@ -137,10 +140,3 @@ def last_report(paths: RunPaths, attempt: int) -> float | None:
 def _is_lost(paths: RunPaths) -> bool:
     """Whether nobody is left to record the end of a run."""
     return reader.state(paths).state == record.LOST
-
-
-def _owner_and_team(paths: RunPaths) -> tuple[str, str]:
-    """Owner and team of a run; the team is the queue that admits it."""
-    owners = (event["owner"] for event in reader.lines(paths.events) if event.get("owner"))
-    queue = load_spec(paths.spec).kubernetes.queue if is_file(paths.spec) else None
-    return next(owners, "unknown"), queue or "none"

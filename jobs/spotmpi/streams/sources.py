@@ -102,7 +102,8 @@ def _names(source: str, split: str | None) -> list[str]:
     """The files of a source or of its *split*, all of one format."""
     system, path = file_system(source)
     system.invalidate_cache()
-    if _is_folder(system, path):
+    # A web server is not asked what a folder is: its answer for a file would be the file.
+    if path.endswith("/") if "http" in system.protocol else bool(system.isdir(path)):
         entries = {name: info for name, info in system.find(path, detail=True).items() if not _hidden(name, path)}
         entries = {name: entries[name] for name in _split_names(source, list(entries), path, split)}
     elif split is not None:
@@ -157,11 +158,6 @@ def _splits(name: str) -> list[str]:
     folders = [folder.removeprefix("split=") for folder in folders]
     split = _NUMBER.sub("", stem)
     return [*folders, stem, split] if split else folders
-
-
-def _is_folder(system: Any, path: str) -> bool:
-    """Whether a path is a folder; a web server is not asked, since its answer for a file would be the file."""
-    return path.endswith("/") if "http" in system.protocol else bool(system.isdir(path))
 
 
 def read(settings: Settings, slices: Sequence[Slice]) -> Any:

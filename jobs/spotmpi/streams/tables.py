@@ -338,7 +338,7 @@ def _with_whole_numbers(
     rounded = [
         column
         for column, values in zip(table.column_names, table.columns, strict=True)
-        if _has_large_floats(values) and any(_is_rounded(number) for number in numbers(column))
+        if _has_large_floats(values) and any(int(float(number)) != int(number) for number in numbers(column))
     ]
     if not rounded:
         return table
@@ -350,11 +350,6 @@ def _with_whole_numbers(
             f"{name} has whole numbers in the column {rounded[0]!r} (or whole parts of fractions) that its type of "
             f"floats would round: {remedy}"
         ) from error
-
-
-def _is_rounded(number: Decimal) -> bool:
-    """Whether a float of a number has another whole part."""
-    return int(float(number)) != int(number)
 
 
 def _has_large_floats(column: Any) -> bool:

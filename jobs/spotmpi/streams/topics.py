@@ -117,19 +117,15 @@ def client(kind: str, address: str, use: str, settings: Mapping[str, Any]) -> An
         remedy = "install spotmpi[kafka], or add confluent-kafka to the image"
         raise StreamError(f"the {use} {shown(address)} needs confluent-kafka: {remedy}") from None
     own, said = parse(address, use), _said.setdefault(address, {})
-    quiet = {"log_level": 2, "logger": _logger(), "error_cb": lambda error: said.update({error.name(): error.str()})}
+    # In place of stderr, to which the client writes each of its twenty tries a second.
+    logger = logging.getLogger("spotmpi.kafka")
+    logger.propagate = False
+    logger.handlers = [logging.NullHandler()]
+    quiet = {"log_level": 2, "logger": logger, "error_cb": lambda error: said.update({error.name(): error.str()})}
     try:
         return getattr(confluent_kafka, kind)({"bootstrap.servers": own.brokers, **quiet, **settings, **own.properties})
     except (confluent_kafka.KafkaException, ValueError) as error:
         raise StreamError(f"the {use} {shown(address)}: {reason(error)}") from error
-
-
-def _logger() -> logging.Logger:
-    """In place of stderr, to which the client writes each of its twenty tries a second."""
-    logger = logging.getLogger("spotmpi.kafka")
-    logger.propagate = False
-    logger.handlers = [logging.NullHandler()]
-    return logger
 
 
 def partitions(address: str, use: str, consumer: Any, begins: bool = False) -> list[int]:

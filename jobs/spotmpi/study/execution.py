@@ -324,7 +324,8 @@ class PlacementRecorder:
     def record(self, paths: RunPaths) -> None:
         """Write ``nodes.json`` of a run; nothing to do for a run outside an environment."""
         environment = recorded_plan.read(paths).environment if is_file(paths.plan) else None
-        machines = reported_machines(paths)
+        started = (event.get("machines") or [] for event in reader.lines(paths.events))
+        machines = {each["name"]: each.get("instance") for group in started for each in group if each.get("name")}
         if not environment or not machines:
             return
         try:
@@ -352,12 +353,6 @@ class PlacementRecorder:
         nodes = {node["metadata"]["name"]: node for node in self._cluster(environment).list("Node")}
         specs = {name: nodes[name].get("spec", {}) for name in names if name in nodes}
         return {name: instance_id(str(spec.get("providerID") or "")) for name, spec in specs.items()}
-
-
-def reported_machines(paths: RunPaths) -> Machines:
-    """The machines of all attempts of a run, as its pods reported them; empty for a run without pods."""
-    started = (event.get("machines") or [] for event in reader.lines(paths.events))
-    return {each["name"]: each.get("instance") for machines in started for each in machines if each.get("name")}
 
 
 def _account(environment: Environment) -> Aws:

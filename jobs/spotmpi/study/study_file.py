@@ -127,6 +127,7 @@ def _study(values: Mapping[str, Any], base: JobSpec, faults: Faults) -> Study:
     base = base.model_copy(update={"nodes": 1})
     measured, faults = _read_configurations(file.parameters, file.configurations, base, faults)
     faults = faults.with_problems(_limit_problems(file, base, faults.wrong))
+    price = Price(file.price.node_hour, file.price.source) if file.price else None
     study = Study(
         spec=base,
         variants=tuple({variant.name: variant for variant, _ in measured}.values()),
@@ -138,7 +139,7 @@ def _study(values: Mapping[str, Any], base: JobSpec, faults: Faults) -> Study:
         without_allreduce=file.without_allreduce,
         baseline=file.baseline,
         micro_benchmarks=file.micro_benchmarks,
-        budget=_budget(file),
+        budget=Budget(file.limits.time, file.limits.money, file.limits.trial, price),
         compare=file.compare,
     )
     faults.refuse(study)
@@ -162,11 +163,6 @@ def _read_file(values: dict[str, Any], faults: Faults) -> tuple[StudyFile, Fault
 def to_toml(study: Study, spec: str) -> str:
     """The study file of *study*, with its spec in the file *spec* of the same folder."""
     return tomli_w.dumps({**study.source["study"], "spec": spec})
-
-
-def _budget(file: StudyFile) -> Budget:
-    price = Price(file.price.node_hour, file.price.source) if file.price else None
-    return Budget(file.limits.time, file.limits.money, file.limits.trial, price)
 
 
 def _limit_problems(file: StudyFile, base: JobSpec, wrong: frozenset[str]) -> list[Problem]:

@@ -212,10 +212,39 @@ def run_labels(run: str) -> dict[str, str]:
     return {LABEL_APP: "spotmpi", LABEL_RUN: run}
 
 
-class RunPaths(NamedTuple):
+class _RunFolder(NamedTuple):
+    folder: Path
+
+
+class _Entry:
+    """A file or folder of a run folder, by its *name* there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, paths: _RunFolder, owner: type) -> Path:
+        return paths.folder / self._name
+
+
+class RunPaths(_RunFolder):
     """The paths in a run folder."""
 
-    folder: Path
+    spec = _Entry(SPEC)  # the job spec as it was run, TOML
+    own = _Entry(".own")  # exists where the cluster's run was submitted from this runs folder; no pull brings it
+    plan = _Entry(record.PLAN)  # the plan that was applied, JSON (which is YAML)
+    code = _Entry("code")  # the folder in which the command of a local run with `files` starts
+    pool = _Entry("pool")  # of a pool on this machine, for its owner only: certificates, address and requests
+    stream = _Entry("stream")  # the folder of a stream: its source list, and the results of a prediction
+    events = _Entry(record.EVENTS)  # one JSON object per event of the run
+    metrics = _Entry(record.METRICS)  # one JSON object per line that the program reported
+    logs = _Entry("logs")  # the folder of numbered output lines, one file per attempt and member
+    bill = _Entry("bill.json")  # the cost of the run; exists once it was computed after the end
+    keep = _Entry("keep.json")  # the model that the run becomes a version of, its store, and the version once kept
+    nodes = _Entry("nodes.json")  # the nodes as AWS describes them; exists if AWS was asked
+    summary = _Entry(record.SUMMARY)  # the outcome of the run, JSON; exists once the run has ended
+    attempts = _Entry("attempts")  # the folder of attempt records
+    tensorboard = _Entry("tensorboard")  # event files of rank 0
+    agent_log = _Entry("agent.log")  # output of the agent of a local run itself, normally empty
 
     @property
     def id(self) -> str:
@@ -223,89 +252,9 @@ class RunPaths(NamedTuple):
         return self.folder.name
 
     @property
-    def spec(self) -> Path:
-        """The job spec as it was run, TOML."""
-        return self.folder / SPEC
-
-    @property
-    def own(self) -> Path:
-        """Exists where the cluster's run was submitted from this runs folder; no pull brings it."""
-        return self.folder / ".own"
-
-    @property
-    def plan(self) -> Path:
-        """The plan that was applied, JSON (which is YAML)."""
-        return self.folder / record.PLAN
-
-    @property
-    def code(self) -> Path:
-        """The folder in which the command of a local run with `files` starts."""
-        return self.folder / "code"
-
-    @property
-    def pool(self) -> Path:
-        """The folder of a pool on this machine, for its owner only: certificates, address and requests."""
-        return self.folder / "pool"
-
-    @property
-    def stream(self) -> Path:
-        """The folder of a stream: its source list, and the results of a prediction."""
-        return self.folder / "stream"
-
-    @property
-    def events(self) -> Path:
-        """One JSON object per event of the run."""
-        return self.folder / record.EVENTS
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON object per line that the program reported."""
-        return self.folder / record.METRICS
-
-    @property
-    def logs(self) -> Path:
-        """The folder of numbered output lines, one file per attempt and member."""
-        return self.folder / "logs"
-
-    @property
-    def bill(self) -> Path:
-        """The cost of the run, JSON; exists once it was computed after the end."""
-        return self.folder / "bill.json"
-
-    @property
-    def keep(self) -> Path:
-        """The model that the run becomes a version of, its store, and the version once it is kept, JSON."""
-        return self.folder / "keep.json"
-
-    @property
-    def nodes(self) -> Path:
-        """The nodes as AWS describes them, JSON; exists if AWS was asked."""
-        return self.folder / "nodes.json"
-
-    @property
-    def summary(self) -> Path:
-        """The outcome of the run, JSON; exists once the run has ended."""
-        return self.folder / record.SUMMARY
-
-    @property
-    def attempts(self) -> Path:
-        """The folder of attempt records."""
-        return self.folder / "attempts"
-
-    @property
     def checkpoints(self) -> Path:
         """The default folder of checkpoints."""
         return Path(checkpoints(str(self.folder), None))
-
-    @property
-    def tensorboard(self) -> Path:
-        """TensorBoard event files of rank 0."""
-        return self.folder / "tensorboard"
-
-    @property
-    def agent_log(self) -> Path:
-        """Output of the agent of a local run itself, normally empty."""
-        return self.folder / "agent.log"
 
     def __fspath__(self) -> str:
         return str(self.folder)

@@ -41,11 +41,7 @@ class Pulumi:
 
     def run(self, *arguments: str) -> int:
         """Exit status of one command, whose output is printed; CiError with a remedy for a known failure."""
-        command = ["pulumi", *arguments, "--stack", self.stack, "--non-interactive"]
-        try:
-            process = self._start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        except FileNotFoundError as error:
-            raise CiError("pulumi is not on PATH: install it, or run scripts/tools") from error
+        process = self._start_pulumi(arguments, subprocess.STDOUT)
         assert process.stdout is not None
         status, output = self._follow(process, process.stdout, sys.stdout)
         if status and (explanation := self._explanation(arguments[0], output)):
@@ -57,6 +53,13 @@ class Pulumi:
         process = self._start(command, stderr=subprocess.PIPE)
         assert process.stderr is not None
         return self._follow(process, process.stderr, sys.stderr)[0]
+
+    def _start_pulumi(self, arguments: Sequence[str], stderr: int) -> subprocess.Popen[str]:
+        command = ["pulumi", *arguments, "--stack", self.stack, "--non-interactive"]
+        try:
+            return self._start(command, stderr, subprocess.PIPE)
+        except FileNotFoundError as error:
+            raise CiError("pulumi is not on PATH: install it, or run scripts/tools") from error
 
     def _start(self, command: Sequence[str], stderr: int, stdout: int | None = None) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -94,25 +97,13 @@ class Pulumi:
 
     def read(self, *arguments: str) -> str:
         """The output of one command, which is not printed; CiError if it fails, with a remedy for a known failure."""
-        command = ["pulumi", *arguments, "--stack", self.stack, "--non-interactive"]
-        try:
-            process = subprocess.run(
-                command,
-                cwd=self.project,
-                env=dict(self.variables),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                check=False,
-            )
-        except FileNotFoundError as error:
-            raise CiError("pulumi is not on PATH: install it, or run scripts/tools") from error
+        process = self._start_pulumi(arguments, subprocess.PIPE)
+        output, errors = process.communicate()
         if process.returncode:
-            self._raise_known(process.stderr)
-            reason = f"`pulumi {' '.join(arguments)}` failed: {' '.join(process.stderr.split())}"
-            raise CiError(self._explanation(" ".join(arguments), process.stderr) or reason)
-        return process.stdout
+            self._raise_known(errors)
+            reason = f"`pulumi {' '.join(arguments)}` failed: {' '.join(errors.split())}"
+            raise CiError(self._explanation(" ".join(arguments), errors) or reason)
+        return output
 
     def _raise_known(self, output: str) -> None:
         """Raise the error that Pulumi's *output* stands for, with its remedy, where it is a known one."""

@@ -79,15 +79,7 @@ class EnvironmentPrice:
 
 def spot_prices(aws: Aws, region: str, types: Sequence[str], now: datetime) -> dict[tuple[str, str], SpotPrice]:
     """Linux spot prices by (type, zone name); pairs without a price in 7 days are omitted."""
-    history = aws.pages(
-        "ec2",
-        region,
-        "describe_spot_price_history",
-        "SpotPriceHistory",
-        InstanceTypes=list(types),
-        ProductDescriptions=["Linux/UNIX"],
-        StartTime=now - HISTORY,
-    )
+    history = _spot_history(aws, region, now - HISTORY, InstanceTypes=list(types))
     changes: dict[tuple[str, str], list[tuple[datetime, float]]] = {}
     for each in history:
         key = (each["InstanceType"], each["AvailabilityZone"])
@@ -98,18 +90,15 @@ def spot_prices(aws: Aws, region: str, types: Sequence[str], now: datetime) -> d
 
 def spot_curve(aws: Aws, region: str, machine: str, zone: str, since: datetime) -> PriceCurve | None:
     """The Linux spot price of a type in a zone from *since* on; None where AWS has none (it keeps 90 days)."""
-    history = aws.pages(
-        "ec2",
-        region,
-        "describe_spot_price_history",
-        "SpotPriceHistory",
-        InstanceTypes=[machine],
-        AvailabilityZone=zone,
-        ProductDescriptions=["Linux/UNIX"],
-        StartTime=since,  # the response includes the price in effect then
-    )
+    history = _spot_history(aws, region, since, InstanceTypes=[machine], AvailabilityZone=zone)
     changes = {each["Timestamp"].timestamp(): float(each["SpotPrice"]) for each in history}
     return PriceCurve(tuple(sorted(changes.items()))) if changes else None
+
+
+def _spot_history(aws: Aws, region: str, since: datetime, **chosen: Any) -> list[dict[str, Any]]:
+    """The changes of Linux spot prices from *since* on, with the prices in effect then."""
+    options = {"ProductDescriptions": ["Linux/UNIX"], "StartTime": since, **chosen}
+    return aws.pages("ec2", region, "describe_spot_price_history", "SpotPriceHistory", **options)
 
 
 def on_demand_price(aws: Aws, region: str, machine: str) -> float | None:

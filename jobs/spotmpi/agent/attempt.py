@@ -144,7 +144,12 @@ class Attempt:
             text, rank, code = end
             if text:
                 self._handle_line(member, line._replace(text=text))
-            self._rank_ended(member, line.stream, rank, code)
+            # All output of the failed rank has to arrive; its launcher would take its time to end the others.
+            self._reported_ends.add((rank, line.stream))
+            is_complete = {(rank, "o"), (rank, "e")} <= self._reported_ends
+            if is_complete and member not in self._exit_codes and not self._stop_request and self._failed_node is None:
+                self._failed_node, self._rank_end = member, (rank, code)
+                self._abort(self.plan["grace"])
             return
         report = self.progress.read(member, line, self.clock.uptime())
         self._handle_report(member, report)
@@ -171,14 +176,6 @@ class Attempt:
         for ago, values in earlier:
             self.record.metric(self.number, member, protocol.METRIC, values, ago)
         self.record.metric(self.number, member, *report)
-
-    def _rank_ended(self, node: Member, stream: str, rank: int, code: int) -> None:
-        """End the attempt once all output of a failed rank has arrived: its launcher takes its time to end others."""
-        self._reported_ends.add((rank, stream))
-        is_complete = {(rank, "o"), (rank, "e")} <= self._reported_ends
-        if is_complete and node not in self._exit_codes and not self._stop_request and self._failed_node is None:
-            self._failed_node, self._rank_end = node, (rank, code)
-            self._abort(self.plan["grace"])
 
     def _reap_launchers(self) -> None:
         for node, process in self._processes.items():

@@ -234,7 +234,12 @@ class Server:
             if process == 0:
                 os.close(go)
                 os.read(waits, 1)  # until the rank wrapper can forward signals, which may follow the first output
-                self._close_in_fork()
+                # What belongs to the server alone.
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                self._selector.close()
+                for each in (self._listener, self._woken, self._wakes, *filter(None, self._ranks.values())):
+                    each.close()
                 connection.close()
                 return request
             self._ranks[process] = connection
@@ -248,14 +253,6 @@ class Server:
             if os.getpid() == self._process:
                 os.close(go)
         return None
-
-    def _close_in_fork(self) -> None:
-        """Drop what belongs to the server, in a fork of it."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self._selector.close()
-        for each in (self._listener, self._woken, self._wakes, *filter(None, self._ranks.values())):
-            each.close()
 
     def _forward(self, process: int) -> None:
         """Send the signals on that a rank wrapper sends, and SIGKILL where the rank wrapper has ended."""

@@ -185,7 +185,9 @@ def valid(kind: str, values: dict[str, Any]) -> bool:
         counts = [values.get(key) for key in STREAM_COUNTS] + [values.get(key, 0) for key in _POSTPROCESS_COUNTS]
         if not all(map(_is_amount, counts)):
             return False
-    return valid_seconds and all(check(values[key]) for key, check in _CHECKS.items() if key in values)
+    if values.get("iteration", 0) is None or not valid_seconds:
+        return False
+    return all(check(values[key]) for key, check in _CHECKS.items() if values.get(key) is not None)
 
 
 def without_unfit(values: dict[str, Any], checks: Mapping[str, Callable[[Any], bool]]) -> dict[str, Any]:
@@ -229,7 +231,7 @@ def is_whole(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return value is None or (is_whole(value) and value > 0)
+    return is_whole(value) and value > 0
 
 
 def _is_seconds_list(value: Any) -> bool:
@@ -238,7 +240,7 @@ def _is_seconds_list(value: Any) -> bool:
 
 
 def _is_duration(value: Any) -> bool:
-    return value is None or _is_seconds_list([value])
+    return _is_seconds_list([value])
 
 
 def _is_amount(value: Any) -> bool:
@@ -255,20 +257,17 @@ def are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(is_text, value))
 
 
-def _is_text_list(value: Any) -> bool:
-    return value is None or are_texts(value)
-
-
-def _is_versions(value: Any) -> bool:
-    return value is None or isinstance(value, dict)
+def is_object(value: Any) -> bool:
+    """Whether *value* is a JSON object."""
+    return isinstance(value, dict)
 
 
 _CHECKS = {
     "iteration": is_whole,
     "total_iterations": _is_count,
     "samples_per_iteration": _is_count,
-    "hosts": _is_text_list,
-    "versions": _is_versions,
+    "hosts": are_texts,
+    "versions": is_object,
     "waited": _is_duration,
     "uptime": _is_duration,
 }

@@ -86,7 +86,13 @@ class Record:
         self._open: dict[str, int] = {}
         self._batched: dict[str, list[str]] | None = None  # batched text, by file
         self._second = (0, "")  # the newest second that was written, in Unix time and as text
-        self._create_reserve()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            with open(os.open(os.path.join(self.folder, _RESERVE), flags, 0o644), "wb") as file:
+                file.write(os.urandom(_RESERVE_BYTES))
+        except OSError:
+            self.release_reserve()  # an incomplete one would take the room that the end of the run needs
+            raise
 
     def event(self, event: str, **values: Any) -> None:
         """Append one event; *values* are JSON types, those that are None are left out."""
@@ -233,7 +239,13 @@ class Record:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = os.open(path, flags, 0o644)
             self._open[name] = descriptor
-            _end_partial_line(path, descriptor)
+            # An earlier writer may have left its newline out.
+            size = os.fstat(descriptor).st_size
+            if size:
+                with open(path, "rb") as file:
+                    file.seek(size - 1)
+                    if file.read(1) != b"\n":
+                        os.write(descriptor, b"\n")
         self._open[name] = descriptor  # the last one
         return descriptor
 
@@ -250,15 +262,6 @@ class Record:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path)
         return os.path.join(path, last)
-
-    def _create_reserve(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            with open(os.open(os.path.join(self.folder, _RESERVE), flags, 0o644), "wb") as file:
-                file.write(os.urandom(_RESERVE_BYTES))
-        except OSError:
-            self.release_reserve()  # an incomplete one would take the room that the end of the run needs
-            raise
 
 
 def first_attempt(folder: str, submission: str) -> int:
@@ -322,16 +325,6 @@ def disk_full_reason(error: OSError, folder: str) -> str:
     """The reason of a run that ended because its disk is full."""
     remedy = "raise the limit of the size of files (ulimit -f)" if error.errno == errno.EFBIG else "free some space"
     return "%s: %s; %s, then resume the run" % (error.filename or folder, error.strerror, remedy)
-
-
-def _end_partial_line(path: str, descriptor: int) -> None:
-    """Append the newline that an earlier writer left out."""
-    size = os.fstat(descriptor).st_size
-    if size:
-        with open(path, "rb") as file:
-            file.seek(size - 1)
-            if file.read(1) != b"\n":
-                os.write(descriptor, b"\n")
 
 
 def read_log_line(line: str, before: float) -> tuple[float, int | None, str, str]:

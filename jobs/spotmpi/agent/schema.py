@@ -120,7 +120,7 @@ def attempt_in(values: dict[str, Any]) -> AttemptRecord | None:
 def summary_in(values: dict[str, Any]) -> Summary:
     """The summary of a run in a JSON object, without what has another type than it should."""
     facts = {**_facts(), **dict.fromkeys((*_SECONDS, *_SECONDS_OR_NONE), _is_number)}
-    summary = protocol.without_unfit(values, {**facts, "work": _is_object})
+    summary = protocol.without_unfit(values, {**facts, "work": protocol.is_object})
     if summary.get("work"):
         summary["work"] = work_in(summary["work"])
     attempts = summary.get("attempts")
@@ -145,10 +145,6 @@ def read_world(values: Any) -> WorldRecord | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
 
 
 def _is(checks: Mapping[str, Callable[[Any], bool]], *required: str) -> Callable[[Any], bool]:
@@ -197,7 +193,7 @@ def _facts() -> Dict[str, Callable[[Any], bool]]:
         **dict.fromkeys(("attempt", "exit_code", "failures", "interruptions", "iteration"), protocol.is_whole),
         **dict.fromkeys(("last_iteration", "resumed_iteration", "first_iteration"), protocol.is_whole),
         **dict.fromkeys(("checkpoint_iteration", "lost_iterations"), protocol.is_whole),
-        **dict.fromkeys(("context", "result"), _is_object),
+        **dict.fromkeys(("context", "result"), protocol.is_object),
         "hardware": _are(_is({"nodes": _are(protocol.is_whole), **placement})),
     }
 
@@ -213,7 +209,7 @@ def _work() -> Dict[str, Callable[[Any], bool]]:
     }
     return {
         **dict.fromkeys(("program", "launcher", "container", "spotmpi", "interpreter", "init"), protocol.is_text),
-        **dict.fromkeys(("env", "stream"), _is_object),
+        **dict.fromkeys(("env", "stream"), protocol.is_object),
         **dict.fromkeys(("args", "entries"), protocol.are_texts),
         "seed": protocol.is_whole,
         "versions": _are_named_texts,

@@ -122,7 +122,13 @@ class CoordinatorClient:
                 self.leave(str(message["leave"]))
             if "start" in message and message.get("attempt") == self.attempt and not self.ends:
                 self.started.start(int(message["start"]), str(message["command"]))
-        self._report_silence()
+        # Those who follow the run see that node 0 answers nothing, and that it answers again.
+        limit = connection.HEARTBEAT_TIMEOUT
+        was_silent, self._is_silent = self._is_silent, self.connection.silence > limit / 3
+        if self._is_silent != was_silent:
+            reason = pod_context.NODE_0_IS_SILENT % (self.connection.silence, self.attempt, limit)
+            text = reason if self._is_silent else "no longer, it answers again"
+            sys.stderr.write("%s%s\n" % (pod_context.WAITS_FOR_NODE_0, text))
         self.started.supervise()
         self._reaper.reap()
         if self.notice.reason and not self._notice_sent:
@@ -130,15 +136,6 @@ class CoordinatorClient:
         if not self._oom_sent and hardware.oom_kills(self._cgroup) > self._oom_kills:
             self._oom_sent = True
             self.report(oom_killed=1)
-
-    def _report_silence(self) -> None:
-        """Print that node 0 answers nothing, for those who follow the run, and that it answers again."""
-        limit = connection.HEARTBEAT_TIMEOUT
-        was_silent, self._is_silent = self._is_silent, self.connection.silence > limit / 3
-        if self._is_silent != was_silent:
-            reason = pod_context.NODE_0_IS_SILENT % (self.connection.silence, self.attempt, limit)
-            text = reason if self._is_silent else "no longer, it answers again"
-            sys.stderr.write("%s%s\n" % (pod_context.WAITS_FOR_NODE_0, text))
 
     def leave(self, reason: str, **more: int) -> None:
         """Let this node leave the run: its pod ends, and others do not wait for it."""

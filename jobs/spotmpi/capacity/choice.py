@@ -178,7 +178,12 @@ class Planner:
 
         These are the cheapest so far, and of the others that of the present nodes, or else what is cheapest now.
         """
-        self._learn(moment.elapsed)
+        # What was seen until the present day began is taken into account.
+        day = moment.elapsed // FIT_AGAIN * FIT_AGAIN
+        if day != self._day:
+            self._day, self._market, self._plans = day, self._history(day), {}
+            self._ranked = self._market.ranked(self.job.sizes[0])
+            self._usual, self._memory = self._market.usual_price(), self._market.price_memory()
         sizes, count = len(self.job.sizes), min(_POOLS, int(math.log(_STATES + 0.5, 2 * len(self.job.sizes) + 2)))
         fixed, others = self._ranked[: count - 1], self._ranked[count - 1 :] or self._ranked[-1:]
         last = _last_pool(moment, others, sizes)
@@ -275,14 +280,6 @@ class Planner:
             more = np.minimum(more, result[:, ON_DEMAND] - expected[:, ON_DEMAND])
         result[:, NONE] += more
         return result
-
-    def _learn(self, elapsed: float) -> None:
-        """Take what was seen until the present day began into account."""
-        day = elapsed // FIT_AGAIN * FIT_AGAIN
-        if day != self._day:
-            self._day, self._market, self._plans = day, self._history(day), {}
-            self._ranked = self._market.ranked(self.job.sizes[0])
-            self._usual, self._memory = self._market.usual_price(), self._market.price_memory()
 
     def _plan(self, pools: list[int]) -> Values:
         key = tuple(pools)

@@ -89,7 +89,11 @@ class EntryCommands:
         if html is None:
             _show_manifest(found, opened, as_json)
         else:
-            _write_page(found, opened, html)
+            from spotmpi.api.entry_page import entry_report
+            from spotmpi.report import files
+
+            files.write_page(entry_report(found, opened, time.time()), html)
+            print(f"{found.title} -> {html}")
 
     def diff(
         self,
@@ -271,14 +275,6 @@ def _show_manifest(manifest: Manifest, store: Store, as_json: bool) -> None:
         for each in past:
             what = f"version {each.version}" if each.version else "removed"
             print(f"  {moment(each.time)}  {what}, by {printable(each.by)}")
-
-
-def _write_page(manifest: Manifest, store: Store, path: Path) -> None:
-    from spotmpi.api.entry_page import entry_report
-    from spotmpi.report import files
-
-    files.write_page(entry_report(manifest, store, time.time()), path)
-    print(f"{manifest.title} -> {path}")
 
 
 def _promotion(promotion: Promotion) -> dict[str, Any]:

@@ -94,6 +94,9 @@ def read_stack(stack: str, folder: Path | None = None) -> StackFile:
     config = _config(document, path)
     storage, cluster = config.get(_PREFIX + "storage"), config.get(_PREFIX + "cluster")
     cluster = cluster if isinstance(cluster, Mapping) else {}
+    groups = [(name, each) for each in _groups(config) for name in _zone_groups(config, each)]
+    named = [(SYSTEM, cluster.get(SYSTEM)), *groups]
+    releases = {name: _text(each.get("ami_release")) for name, each in named if name and _is_map(each)}
     return StackFile(
         stack=stack,
         path=path,
@@ -108,7 +111,7 @@ def read_stack(stack: str, folder: Path | None = None) -> StackFile:
         kind=_text(config.get(_PREFIX + "kind")) or "compute",
         account=str(account) if isinstance(account := config.get(_PREFIX + "account"), str | int) else None,
         kubernetes=_version(cluster),
-        ami_releases=_ami_releases(cluster, config),
+        ami_releases={name: release for name, release in releases.items() if release},
         secrets_provider=_text(document.get("secretsprovider")),
         design=_design(config, _system(cluster.get(SYSTEM))),
     )
@@ -346,14 +349,6 @@ def _zone_groups(config: Any, group: Any) -> list[str]:
         return []
     first, *_ = zones = _texts(config.get(_ZONES)) or ("",)
     return [name if zone == first else f"{name}-{zone[-1:]}" for zone in _texts(group.get("zones")) or zones]
-
-
-def _ami_releases(cluster: Mapping[str, Any], config: Any) -> dict[str, str]:
-    """The AMI releases in the file, by node group or `system`."""
-    groups = [(name, each) for each in _groups(config) for name in _zone_groups(config, each)]
-    named = [(SYSTEM, cluster.get(SYSTEM)), *groups]
-    releases = {name: _text(each.get("ami_release")) for name, each in named if name and _is_map(each)}
-    return {name: release for name, release in releases.items() if release}
 
 
 def _is_map(value: Any) -> bool:

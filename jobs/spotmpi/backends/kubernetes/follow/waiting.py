@@ -396,7 +396,12 @@ class PendingDiagnostics:
         elif self._is_due("machines"):
             seen.machine_problem = await self._ask_cloud() or await self._ask_autoscaler()
         if any(map(_waits_on_node, pods)) and self._is_due("nodes"):
-            seen.set_node_events(await self._node_events(), since)
+            if self._known.node_events is None or not _is_fresh(self._known.node_events[0]):
+                events: Sequence[Object] = []
+                with contextlib.suppress(ApiError, httpx2.HTTPError):
+                    events = await self._client.node_events()
+                self._known.node_events = time.monotonic(), events
+            seen.set_node_events(self._known.node_events[1], since)
 
     def _is_due(self, question: str) -> bool:
         if time.monotonic() < self._latest.get(question, float("-inf")) + INTERVAL:
@@ -420,14 +425,6 @@ class PendingDiagnostics:
             self._known.autoscaler = time.monotonic(), status
         answer = self._known.autoscaler[1]
         return autoscaler.problem_of(answer, self._client.now()) if answer else None
-
-    async def _node_events(self) -> Sequence[Object]:
-        if self._known.node_events is None or not _is_fresh(self._known.node_events[0]):
-            events: Sequence[Object] = []
-            with contextlib.suppress(ApiError, httpx2.HTTPError):
-                events = await self._client.node_events()
-            self._known.node_events = time.monotonic(), events
-        return self._known.node_events[1]
 
 
 def _is_fresh(moment: float) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Dict, Tuple
+from typing import TYPE_CHECKING, Dict, Set, Tuple
 
 from . import hardware
 from .clock import Clock
@@ -27,6 +27,7 @@ class Replicas:
         self._clock = clock
         self._started: Dict[Member, float] = {}
         self._early_ends: Dict[Member, int] = {}
+        self._removed: Set[Member] = set()  # that end because they are to run no more
         self._due: Dict[Member, Tuple[float, str]] = {}  # when a process is started again, and why it ended
         self._oom_kills = hardware.oom_kills(role.cgroup)  # at the latest end of a process
 
@@ -40,6 +41,7 @@ class Replicas:
         now, members = self._clock.uptime(), self.role.members()
         for member in self.processes.keys() - set(members):
             self.processes[member].terminate()
+            self._removed.add(member)
         for member in members if self.role.is_ready() else ():
             due, end = self._due.get(member, (now, ""))
             if member in self.processes or due > now:
@@ -53,6 +55,10 @@ class Replicas:
     def ended(self, member: Member, end: str, interrupted: bool) -> None:
         """Note that a process has ended, and how: *end* is a predicate."""
         del self.processes[member]
+        if member in self._removed:
+            self._removed.remove(member)
+            self._due.pop(member, None)  # of an earlier process
+            return
         now = self._clock.uptime()
         early = self._early_ends.get(member, 0) + 1 if now - self._started[member] < STEADY else 0
         self._early_ends[member] = early

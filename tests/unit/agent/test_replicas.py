@@ -96,6 +96,21 @@ def test_processes_start_once_their_role_is_ready_and_surplus_ones_are_ended(sup
     assert len(supervised.starts) == 2
 
 
+def test_a_worker_that_is_wanted_again_after_it_was_removed_is_not_said_to_have_ended(supervised: Supervised) -> None:
+    supervised.supervise()
+    supervised.replicas.ended(Member(WORKER, 1), "was killed by SIGKILL", False)
+    supervised.supervise(1)
+    said = [(1, "was killed by SIGKILL")]
+    assert supervised.said == said
+    supervised.role.count = 1
+    supervised.supervise()
+    supervised.role.count = 2
+    supervised.supervise()  # while it still ends
+    supervised.replicas.ended(Member(WORKER, 1), "ended with exit code 0", False)
+    supervised.supervise()
+    assert len(supervised.starts) == 4 and supervised.said == said
+
+
 def test_one_that_ends_early_waits_longer_each_time_and_one_that_was_steady_not_at_all(supervised: Supervised) -> None:
     supervised.supervise()
     pauses = []

@@ -23,6 +23,7 @@ from spotmpi.spec.workers import MOST_DOLLARS
 _MOST_TICKS = 10_000_000  # of a trace, ten years in steps of half a minute
 _MOST_NODES = 1_000_000
 _LONGEST_TICK = 86400.0
+_OWN_KEYS = ("zone", "instance_type", "start", "step", "on_demand", "nodes", "price", "currency")
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,10 @@ def read_trace(name: str, text: str) -> Trace:
 
 
 def _own(values: Mapping[str, Any]) -> Trace:
+    unknown = sorted({*values} - {*_OWN_KEYS})
+    if unknown:
+        keys = f"key{'s' * (len(unknown) > 1)} {', '.join(unknown)}"
+        raise ValueError(f"unknown {keys}; the keys are {', '.join(_OWN_KEYS)}")
     _require_dollars(values)
     nodes, price = _decoded("nodes", values["nodes"]), values["price"]
     prices = _decoded("price", price) if isinstance(price, list) else np.full(len(nodes), _number("price", price))

@@ -221,6 +221,12 @@ def test_a_trace_that_no_market_can_have_is_refused_with_the_reason(
     assert len(errors.splitlines()) == 1
 
 
+def test_a_key_that_no_trace_has_is_named_with_those_that_it_may_have(tmp_path: Path) -> None:
+    code, _, errors = simulate_traces(tmp_path, {**TRACE, "strat": TRACE["start"], "zones": []})
+    assert code == 2
+    assert "unknown keys strat, zones; the keys are zone, instance_type, start, step, on_demand, nodes, p" in errors
+
+
 def test_a_file_that_cannot_be_read_is_named_among_those_of_its_folder(tmp_path: Path) -> None:
     simulate_traces(tmp_path, TRACE)
     broken, job = tmp_path / "broken.json", str(tmp_path / "job.toml")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,13 +15,13 @@ from spotmpi.agent import progress, protocol, record
 from spotmpi.agent.files import is_file, write_atomically
 from spotmpi.backends.base import Backend
 from spotmpi.backends.targets import Messages, follow, new_run_id, submit
-from spotmpi.core import names, wording
+from spotmpi.core import code_folder, names, wording
 from spotmpi.core.environment import Environment
 from spotmpi.core.environment import recorded as recorded_environment
 from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
-from spotmpi.core.wording import Echo, counted
+from spotmpi.core.wording import Echo, counted, printable
 from spotmpi.runs import fingerprint, reader, recorded_plan
 from spotmpi.runs.reader import RunState
 from spotmpi.spec import validate
@@ -95,11 +96,20 @@ def open_sweep(study: Study, recording: Recording, fresh: bool, echo: Echo) -> S
             echo(f"continuing sweep {unfinished.id}: {progress} ({wording.option('new')} starts over)")
             unfinished.study = study  # limits may have changed
             return unfinished
-        echo(f"starting a new sweep: unfinished {unfinished.id} measured different work ({differences[0]})")
+        newer = _changed_since(study.spec, unfinished.created)
+        changed = f"; changed since: {printable(newer)}, which .gitignore may leave out" if newer else ""
+        echo(f"starting a new sweep: unfinished {unfinished.id} measured different work ({differences[0]}){changed}")
     folder = sweep_folder(recording.new_id, recording.runs_folder)
     sweep = Sweep(folder, study, identity, time.time(), recording.target)
     sweep.create()
     return sweep
+
+
+def _changed_since(spec: JobSpec, moment: float) -> str | None:
+    """The newest file of the code of *spec* if it is newer than *moment*, in Unix seconds."""
+    times = {name: os.lstat(path).st_mtime for name, path in code_folder.sources(*spec.code_paths).items()}
+    newest = max(times, key=times.__getitem__, default=None)
+    return newest if newest is not None and times[newest] > moment else None
 
 
 def run_sweep(sweep: Sweep, runner: TrialRunner, echo: Echo, clock: Clock = time.monotonic) -> None:

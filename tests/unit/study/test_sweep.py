@@ -1,6 +1,7 @@
 import dataclasses
 import errno
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,22 @@ def test_a_sweep_is_not_continued_with_other_work(tmp_path: Path, monkeypatch: p
     messages: list[str] = []
     assert open_sweep(tmp_path, StudyOptions([1]), "sweep-2", spec, messages).id == "sweep-2"
     assert "measured different work" in messages[0]
+
+
+def test_a_new_sweep_names_the_file_of_the_code_that_has_changed(tmp_path: Path) -> None:
+    code, messages = tmp_path / "code", list[str]()
+    code.mkdir()
+    (code / "train.py").write_text("1")
+    os.utime(code / "train.py", (1000, 1000))
+    spec = SPEC.model_copy(update={"code": str(code)})
+    before = open_sweep(tmp_path, StudyOptions([1]), spec=spec).created
+    (code / "bench.log").write_text("continuing")
+    os.utime(code / "bench.log", (before + 1, before + 1))
+    open_sweep(tmp_path, StudyOptions([1]), "sweep-2", spec, messages)
+    assert messages[0].endswith("; changed since: bench.log, which .gitignore may leave out")
+    (code / "bench.log").unlink()
+    open_sweep(tmp_path, StudyOptions([1]), "sweep-3", spec, messages)
+    assert messages[1].endswith(")"), "a file that was removed has no time"
 
 
 def test_a_sweep_at_another_place_is_another_sweep_and_its_command_names_the_place(tmp_path: Path) -> None:

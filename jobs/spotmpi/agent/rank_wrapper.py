@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _PR_SET_PDEATHSIG = 1
+_ENDED = "killed from outside, as for lack of memory, or by an import of `preload`; the next attempt starts another one"
 _SIGKILL = 9  # on every POSIX system; the import of `signal` would take a third of this start
 # Seconds after a report until the launcher learns that the rank has ended. It passes on no output while it ends others.
 _REPORT_TIME = 0.25
@@ -114,13 +115,16 @@ def _run_forked(arguments: list[str], server: str, explains: bool) -> int | None
         connection.sendall(text)
         # Left in the socket, where `forward` sees it too until `is_forked` is set.
         is_forked = connection.recv(1, _socket.MSG_PEEK) == b"f"
-        reason = "" if is_forked else (_rest(connection) or b"nthe fork server has ended")[1:].decode()
+        answer = b"f" if is_forked else _rest(connection)
+        reason, remedy = answer[1:].decode(), "correct `preload` in the spec, or set it to []"
+        if not answer:
+            reason, remedy = "the fork server has ended", _ENDED
     except OSError as error:
-        reason = "no fork server: %s" % error.strerror
+        reason, remedy = "no fork server: %s" % error.strerror, _ENDED
     if not is_forked:
         local_rank = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("LOCAL_RANK", "0"))
         if explains and reason and local_rank == "0":
-            _print_error("ranks start without preload: %s; correct `preload` in the spec, or set it to []" % reason)
+            _print_error("ranks start without preload: %s; %s" % (reason, remedy))
         return None
     status = _rest(connection)[1:]
     if len(status) == 4:

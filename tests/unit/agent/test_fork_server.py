@@ -251,7 +251,9 @@ def test_a_server_that_is_killed_takes_ranks_along_and_another_one_is_started(ra
     assert rank.wait(60) == -signal.SIGKILL and rank.stderr
     assert "the fork server of this node has ended" in rank.stderr.read()
     code, output, errors = ranks.run("0")
-    assert code == 0 and output and "ranks start without preload: no fork server: Connection refused" in errors
+    assert code == 0 and output
+    reason = "no fork server: Connection refused; killed from outside, as for lack of memory, or by an import of `pre"
+    assert f"ranks start without preload: {reason}" in errors and "correct" not in errors
     code, output, errors = ranks.run("0", how="--may-fork")  # for who has not asked for forks
     assert (code, errors) == (0, "") and output
     ranks.serve((ranks.folder / "train.py").read_text(), ["json"])
@@ -314,7 +316,8 @@ def test_where_no_fork_is_possible_a_new_interpreter_runs_the_rank_and_one_line_
 
     assert first[:2] == second[:2] == (0, f"{os.getpid()}\n"), "in the place of its rank wrapper"
     assert second[2] == ""
-    line = r"spotmpi: ranks start without preload: (.*); correct `preload` in the spec, or set it to \[\]\n"
+    remedy = r"killed from .* another one" if module == "ends" else r"correct `preload` in the spec, or set it to \[\]"
+    line = rf"spotmpi: ranks start without preload: (.*); {remedy}\n"
     match = re.fullmatch(line, first[2])
     assert match and re.fullmatch(
         problem if "|" in problem else re.escape(problem), match[1].replace("no fork server: ", "")

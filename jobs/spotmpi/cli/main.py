@@ -26,11 +26,11 @@ from spotmpi.core import wording
 from spotmpi.core.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, InputError, SpotmpiError
 from spotmpi.core.wording import printable_lines
 
-# A folder of another user's, a full disk below a file to which stdout is redirected, a disk that fails, and a path that
-# no file can have.
+# A folder of another user's, a full disk below a file to which stdout is redirected, a disk that fails, a path that no
+# file can have, and a stdout that is closed.
 _NOT_UNEXPECTED = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE),
-    *(errno.ELOOP, errno.ENAMETOOLONG),
+    *(errno.ELOOP, errno.ENAMETOOLONG, errno.EBADF),
 )
 _LOADER = "pydantic.plugin._loader"
 
@@ -274,13 +274,15 @@ def _discard_unwritten() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Connect to nothing what the caller has closed of stdin, stdout and stderr.
+    """Open what the caller has closed of stdin, stdout and stderr; stdout so that a write fails, as it does in GNU's.
 
     Else the next files get their numbers, such as the lock of a run, which its agent would not inherit then.
     """
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR if descriptor == 2 else os.O_RDONLY)  # which gets the first number
     sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8")
     sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8")
 

@@ -57,6 +57,14 @@ def test_a_full_disk_below_the_output_is_one_line(words: str, variables: Mapping
     assert (result.returncode, result.stderr) == (1, "spotmpi: No space left on device\n")
 
 
+@pytest.mark.parametrize("words", ["list", "list --json", "--version"])
+def test_a_closed_output_is_one_line(words: str, variables: Mapping[str, str]) -> None:
+    command = f"{SPOTMPI} {words} >&-"
+    result = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, env=variables)
+
+    assert (result.returncode, result.stderr) == (1, "spotmpi: Bad file descriptor\n")
+
+
 @pytest.mark.parametrize("words", ["list", "list --json"])
 def test_a_pipe_that_nobody_reads_ends_the_command_without_a_word(words: str, variables: Mapping[str, str]) -> None:
     reading, writing = os.pipe()
@@ -87,9 +95,13 @@ def test_a_current_folder_that_is_gone_is_one_line(tmp_path: Path, words: str, c
 def test_closed_standard_streams_take_nothing_from_a_run() -> None:
     spec = job("sleep 0.3")
 
-    assert subprocess.run(f"{SPOTMPI} run {spec} <&- >&- 2>&-", shell=True).returncode == 0
-
+    assert subprocess.run(f"{SPOTMPI} run {spec} <&- 2>&-", shell=True).returncode == 0
     assert reader.state(only_run()).state == "succeeded"
+
+    assert subprocess.run(f"{SPOTMPI} run {spec} <&- >&- 2>&-", shell=True).returncode == 1
+    newest = reader.every(Path("runs"))[-1]
+    wait_until(lambda: reader.state(newest).over)
+    assert reader.state(newest).state == "succeeded"
 
 
 def test_a_terminal_without_unicode_gets_the_rest_of_the_line() -> None:

@@ -191,7 +191,7 @@ def reason(error: Any, address: str = "", client: Any = None) -> str:
     remedy = _REMEDIES.get(name, "")
     if name == "_TRANSPORT" and "refused" in cause:
         remedy = "no broker listens there: check host and port, and whether it runs"
-    cause = re.sub(r" \(after \d+ms in state \w+\)", "", cause).rstrip(".")
+    cause = re.sub(r" \(after \d+ms in state \w+(, \d+ identical error\(s\) suppressed)?\)", "", cause).rstrip(".")
     return f"{cause}; {remedy}" if remedy else cause
 
 

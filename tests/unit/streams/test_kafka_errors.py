@@ -86,7 +86,8 @@ def test_brokers_that_do_not_answer_are_named_with_the_cause_and_what_helps(
         (
             (
                 KafkaError._TRANSPORT,
-                "b/1: Disconnected: connecting to a PLAINTEXT broker listener? (after 9ms in state X)",
+                "b/1: Disconnected: connecting to a PLAINTEXT broker listener? "
+                "(after 9ms in state X, 1 identical error(s) suppressed)",
             ),
             "b/1: Disconnected: connecting to a PLAINTEXT broker listener?",
             "check host, port and security.protocol, and that a firewall lets this machine connect",

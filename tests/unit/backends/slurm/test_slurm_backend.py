@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -329,9 +330,17 @@ def test_a_job_that_slurmctld_is_not_back_for_has_failed(backend: SlurmBackend, 
     assert backend.state(RUN).state == "failed"
 
 
+class ImpatientWithSbatch(Login):
+    """Gives up on sbatch alone after half a second: on a busy machine other commands may need longer."""
+
+    def copy(self, purpose: str, command: Sequence[str], *more: Any) -> None:
+        limited = Login(None, 0.5) if "sbatch" in command else super()
+        limited.copy(purpose, command, *more)
+
+
 def test_of_a_job_that_slurm_may_have_taken_no_end_is_recorded(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:
     slurm.fall_silent()
-    backend._login = Login(None, limit=0.5)
+    backend._login = ImpatientWithSbatch(None)
     with pytest.raises(SpotmpiError) as failed:
         submit(backend)
     assert str(failed.value) == (

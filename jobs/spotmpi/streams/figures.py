@@ -168,12 +168,16 @@ def _workers(needed: int, workers: int, price: float | None, more: str = "") -> 
 
 def text(figures: Figures) -> str:
     """The figures in one line."""
+    postprocess = figures.postprocess_workers
     parts = [
         f"{figures.batches_per_second:.4g} batches/s",
         f"{counted(figures.in_flight, 'chunk')} in flight",
         f"ranks wait {percent(figures.ranks_wait)}",
-        f"workers wait {percent(figures.workers_wait)}",
-        *([f"postprocess workers wait {percent(figures.postprocess_wait)}"] if figures.postprocess_workers else []),
+        f"{counted(figures.workers, 'worker')} wait {percent(figures.workers_wait)}",
+        *(
+            [f"{counted(postprocess, 'postprocess worker')} wait {percent(figures.postprocess_wait)}"]
+            * bool(postprocess)
+        ),
     ]
     return ", ".join([*parts, f"{figures.skipped} skipped"] if figures.skipped else parts)
 

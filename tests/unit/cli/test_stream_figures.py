@@ -16,8 +16,8 @@ from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.runs import reader, recorded_plan
 
-LINE = "10 batches/s, 16 chunks in flight, ranks wait 50 %, workers wait 0 %, 2 skipped"
-MOMENT = "5 batches/s, 8 chunks in flight, ranks wait 50 %, workers wait 50 %, 1 skipped"
+LINE = "10 batches/s, 16 chunks in flight, ranks wait 50 %, 2 workers wait 0 %, 2 skipped"
+MOMENT = "5 batches/s, 8 chunks in flight, ranks wait 50 %, 2 workers wait 50 %, 1 skipped"
 ADVICE = "ranks wait 50 % for batches: 4 workers would do"
 
 

@@ -63,7 +63,7 @@ def test_the_time_of_workers_that_only_postprocess_is_counted_by_itself() -> Non
     figures = reports(first, last).total()
     assert figures and (figures.workers, figures.workers_wait) == (2, 0.75)
     assert figures.postprocess_workers == 4 and figures.postprocess_wait == pytest.approx(0.1)
-    assert text(figures).endswith("workers wait 75 %, postprocess workers wait 10 %")
+    assert text(figures).endswith("2 workers wait 75 %, 4 postprocess workers wait 10 %")
     assert advice(figures, 0.5) == "ranks wait 50 % for results: 8 workers for the postprocess would do"
     idle = figures._replace(ranks_wait=0.0, workers_wait=0.3, postprocess_wait=0.8)
     assert advice(idle) == "postprocess workers wait 80 % for ranks: 1 worker for the postprocess would do"
@@ -157,5 +157,5 @@ def test_the_advice_is_one_line_with_its_cost(changes: dict[str, Any], price: fl
 
 
 def test_the_figures_are_one_line() -> None:
-    assert text(FIGURES) == "20 batches/s, 16 chunks in flight, ranks wait 0 %, workers wait 0 %"
+    assert text(FIGURES) == "20 batches/s, 16 chunks in flight, ranks wait 0 %, 4 workers wait 0 %"
     assert text(FIGURES._replace(skipped=3)).endswith(", 3 skipped")

@@ -59,6 +59,21 @@ def test_killed_agents_leave_no_process_and_a_run_that_can_be_resumed(local: Bac
     assert first["cause"] == "interruption" and second["resumed_iteration"] >= 3
 
 
+def test_stop_now_ends_a_run_whose_agent_is_stopped(local: BackendHarness) -> None:
+    run = local.submit(shell("echo up; sleep 300"))
+    folder = paths_of(local, run).folder
+    wait_until(lambda: "up" in texts(local.backend.events(run, follow=False)))
+    agents = processes.agents(folder)
+    assert len(agents) == 2
+    for agent in agents:
+        os.kill(agent, signal.SIGSTOP)
+
+    local.backend.stop(run, "enough", now=True)
+
+    assert local.wait_for_state(run, "stopped").reason == "enough"
+    wait_until(lambda: not processes.of_run(run) and not processes.agents(folder))
+
+
 def test_a_fault_that_this_machine_does_not_support_is_named_with_what_it_does(local: BackendHarness) -> None:
     run = local.submit(shell("sleep 300"))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from spotmpi.cli import completion
 from spotmpi.cli.options import Json
 from spotmpi.core.wording import counted
 
@@ -33,6 +34,7 @@ EntryName = Annotated[
     typer.Argument(
         help="NAME (its newest), NAME:VERSION, NAME:ALIAS, NAME@KEY or KEY (its first digits, 6 or more).",
         metavar="NAME",
+        autocompletion=completion.entries,
     ),
 ]
 _FILES = 20  # that `show` prints

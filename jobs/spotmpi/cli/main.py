@@ -196,7 +196,7 @@ def _plain_parameters(get_params: Any, ctx: Any) -> Any:
 
 def _process_value(parameter: Any, process: Any, ctx: Any, value: Any) -> Any:
     """The value of a parameter as *process*, typer's own method, returns it."""
-    if value is None and not parameter.required:
+    if value is None and (ctx.resilient_parsing or not parameter.required):  # the first is that of completion
         missing = () if parameter.multiple or parameter.nargs == -1 else None
         return missing if parameter.callback is None else parameter.callback(ctx, parameter, missing)
     if parameter.callback is None:

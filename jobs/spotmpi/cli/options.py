@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from spotmpi.cli import completion
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from spotmpi.backends.targets import Target
 
-RunId = Annotated[str, typer.Argument(help="The run's id, or its first letters.", metavar="ID")]
+RunId = Annotated[
+    str, typer.Argument(help="The run's id, or its first letters.", metavar="ID", autocompletion=completion.runs)
+]
 RunsFolder = Annotated[
     Path | None,
     typer.Option("--runs", help="Folder of the run records (default: $SPOTMPI_RUNS, else ./runs).", metavar="FOLDER"),

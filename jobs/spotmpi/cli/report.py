@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
+from spotmpi.cli import completion
 from spotmpi.cli.options import Json, RunsFolder, grouped, target
 
 if TYPE_CHECKING:
@@ -42,7 +43,12 @@ class ComparisonOptions:
 @grouped
 def command(
     ids: Annotated[
-        list[str] | None, typer.Argument(help="A sweep, or runs of the same work (default: the newest).", metavar="ID")
+        list[str] | None,
+        typer.Argument(
+            help="A sweep, or runs of the same work (default: the newest).",
+            metavar="ID",
+            autocompletion=completion.runs_and_sweeps,
+        ),
     ] = None,
     out: Annotated[
         Path | None,

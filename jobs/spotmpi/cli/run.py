@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from spotmpi.agent.launchers import LAUNCHERS
+from spotmpi.cli import completion
 from spotmpi.cli.options import Env, Json, Nodes, Set, Slots, TargetOptions, grouped, numbers, overrides
 
 if TYPE_CHECKING:
@@ -150,7 +151,13 @@ class ModeOptions:
         ),
     ] = None
     resume: Annotated[
-        str | None, typer.Option("--resume", help="Continue this stopped or failed run instead.", metavar="ID")
+        str | None,
+        typer.Option(
+            "--resume",
+            help="Continue this stopped or failed run instead.",
+            metavar="ID",
+            autocompletion=completion.runs,
+        ),
     ] = None
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the run's id and return at once.")] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False

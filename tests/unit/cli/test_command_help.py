@@ -173,6 +173,38 @@ def test_completion_works() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("status tr", ["train-1", "train-2"]),
+        ("run --resume train-2", ["train-2"]),
+        ("logs --runs elsewhere ", ["other-1"]),
+        ("report s", ["sweep-1"]),
+        ("models show d", ["digits"]),
+        ("models promote ", ["digits"]),
+        ("data show ", ["ratings"]),
+        ("status --runs nowhere ", []),
+    ],
+)
+def test_completion_offers_the_names_of_runs_sweeps_and_entries_without_a_heavy_import(
+    words: str, offered: list[str]
+) -> None:
+    for run in ("runs/train-1", "runs/train-2", "elsewhere/other-1"):
+        Path(run).mkdir(parents=True)
+        Path(run, "events.jsonl").touch()
+    for folder in ("runs/sweeps/sweep-1", "runs/no-run", "store/models/digits", "store/datasets/ratings"):
+        Path(folder).mkdir(parents=True)
+    words = f"spotmpi {words}"
+    request = {"_SPOTMPI_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    heavy = "set(sys.modules) & {'pydantic', 'numpy', 'yaml', 'fsspec', 'spotmpi.spec.job', 'rich'}"
+    code = f"import sys, atexit\natexit.register(lambda: print({heavy}, file=sys.stderr))\n"
+    code += "from spotmpi.cli.main import main\nmain()"
+    result = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **request}, capture_output=True, text=True, check=False
+    )
+    assert (sorted(result.stdout.split()), result.stderr) == (offered, "set()\n")
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["nonsense"], 2, "nonsense"),

@@ -1,0 +1,40 @@
+"""What a shell offers after Tab, from names of folders alone: nobody waits for imports, a cluster or a bucket."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import typer
+
+from spotmpi.core import names
+
+_KINDS = {"data": "datasets", "models": "models"}  # by groups of commands
+
+
+def runs(context: typer.Context) -> list[str]:
+    """The ids of runs."""
+    folder = _runs_folder(context)
+    return [name for name in _folders(folder) if names.RunPaths(folder / name).events.exists()]
+
+
+def runs_and_sweeps(context: typer.Context) -> list[str]:
+    """The ids of runs and sweeps."""
+    return [*runs(context), *_folders(_runs_folder(context) / names.SWEEPS)]
+
+
+def entries(context: typer.Context) -> list[str]:
+    """The names of data sets, or of models, of a store in a folder."""
+    store = Path(context.params.get("store") or names.default_store())
+    return _folders(store / _KINDS.get(context.parent.info_name or "" if context.parent else "", ""))
+
+
+def _runs_folder(context: typer.Context) -> Path:
+    return context.params.get("runs") or names.default_runs_folder()
+
+
+def _folders(folder: Path) -> list[str]:
+    try:
+        return [each.name for each in os.scandir(folder) if each.is_dir()]
+    except OSError:
+        return []

@@ -37,6 +37,11 @@ _PERMANENT = (
     *(errno.ENOEXEC, errno.E2BIG),  # of a command
 )
 
+_REMEDIES = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.E2BIG: "an argument or variable may have 128 KiB: write longer ones to a file, and send its path",
+}
+
 PAUSES = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60)  # seconds between repetitions of a step of the record
 MAX_PAUSE = 60.0  # seconds before another attempt
 T = TypeVar("T")
@@ -113,7 +118,8 @@ def error_reason(error: OSError, folder: str | None) -> str:
     if folder is not None and error.errno == errno.ENOENT and _is_gone(folder):
         return "the run folder %s was moved or deleted" % folder
     reason = "%s: %s" % (error.filename, error.strerror) if error.filename and error.strerror else str(error)
-    return reason + "; raise the limit of open files (ulimit -n)" if error.errno == errno.EMFILE else reason
+    remedy = _REMEDIES.get(error.errno or 0)
+    return "%s; %s" % (reason, remedy) if remedy else reason
 
 
 def _is_gone(folder: str) -> bool:

@@ -42,6 +42,11 @@ def test_a_permanent_error_ends_the_run(error: OSError) -> None:
             OSError(errno.EMFILE, "Too many open files", "/a"),
             "/a: Too many open files; raise the limit of open files (ulimit -n)",
         ),
+        (
+            OSError(errno.E2BIG, "Argument list too long", "sh"),
+            "sh: Argument list too long; an argument or variable may have 128 KiB: write longer ones to a file, and send "
+            "its path",
+        ),
         (PermissionError(errno.EACCES, "Permission denied", "/b"), "/b: Permission denied"),
         (OSError("damaged"), "damaged"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import signal
 import sys
@@ -56,6 +57,11 @@ class Session:
 
     def save(self, iteration: int, state: State, now: bool) -> None:
         """Write what is due after *iteration*; the first state is checked at once, not when the first one is due."""
+        try:
+            iteration = operator.index(iteration)  # of numpy and tensors, too
+        except TypeError:
+            wrong = "the first argument is the number of iterations, and is of type %s: save(iteration, state)"
+            raise TypeError(wrong % type(iteration).__name__) from None
         if not self._is_checked:
             encode(state() if callable(state) else state)
             self._is_checked = True
@@ -101,7 +107,7 @@ def save(iteration: int, state: State, identity: str = "", now: bool = False) ->
     of numpy and tensors, or is a function that returns such a dict and is called the first time and if it is needed.
 
     Raises:
-        TypeError: the state has a value of another type; the text names its place.
+        TypeError: the state has a value of another type; the text names its place. Or *iteration* is no whole number.
     """
     if _rank(os.environ) == 0:
         _own_session(identity).save(iteration, state, now)

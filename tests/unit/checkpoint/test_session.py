@@ -82,6 +82,21 @@ def test_a_state_that_cannot_be_saved_is_an_error_of_the_first_call(tmp_path: Pa
         own.save(1, {"optimizer": {"rng": object()}}, now=False)
 
 
+def test_arguments_in_the_order_of_torch_save_are_an_error_of_the_first_call(tmp_path: Path) -> None:
+    own = Session(environment(tmp_path), "", SetClock().uptime)
+    wrong: Any = {"step": 1}
+    with pytest.raises(TypeError, match=r"number of iterations, and is of type dict: save\(iteration, state\)"):
+        own.save(wrong, {}, now=False)
+
+
+def test_a_number_of_numpy_is_the_iteration_of_a_checkpoint(tmp_path: Path) -> None:
+    own = Session(environment(tmp_path), "", SetClock().uptime)
+    number: Any = np.int64(7)
+    own.save(number, {"w": 1}, now=True)
+    loaded = own.load()
+    assert loaded and (loaded.iteration, loaded.state) == (7, {"w": 1})
+
+
 def test_a_checkpoint_of_another_identity_is_refused_and_stays(rank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spotmpi.checkpoint.save(1, {}, identity="small", now=True)
     with pytest.raises(ValueError, match="identity 'large' of this call is not 'small', that of the first one"):

@@ -44,8 +44,8 @@ def test_a_permanent_error_ends_the_run(error: OSError) -> None:
         ),
         (
             OSError(errno.E2BIG, "Argument list too long", "sh"),
-            "sh: Argument list too long; an argument or variable may have 128 KiB: write longer ones to a file, and send "
-            "its path",
+            "sh: Argument list too long; an argument or variable may have 128 KiB: write longer ones to a file, and "
+            "send its path",
         ),
         (PermissionError(errno.EACCES, "Permission denied", "/b"), "/b: Permission denied"),
         (OSError("damaged"), "damaged"),

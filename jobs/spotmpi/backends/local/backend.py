@@ -150,8 +150,7 @@ class LocalBackend:
                     stop_requests.submit(folder, request, reason)
             except OSError as error:
                 raise SpotmpiError(f"cannot write the stop request to {paths.folder}: {error.strerror}") from error
-            if now:
-                _continue_agent(paths)
+            _continue_agent(paths)
 
     def require_fault(self, run: str, member: Member, fault: str) -> None:
         """Refuse what is neither of rank 0, of a process of a pool, nor of a node of a run that may have fewer."""
@@ -273,7 +272,7 @@ class WaitingAgent:
 
 
 def _continue_agent(paths: names.RunPaths) -> None:
-    """Let the agent of a run go on that is stopped (SIGSTOP), so that it kills the ranks and records the end (Linux).
+    """Let the agent of a run go on that is stopped (SIGSTOP), so that it ends the ranks and records the end (Linux).
 
     Its processes are those that have the run's lock open, whatever their ids; to others SIGCONT would do no harm.
     """

@@ -59,7 +59,8 @@ def test_killed_agents_leave_no_process_and_a_run_that_can_be_resumed(local: Bac
     assert first["cause"] == "interruption" and second["resumed_iteration"] >= 3
 
 
-def test_stop_now_ends_a_run_whose_agent_is_stopped(local: BackendHarness) -> None:
+@pytest.mark.parametrize("now", [False, True], ids=["stop", "now"])
+def test_a_stop_ends_a_run_whose_agent_is_stopped(local: BackendHarness, now: bool) -> None:
     run = local.submit(shell("echo up; sleep 300"))
     folder = paths_of(local, run).folder
     wait_until(lambda: "up" in texts(local.backend.events(run, follow=False)))
@@ -68,7 +69,7 @@ def test_stop_now_ends_a_run_whose_agent_is_stopped(local: BackendHarness) -> No
     for agent in agents:
         os.kill(agent, signal.SIGSTOP)
 
-    local.backend.stop(run, "enough", now=True)
+    local.backend.stop(run, "enough", now)
 
     assert local.wait_for_state(run, "stopped").reason == "enough"
     wait_until(lambda: not processes.of_run(run) and not processes.agents(folder))

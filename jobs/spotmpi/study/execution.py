@@ -96,7 +96,7 @@ def open_sweep(study: Study, recording: Recording, fresh: bool, echo: Echo) -> S
             echo(f"continuing sweep {unfinished.id}: {progress} ({wording.option('new')} starts over)")
             unfinished.study = study  # limits may have changed
             return unfinished
-        newer = _changed_since(study.spec, unfinished.created)
+        newer = _changed_since(study.spec, unfinished.created) if differences[0].startswith("code.") else None
         changed = f"; changed since: {printable(newer)}, which .gitignore may leave out" if newer else ""
         echo(f"starting a new sweep: unfinished {unfinished.id} measured different work ({differences[0]}){changed}")
     folder = sweep_folder(recording.new_id, recording.runs_folder)

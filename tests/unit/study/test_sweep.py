@@ -189,7 +189,9 @@ def test_a_sweep_is_not_continued_with_other_work(tmp_path: Path, monkeypatch: p
     assert "measured different work" in messages[0]
 
 
-def test_a_new_sweep_names_the_file_of_the_code_that_has_changed(tmp_path: Path) -> None:
+def test_a_new_sweep_names_the_file_of_the_code_that_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, messages = tmp_path / "code", list[str]()
     code.mkdir()
     (code / "train.py").write_text("1")
@@ -203,6 +205,10 @@ def test_a_new_sweep_names_the_file_of_the_code_that_has_changed(tmp_path: Path)
     (code / "bench.log").unlink()
     open_sweep(tmp_path, StudyOptions([1]), "sweep-3", spec, messages)
     assert messages[1].endswith(")"), "a file that was removed has no time"
+    os.utime(code / "train.py", (before + 1000, before + 1000))
+    monkeypatch.setattr(fingerprint, "describe_machine", lambda: {"cpu": "another"})
+    open_sweep(tmp_path, StudyOptions([1]), "sweep-4", spec, messages)
+    assert messages[2].endswith(")") and "machine" in messages[2], "its content is the same"
 
 
 def test_a_sweep_at_another_place_is_another_sweep_and_its_command_names_the_place(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ TAG_FIXED = "spotmpi:fixed"
 # The environment variable that allows an update to replace running nodes.
 REPLACE_NODES = "SPOTMPI_REPLACE_NODES"
 
+NODE_GROUP = "aws:eks/nodeGroup:NodeGroup"
+
 # The EKS add-ons of every environment.
 ADDONS = (
     *("vpc-cni", "kube-proxy", "eks-pod-identity-agent", "coredns", "metrics-server", "aws-efs-csi-driver"),

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.ci.errors import CiError
+from infra.names import NODE_GROUP
 
-NODE_GROUP = "aws:eks/nodeGroup:NodeGroup"
 GONE = ("delete", "replace", "delete-replaced")
 LOST = (
     *("aws:eks/cluster:Cluster", "aws:ec2/vpc:Vpc", "aws:ec2/subnet:Subnet", "kubernetes:core/v1:Namespace"),

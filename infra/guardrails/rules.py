@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.instance_types import catalog
-from infra.names import TAG_ON_DEMAND
+from infra.names import NODE_GROUP, TAG_ON_DEMAND
 from infra.settings import TAG_ENVIRONMENT
 
 Inputs = Mapping[str, Any]
@@ -13,7 +13,6 @@ Check = Callable[[str, Inputs], Iterator[str]]
 
 # A shorter prefix is nobody's own address range, but in effect the whole internet.
 _WIDEST_PREFIX = 8
-_GROUP = "aws:eks/nodeGroup:NodeGroup"
 _TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 # Billed resources, and those that create them: all must be identifiable by their tag.
 _TAGGED = (
@@ -23,7 +22,7 @@ _TAGGED = (
     "aws:ecr/repository:Repository",
     "aws:efs/fileSystem:FileSystem",
     "aws:eks/cluster:Cluster",
-    _GROUP,
+    NODE_GROUP,
     _TEMPLATE,
 )
 
@@ -92,13 +91,13 @@ def old_metadata_service(kind: str, inputs: Inputs) -> Iterator[str]:
 
 def gpus_over_zones(kind: str, inputs: Inputs) -> Iterator[str]:
     """GPU groups in several zones: traffic between zones is slow and billed."""
-    if kind == _GROUP and _has_gpus(inputs) and len(_list(inputs, "subnetIds")) != 1:
+    if kind == NODE_GROUP and _has_gpus(inputs) and len(_list(inputs, "subnetIds")) != 1:
         yield "spreads GPUs over several zones: give the group one subnet"
 
 
 def gpus_without_taint(kind: str, inputs: Inputs) -> Iterator[str]:
     """GPU groups that accept any pod, which would keep expensive machines running for nothing."""
-    if kind == _GROUP and _has_gpus(inputs):
+    if kind == NODE_GROUP and _has_gpus(inputs):
         effects = [taint.get("effect") for taint in _list(inputs, "taints")]
         if not set(effects) & {"NO_SCHEDULE", "NO_EXECUTE"}:
             yield "has GPUs but no taint: add one with effect NO_SCHEDULE"
@@ -110,7 +109,7 @@ _NOT_ON_DEMAND = ("SPOT", "CAPACITY_BLOCK")  # a block has been paid for
 def on_demand_gpus(kind: str, inputs: Inputs) -> Iterator[str]:
     """GPUs at the on-demand price, unless the stack allows that."""
     allowed = (inputs.get("tags") or {}).get(TAG_ON_DEMAND) == "requested"
-    if kind == _GROUP and _has_gpus(inputs) and inputs.get("capacityType") not in _NOT_ON_DEMAND and not allowed:
+    if kind == NODE_GROUP and _has_gpus(inputs) and inputs.get("capacityType") not in _NOT_ON_DEMAND and not allowed:
         yield "buys GPUs on demand: use spot, or set accelerators.on_demand in the stack"
 
 

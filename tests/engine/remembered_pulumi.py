@@ -25,7 +25,7 @@ class RememberedPulumi(Pulumi):
     answers: dict[object, Any] = field(default_factory=dict)
 
     def run(self, stack: str, *arguments: str) -> None:
-        """Run a command; a stack is selected once."""
+        """Run a command; a stack that exists is selected once."""
         run = super().run
         if arguments[:2] == ("stack", "select"):
             self._once((stack, *arguments), lambda: run(stack, *arguments))
@@ -49,13 +49,19 @@ class RememberedPulumi(Pulumi):
         return self._once((stack, "outputs"), lambda: outputs(stack))
 
     def _once(self, question: tuple[object, ...], ask: Callable[[], Answer]) -> Answer:
-        """The answer to a question, which depends on the states of all stacks, too."""
-        states = tuple((each.name, each.read_bytes()) for each in sorted(self.states.glob("*/*.json")))
-        key = (question, hashlib.sha256(repr(states).encode()).digest())
-        if key not in self.answers:
-            self.answers[key] = ask()
-        answer: Answer = self.answers[key]
+        """The answer to a question, which depends on the states of all stacks, too; not of one that changes any."""
+        key = (question, self._digest())
+        if key in self.answers:
+            known: Answer = self.answers[key]
+            return known
+        answer = ask()
+        if self._digest() == key[1]:
+            self.answers[key] = answer
         return answer
+
+    def _digest(self) -> bytes:
+        states = tuple((each.name, each.read_bytes()) for each in sorted(self.states.glob("*/*.json")))
+        return hashlib.sha256(repr(states).encode()).digest()
 
 
 class RememberingEnvironment(EngineEnvironment):

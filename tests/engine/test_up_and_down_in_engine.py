@@ -127,7 +127,7 @@ def test_persistent_storage_outlives_down_until_its_deletion_is_requested_by_nam
 
     assert down("p3", lab.dependencies) == ()
     assert cloud.records.of(FILE_SYSTEM) == [storage]
-    assert "not deleted, and billed by the GB: the storage spotmpi-p3-data" in lab.output
+    assert any(line.startswith("not deleted, and billed by the GB: the storage spotmpi-p3-data") for line in lab.output)
 
     assert down("p3", lab.dependencies, "spotmpi-p3") == ()
     assert len(cloud.records) == 0

@@ -29,6 +29,7 @@ from spotmpi.environments.resource_inventory import (
     ResourceInventory,
     delete_inventory,
     ebs_volumes,
+    holds_storage,
     read_inventory,
     record_resources,
     resources_in_state,
@@ -77,20 +78,22 @@ class _Down:
                 "--delete-data", self._delete_data, f"must be the environment's name, {name}, to delete its data"
             )
         # The state tells where the file was changed since the build.
-        own = FILE_SYSTEMS in self._kinds_in_state(stack.stack)
-        self._keep = stack.keep or (not own and self._has_data_stack())
-        stays = stack.file_system is not None or (self._keep and not self._delete_data)
-        data = "" if stays and not own else " and ALL DATA on its storage"
+        state = self._dependencies.pulumi.state(stack.stack) or {}
+        own = any(kind == FILE_SYSTEMS for kind, _ in resources_in_state(state))
+        self._keep = stack.keep or self._has_storage()
+        elsewhere = self._keep or stack.file_system is not None
+        deleted = own or not elsewhere or (self._keep and self._delete_data is not None)
+        if self._delete_data and not deleted:
+            remedy = f"`storage.file_system_id`, {stack.file_system}, is your own, which is never deleted here: leave"
+            remedy += f" this out, or delete it by `aws efs delete-file-system --file-system-id {stack.file_system}`"
+            raise input_error("--delete-data", name, remedy)
+        data = " and ALL DATA on its storage" if deleted else ""
         if not self._dependencies.confirm(f"Destroy {name}{data}?"):
             raise NotConfirmed(f"{name} was not changed")
 
-    def _has_data_stack(self) -> bool:
-        """Whether the storage was built in a stack of its own, which the file does not say any more."""
-        kinds = self._kinds_in_state(f"{self._stack.stack}-data")
-        return FILE_SYSTEMS in kinds and NETWORKS not in kinds
-
-    def _kinds_in_state(self, stack: str) -> set[str]:
-        return {kind for kind, _ in resources_in_state(self._dependencies.pulumi.state(stack) or {})}
+    def _has_storage(self) -> bool:
+        """Whether there is storage in a stack of its own, which the file may not say any more."""
+        return holds_storage(self._dependencies.pulumi.state(f"{self._stack.stack}-data"))
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
         """The title and the function of each step, in order."""
@@ -243,8 +246,10 @@ class _Down:
         self.leftovers = find_leftovers(self._dependencies.aws, self._inventory)
         if self._keep and self._delete_data:
             self.leftovers += find_leftovers(self._dependencies.aws, self._data_inventory)
-        elif self._keep or self._has_data_stack():
-            self._dependencies.echo(f"not deleted, and billed by the GB: the storage {self._data_inventory.name}")
+        elif self._has_storage():
+            command = f"spotmpi down {self._stack.stack} --delete-data {self._inventory.name}"
+            storage = f"the storage {self._data_inventory.name}, which `{command}` deletes"
+            self._dependencies.echo(f"not deleted, and billed by the GB: {storage}")
         if self.leftovers:
             return
         if self._dependencies.pulumi.state(self._stack.stack) is not None:

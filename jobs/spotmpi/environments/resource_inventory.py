@@ -103,6 +103,12 @@ def resources_in_state(state: Mapping[str, Any]) -> Resources:
             yield _KIND_BY_PULUMI_TYPE[each["type"]], str(each["id"])
 
 
+def holds_storage(state: Mapping[str, Any] | None) -> bool:
+    """Whether a stack, by `pulumi stack export`, is the persistent storage of another one, and not an environment."""
+    kinds = {kind for kind, _ in resources_in_state(state or {})}
+    return FILE_SYSTEMS in kinds and NETWORKS not in kinds
+
+
 def ebs_volumes(persistent_volumes: Iterable[Mapping[str, Any]]) -> Resources:
     """The EBS volumes behind a cluster's PersistentVolumes."""
     for each in persistent_volumes:

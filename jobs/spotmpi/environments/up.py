@@ -22,6 +22,7 @@ from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.resource_inventory import (
     LOG_GROUPS,
     ResourceInventory,
+    holds_storage,
     read_inventory,
     record_resources,
     resources_in_state,
@@ -193,7 +194,7 @@ class _Up:
         self._require_place()
         self._clear_log_group()
         pin_running_versions(self._stack, self._dependencies.aws, self._dependencies.echo)
-        self._update(self._stack.stack)
+        self._update(self._stack.stack, self._unused_storage())
         self._environment = environment.parse(self._dependencies.pulumi.outputs(self._stack.stack))
 
     def _require_place(self) -> None:
@@ -206,14 +207,25 @@ class _Up:
         if self._stack.keep:
             location.require_account_of_state(aws, region, f"{stack}-data", pulumi.state(f"{stack}-data"))
 
-    def _update(self, stack: str) -> None:
-        """Preview and update one stack; without changes there is no confirmation."""
+    def _unused_storage(self) -> str:
+        """What stays billed because the file has taken back `storage.keep`; empty if nothing does."""
+        data = f"{self._stack.stack}-data"
+        if self._stack.keep or not holds_storage(self._dependencies.pulumi.state(data)):
+            return ""
+        command = f"pulumi state unprotect --all --yes --stack {data} && pulumi destroy --stack {data}"
+        storage = f"the storage {self._stack.environment}-data, which this environment does not use: `{command}`"
+        return f"not deleted, and billed by the GB: {storage} deletes it with its data"
+
+    def _update(self, stack: str, warning: str = "") -> None:
+        """Preview and update one stack, after a *warning*; without changes there is no confirmation."""
         pulumi = self._dependencies.pulumi
         # A new stack would get a passphrase in place of the provider in its file.
         provider = read_stack(stack).secrets_provider
         pulumi.run(stack, "stack", "select", "--create", *(("--secrets-provider", provider) if provider else ()))
         # The steps are complete only if the program refuses no replacement of nodes; `_require_allowed` does.
         preview = pulumi.with_flags(REPLACE_NODES).preview(stack)
+        if warning:
+            self._dependencies.echo(warning)
         if not preview.changes:
             return
         self._require_offered(stack, preview.steps)

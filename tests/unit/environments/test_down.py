@@ -24,6 +24,10 @@ from tests.command_line import CommandLine
 from tests.unit.core.test_environment import OUTPUTS
 
 PREVIEW = "destroy --preview-only @lab"
+STAYS = (
+    "not deleted, and billed by the GB: the storage spotmpi-lab-data, which "
+    "`spotmpi down lab --delete-data spotmpi-lab` deletes"
+)
 DESTROY, REMOVE = "destroy --yes --skip-preview @lab", "stack rm --yes --preserve-config @lab"
 
 
@@ -275,7 +279,7 @@ def test_persistent_storage_stays_unless_its_deletion_names_the_environment(lab:
     assert lab.down() == []
     assert lab.actions[0] == "Destroy spotmpi-lab?"
     assert {line.rpartition("@")[2] for line in lab.pulumi_commands()} == {"lab"}
-    assert "not deleted, and billed by the GB: the storage spotmpi-lab-data" in lab.output
+    assert STAYS in lab.output
 
     assert lab.down("spotmpi-lab") == []
     assert lab.pulumi_commands() == [
@@ -283,6 +287,9 @@ def test_persistent_storage_stays_unless_its_deletion_names_the_environment(lab:
         *("state unprotect --all --yes @lab-data", f"{DESTROY}-data", f"{REMOVE}-data"),
     ]
     assert lab.actions[-1] == "Destroy spotmpi-lab and ALL DATA on its storage?"
+
+    lab.output.clear()
+    assert lab.down() == [] and not any("not deleted" in line for line in lab.output), "nothing is left to be billed"
 
 
 def test_down_names_the_storage_of_an_environment_whose_file_was_changed_to_keep_it_afterwards(
@@ -305,7 +312,7 @@ def test_down_knows_the_storage_of_an_environment_whose_file_does_not_keep_it_an
     lab.forget()
     assert lab.down() == []
     assert lab.actions[0] == "Destroy spotmpi-lab?"
-    assert "not deleted, and billed by the GB: the storage spotmpi-lab-data" in lab.output
+    assert STAYS in lab.output
     assert lab.down("spotmpi-lab") == []
     assert f"{DESTROY}-data" in lab.pulumi_commands()
 
@@ -323,13 +330,24 @@ def test_down_says_that_storage_stays_that_was_kept_before_the_environment_got_s
     lab.forget()
     assert lab.down() == []
     assert lab.actions[0] == "Destroy spotmpi-lab and ALL DATA on its storage?"
-    assert "not deleted, and billed by the GB: the storage spotmpi-lab-data" in lab.output
+    assert STAYS in lab.output
+
+    lab.up(images=False)
+    lab.forget()
+    assert lab.down("spotmpi-lab") == []
+    assert {DESTROY, f"{DESTROY}-data"} <= set(lab.pulumi_commands())
+    assert lab.dependencies.pulumi.state("lab-data") is None
 
 
 def test_down_asks_for_no_data_that_is_on_a_file_system_of_the_user(lab: FakeEnvironment) -> None:
     lab.write_stack("  spotmpi:storage: {file_system_id: fs-0123456789abcdef0, access_point_id: fsap-1}\n")
     lab.up(images=False)
     lab.forget()
+    with pytest.raises(
+        InputError, match=r"`storage\.file_system_id`, fs-0123456789abcdef0, is your own, which is never"
+    ):
+        lab.down("spotmpi-lab")
+    assert lab.actions == lab.pulumi_commands() == []
     assert lab.down() == []
     assert lab.actions[0] == "Destroy spotmpi-lab?"
 

@@ -193,6 +193,22 @@ def test_persistent_storage_is_built_first(lab: FakeEnvironment) -> None:
     assert not any(each.startswith(("push", "run")) for each in lab.actions)
 
 
+def test_up_says_what_stays_billed_before_it_asks_once_storage_is_not_kept_any_more(lab: FakeEnvironment) -> None:
+    lab.write_stack("  spotmpi:storage: {keep: true}\n")
+    lab.write_stack("  spotmpi:kind: data\n", name="lab-data")
+    lab.up(images=False)
+    assert not any("not deleted" in line for line in lab.output)
+    lab.write_stack()
+    (lab.folder / "steps").write_text("[]")
+    lab.confirmations = [False]
+    with pytest.raises(NotConfirmed):
+        lab.up(images=False)
+    assert lab.output[-1] == (
+        "not deleted, and billed by the GB: the storage spotmpi-lab-data, which this environment does not use: `pulumi "
+        "state unprotect --all --yes --stack lab-data && pulumi destroy --stack lab-data` deletes it with its data"
+    )
+
+
 def test_aws_closes_groups_when_an_environment_expires_and_the_next_up_opens_them(lab: FakeEnvironment) -> None:
     lab.up(images=False, expires=timedelta(hours=8))
 

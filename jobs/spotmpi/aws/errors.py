@@ -26,6 +26,7 @@ THROTTLED = {
     *("BandwidthLimitExceeded", "PriorRequestNotComplete", "ProvisionedThroughputExceededException"),
 }
 THROTTLED_SHORT = "throttled"  # the `short` of these
+NO_ANSWER = "no answer"  # the `short` of a call that reached nothing
 _COST_EXPLORER = "ce:", "LimitExceededException"  # which it answers to too many calls (Cost Explorer API reference)
 UNKNOWN_KEY = {"AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "OptInRequired"}
 SIGNATURE = {"SignatureDoesNotMatch", "InvalidSignatureException", "RequestTimeTooSkewed", "RequestExpired"}
@@ -124,5 +125,5 @@ def _from_library(error: Exception, action: str, region: str) -> CloudError:
     if name == "NoRegionError":
         return CloudError("no AWS region is set: set AWS_REGION to one such as us-east-1")
     if name in ("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError"):
-        return CallError(f"{action}: no answer from {region}; check the region's name and the network", "no answer")
+        return CallError(f"{action}: no answer from {region}; check the region's name and the network", NO_ANSWER)
     return CallError(f"{action} in {region} failed: {name}: {message}", name)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spotmpi.aws.account import Aws
+from spotmpi.aws.errors import NO_ANSWER, CallError
 
 ANY_REGION = "us-east-1"  # enabled in every account, so any call about other regions can go there
 EKS_SOURCE = "Amazon EKS User Guide, networking requirements for VPC and subnets, read November 2026"
@@ -39,7 +40,13 @@ def is_region(name: str) -> bool:
 
 def regions(aws: Aws) -> dict[str, bool]:
     """Every AWS region's name, and whether this account has it enabled."""
-    response = aws.call("ec2", aws.region or ANY_REGION, "describe_regions", AllRegions=True)
+    arguments = {"AllRegions": True}
+    try:
+        response = aws.call("ec2", aws.region or ANY_REGION, "describe_regions", **arguments)
+    except CallError as error:
+        if error.short != NO_ANSWER:  # a region that does not exist has no host
+            raise
+        response = aws.call("ec2", ANY_REGION, "describe_regions", **arguments)
     return {each["RegionName"]: each.get("OptInStatus") != "not-opted-in" for each in response["Regions"]}
 
 

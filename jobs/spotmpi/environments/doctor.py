@@ -66,11 +66,24 @@ def doctor(
     identity = run_check(_CREDENTIALS, subject)
     if any(finding.level == "error" for finding in identity):
         return (*identity, *_without_account(subject.tool_output, subject))
+    place = run_check(access.REGION, subject)
+    if any(finding.level == "error" for finding in place):
+        return (
+            *identity,
+            *place,
+            *_without_account(subject.tool_output, subject, "a region", "correct it, then repeat"),
+        )
     subject, problems = _with_live(subject, open_live) if open_live else (subject, ())
     with ConcurrentCalls() as calls:
-        pending = [calls.submit(partial(run_check, check, subject)) for check in (*CHECKS, *LIVE_CHECKS)]
+        checks = [check for check in (*CHECKS, *LIVE_CHECKS) if check is not access.REGION]
+        pending = [calls.submit(partial(run_check, check, subject)) for check in checks]
         results = [each.result() for each in pending]
-    return (*identity, *(each for findings in results if isinstance(findings, tuple) for each in findings), *problems)
+    return (
+        *identity,
+        *place,
+        *(each for findings in results if isinstance(findings, tuple) for each in findings),
+        *problems,
+    )
 
 
 def _with_live(subject: Subject, open_live: OpenLive) -> tuple[Subject, tuple[Finding, ...]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import boto3
 from botocore import xform_name
+from botocore.exceptions import EndpointConnectionError
 
 from spotmpi.aws.account import Aws
 from spotmpi.core.wording import Echo
@@ -64,7 +65,12 @@ class FakeAccount(Aws):
         return getattr(getattr(self, names.get(service, service), None), xform_name(operation), None)
 
     def answer(self, service: str, operation: str, region: str, request: Request) -> Any:
-        """The answer to a call; Refusal where the test refuses it."""
+        """The answer to a call; Refusal where the test refuses it.
+
+        Regions that do not exist have no hosts (botocore, data/endpoints.json).
+        """
+        if region not in self._session.get_available_regions("ec2"):
+            raise EndpointConnectionError(endpoint_url=f"https://{service}.{region}.amazonaws.com/")
         where, refusal = self.refusals.get(operation, (region, None))
         if refusal and where in (None, region):
             raise refusal

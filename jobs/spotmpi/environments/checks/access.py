@@ -114,5 +114,6 @@ def pulumi_state(subject: Subject) -> Iterator[Finding]:
         yield Finding(_BUCKET, "ok", f"{bucket.name} is private and versioned")
 
 
-CHECKS = (Check("region", region), Check("zone", zone))
+REGION = Check("region", region)
+CHECKS = (REGION, Check("zone", zone))
 STATE_CHECKS = (Check(_BUCKET, pulumi_state),)

@@ -152,6 +152,15 @@ def test_what_is_no_name_of_a_region_is_not_taken_for_wrong_credentials(account:
     assert "not checked without a region" in findings[-1].message
 
 
+def test_a_region_that_does_not_exist_is_an_error_and_nothing_else_is_asked_there(account: FakeAccount) -> None:
+    """None of its hosts answers, so all else would be a warning that it could not be checked."""
+    write_stack(STACK.replace("us-east-1\n", "us-east-9\n", 1))
+    findings = doctor("mine", type(account)("us-east-9"), tool_output)
+    assert [finding.check for finding in findings] == ["credentials", "region", "pulumi", "kubectl", "account"]
+    assert (findings[1].level, findings[1].message) == ("error", "AWS has no region us-east-9")
+    assert "not checked without a region: region, zone" in findings[-1].message
+
+
 REGIONAL = "  spotmpi:storage: {one_zone: false}\n"
 
 

@@ -14,9 +14,9 @@ from tests.cloud.account.management import SIZES
 from tests.cloud.fake_environment import FakeEnvironment
 from tests.engine.engine import Engine
 from tests.engine.providers import eks_versions
-from tests.engine.providers.aws_cluster import ADDON, KEY, LOG_GROUP
+from tests.engine.providers.aws_cluster import ACCESS_ENTRY, ADDON, KEY, LOG_GROUP
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP, VPC
-from tests.engine.providers.aws_services import FILE_SYSTEM, REPOSITORY
+from tests.engine.providers.aws_services import ACCESS_POINT, FILE_SYSTEM, MOUNT_TARGET, REPOSITORY
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.scaling import resize, scaling_groups
 
@@ -47,6 +47,8 @@ class EngineEnvironment(FakeEnvironment):
         records = self.cloud.records
         self.account.ec2.networks = {each.id: dict(each.inputs.get("tags", {})) for each in records.of(VPC)}
         self.account.efs.file_systems = {each.id: dict(each.inputs.get("tags", {})) for each in records.of(FILE_SYSTEM)}
+        self.account.efs.mount_targets = {each.id: each.inputs["fileSystemId"] for each in records.of(MOUNT_TARGET)}
+        self.account.efs.access_points = {each.id for each in records.of(ACCESS_POINT)}
         planted = {name for name in self.account.logs.groups if "late" in name}
         self.account.logs.groups = (
             {each.id for each in records.of(LOG_GROUP)} | self.cloud.deleted_resources.log_groups | planted
@@ -72,6 +74,7 @@ class EngineEnvironment(FakeEnvironment):
         """The only cluster, if there is one."""
         eks, records = self.account.eks, self.cloud.records
         eks.version = next((str(each.outputs["version"]) for each in records.of(CLUSTER)), "")
+        eks.principals = {each.inputs["principalArn"] for each in records.of(ACCESS_ENTRY)}
         eks.addons = {each.inputs["addonName"]: str(each.outputs["addonVersion"]) for each in records.of(ADDON)}
         eks.groups = {
             each.inputs["nodeGroupName"]: {key: each.outputs[key] for key in ("version", "releaseVersion", "status")}

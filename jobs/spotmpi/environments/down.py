@@ -13,6 +13,7 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.pulumi import unfinished_creations
 from spotmpi.core.wording import counted
 from spotmpi.environments import location, node_group_sizes
 from spotmpi.environments.dependencies import Dependencies
@@ -114,6 +115,8 @@ class _Down:
         self._inventory = read_inventory(self._inventory.name, region, account)
         self._data_inventory = read_inventory(self._data_inventory.name, region, account)
         self._require_account(state)
+        if unfinished := unfinished_creations(self._stack.stack, state):
+            self._dependencies.echo(unfinished)
         if state is None:
             return
         self._inventory = record_resources(self._inventory, resources_in_state(state))

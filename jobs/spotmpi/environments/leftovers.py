@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from spotmpi.aws.account import Aws
+from spotmpi.aws.errors import CallError
 from spotmpi.aws.scaling import CLUSTER_TAG
 from spotmpi.environments.resource_inventory import INTERFACES, ResourceInventory
-from spotmpi.environments.resource_kinds import CNI_INSTANCE, RESOURCE_KINDS, networks_of
+from spotmpi.environments.resource_kinds import CNI_INSTANCE, RESOURCE_KINDS, ResourceKind, networks_of
 from spotmpi.environments.tagged_resources import existing_tagged_resources
 
 # Attached, or gone, since it was listed.
@@ -28,15 +29,30 @@ class LeftoverResource:
 
 
 def find_leftovers(aws: Aws, inventory: ResourceInventory) -> tuple[LeftoverResource, ...]:
-    """Everything of an environment that still exists: by kind, then whatever else has its tag."""
-    leftovers = []
+    """Everything of an environment that still exists: by kind, then whatever else has its tag.
+
+    A kind that can't be asked for, as a policy may deny a single call, is one of them, with the reason.
+    """
+    leftovers: list[LeftoverResource] = []
+
+    def find(kind: str, list_all: Callable[[], list[LeftoverResource]]) -> None:
+        try:
+            leftovers.extend(list_all())
+        except CallError as error:
+            leftovers.append(LeftoverResource(kind, "not checked", str(error)))
+
+    def of_kind(kind: ResourceKind) -> list[LeftoverResource]:
+        ids = kind.find(aws, inventory)
+        return [LeftoverResource(kind.name, id, kind.deletion(id, inventory.region)) for id in ids]
+
+    def tagged() -> list[LeftoverResource]:
+        known = {each.id for each in leftovers}
+        arns = [arn.text for arn in existing_tagged_resources(aws, inventory) if arn.id not in known]
+        return [LeftoverResource("tagged", arn, "see the console of that service") for arn in arns]
+
     for kind in RESOURCE_KINDS:
-        for id in kind.find(aws, inventory):
-            leftovers.append(LeftoverResource(kind.name, id, kind.deletion(id, inventory.region)))
-    known = {each.id for each in leftovers}
-    for arn in existing_tagged_resources(aws, inventory):
-        if arn.id not in known:
-            leftovers.append(LeftoverResource("tagged", arn.text, "see the console of that service"))
+        find(kind.name, partial(of_kind, kind))
+    find("tagged", tagged)
     return tuple(leftovers)
 
 

@@ -1,4 +1,4 @@
-"""Existing resources with an environment's tag: listed by the tagging API, confirmed by the service of each.
+"""Existing resources with the tag of an environment or of its cluster: listed by the tagging API, confirmed by each service.
 
 The tagging API lists resources after their deletion: terminated instances for about an hour (boto3#1704), volumes for
 longer (aws-cli#8197), KMS keys for the days until their deletion. Kinds without a check here count as existing.
@@ -7,12 +7,14 @@ longer (aws-cli#8197), KMS keys for the days until their deletion. Kinds without
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spotmpi.aws.account import Aws
 from spotmpi.environments.resource_inventory import ResourceInventory
 from spotmpi.environments.resource_kinds import TAG, Ids, cluster_exists, key_exists
+
+Tag = tuple[str, str]  # its key and value
 
 
 @dataclass(frozen=True)
@@ -38,22 +40,28 @@ class _Listing:
 
 
 def existing_tagged_resources(aws: Aws, inventory: ResourceInventory) -> list[Arn]:
-    """Everything with the environment's tag that exists, by ARN; what is being deleted does not count."""
+    """Everything with one of the tags that exists, by ARN; what is being deleted does not count.
+
+    What Kubernetes creates in AWS, such as the load balancer of a Service, has the tag of its cluster alone
+    (cloud-provider-aws, pkg/providers/v1/tags.go).
+    """
+    tags = ((TAG, inventory.name), (f"kubernetes.io/cluster/{inventory.name}", "owned"))
+    return sorted({arn for tag in tags for arn in _existing_with(aws, inventory.region, tag)}, key=lambda arn: arn.text)
+
+
+def _existing_with(aws: Aws, region: str, tag: Tag) -> Iterator[Arn]:
     listed: dict[tuple[str, str], list[Arn]] = defaultdict(list)
-    for arn in _tagged(aws, inventory):
+    for arn in _tagged(aws, region, tag):
         listed[arn.service, arn.kind].append(arn)
-    result: list[Arn] = []
     for (service, kind), arns in listed.items():
-        ids = [arn.id for arn in arns]
-        existing = _existing(aws, inventory, service, kind, ids)
-        result += [arn for arn in arns if arn.id in existing]
-    return sorted(result, key=lambda arn: arn.text)
+        existing = _existing(aws, region, tag, service, kind, [arn.id for arn in arns])
+        yield from (arn for arn in arns if arn.id in existing)
 
 
-def _tagged(aws: Aws, inventory: ResourceInventory) -> list[Arn]:
-    tag_filters = [{"Key": TAG, "Values": [inventory.name]}]
+def _tagged(aws: Aws, region: str, tag: Tag) -> list[Arn]:
+    tag_filters = [{"Key": tag[0], "Values": [tag[1]]}]
     service, method = "resourcegroupstaggingapi", "get_resources"
-    items = aws.pages(service, inventory.region, method, "ResourceTagMappingList", TagFilters=tag_filters)
+    items = aws.pages(service, region, method, "ResourceTagMappingList", TagFilters=tag_filters)
     return [parse_arn(each["ResourceARN"]) for each in items]
 
 
@@ -66,25 +74,25 @@ def parse_arn(text: str) -> Arn:
     return Arn(text, service, kind, id.removesuffix(":*"))
 
 
-def _existing(aws: Aws, inventory: ResourceInventory, service: str, kind: str, ids: Ids) -> set[str]:
+def _existing(aws: Aws, region: str, tag: Tag, service: str, kind: str, ids: Ids) -> set[str]:
     if service == "ec2" and kind in _EC2:
-        return _in_ec2(aws, inventory, _EC2[kind])
+        return _in_ec2(aws, region, tag, _EC2[kind])
     if service == "eks":
-        return {id for id in ids if cluster_exists(aws, inventory.region, id.partition("/")[0])}
+        return {id for id in ids if cluster_exists(aws, region, id.partition("/")[0])}
     check = _CHECKS.get((service, kind))
-    return check(aws, inventory.region, ids) if check else set(ids)
+    return check(aws, region, ids) if check else set(ids)
 
 
-def _in_ec2(aws: Aws, inventory: ResourceInventory, listing: _Listing) -> set[str]:
-    filters = [{"Name": f"tag:{TAG}", "Values": [inventory.name]}]
+def _in_ec2(aws: Aws, region: str, tag: Tag, listing: _Listing) -> set[str]:
+    filters = [{"Name": f"tag:{tag[0]}", "Values": [tag[1]]}]
     if listing.states:
         name, states = listing.states
         filters.append({"Name": name, "Values": list(states)})
     arguments = {listing.filters: filters}
     if listing.paged:
-        items = aws.pages("ec2", inventory.region, listing.method, listing.key, **arguments)
+        items = aws.pages("ec2", region, listing.method, listing.key, **arguments)
     else:
-        items = aws.call("ec2", inventory.region, listing.method, **arguments)[listing.key]
+        items = aws.call("ec2", region, listing.method, **arguments)[listing.key]
     if listing.key == "Reservations":
         items = [machine for each in items for machine in each["Instances"]]
     return {each[key] for each in items for key in listing.ids}

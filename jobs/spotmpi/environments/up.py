@@ -16,8 +16,10 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import environment, names
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.pulumi import unfinished_creations
 from spotmpi.environments import changes, location, node_group_sizes
 from spotmpi.environments.changes import Losses, Step, find_losses, not_offered
+from spotmpi.environments.deleted_resources import find_deleted
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.resource_inventory import (
     LOG_GROUPS,
@@ -222,6 +224,7 @@ class _Up:
         # A new stack would get a passphrase in place of the provider in its file.
         provider = read_stack(stack).secrets_provider
         pulumi.run(stack, "stack", "select", "--create", *(("--secrets-provider", provider) if provider else ()))
+        self._require_settled(stack)
         # The steps are complete only if the program refuses no replacement of nodes; `_require_allowed` does.
         preview = pulumi.with_flags(REPLACE_NODES).preview(stack)
         if warning:
@@ -239,6 +242,24 @@ class _Up:
         if losses.nodes:
             pulumi = pulumi.with_flags(REPLACE_NODES)
         pulumi.run(stack, "up", "--yes", "--skip-preview")
+
+    def _require_settled(self, stack: str) -> None:
+        """Raise where Pulumi's state may lack something that exists; remove from it what was deleted outside of it."""
+        pulumi = self._dependencies.pulumi
+        state = pulumi.state(stack)
+        if message := unfinished_creations(stack, state):
+            raise SpotmpiError(message)
+        deleted, failures = find_deleted(self._dependencies.aws, self._region, state)
+        for failure in failures:
+            self._dependencies.echo(f"whether parts of {stack} were deleted can't be checked: {failure}")
+        if not deleted:
+            return
+        if gone := [str(each) for each in deleted if each.is_foundation]:
+            remedy = f"`spotmpi down {self._stack.stack}` deletes the rest, then this command builds all anew"
+            raise SpotmpiError(f"{stack} was not changed: deleted outside of Pulumi: {', '.join(gone)}: {remedy}")
+        self._dependencies.echo(f"deleted outside of Pulumi, to be built anew: {', '.join(map(str, deleted))}")
+        targets = [option for each in deleted for option in ("--target", each.urn)]
+        pulumi.run(stack, "refresh", "--yes", "--skip-preview", *targets)
 
     def _require_offered(self, stack: str, steps: Sequence[Step]) -> None:
         """Raise where EKS would refuse a version in the middle of the update."""

@@ -68,6 +68,8 @@ class Ec2(Ec2Market):
         return {"Volumes": _listed("VolumeId", "volume-id", self.volumes, request)}
 
     def describe_vpcs(self, region: str, request: Request) -> Any:
+        if missing := set(request.get("VpcIds", ())) - set(self.networks):
+            raise Refusal("InvalidVpcID.NotFound", f"The vpc ID '{missing.pop()}' does not exist")
         return {"Vpcs": _listed("VpcId", "vpc-id", self.networks, request)}
 
     def describe_nat_gateways(self, region: str, request: Request) -> Any:

@@ -49,6 +49,7 @@ class Eks:
     status: str = "ACTIVE"
     security_group: str = "sg-nodes"
     addons: dict[str, str] = field(default_factory=dict)
+    principals: set[str] = field(default_factory=set)  # with an access entry
     foreign: set[str] = field(default_factory=set)  # add-ons that the environment did not create
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
     offered: dict[str, tuple[str, datetime]] = field(
@@ -107,10 +108,19 @@ class Eks:
         return {"nodegroups": sorted(self.groups)}
 
     def describe_nodegroup(self, region: str, request: Request) -> Any:
+        if request["nodegroupName"] not in self.groups:
+            raise Refusal("ResourceNotFoundException")
         return {"nodegroup": self.groups[request["nodegroupName"]]}
+
+    def describe_access_entry(self, region: str, request: Request) -> Any:
+        if request["principalArn"] not in self.principals:
+            raise Refusal("ResourceNotFoundException")
+        return {"accessEntry": {"principalArn": request["principalArn"]}}
 
     def describe_addon(self, region: str, request: Request) -> Any:
         name = request["addonName"]
+        if name not in self.addons:
+            raise Refusal("ResourceNotFoundException")
         tags = {} if name in self.foreign else {"spotmpi:environment": request["clusterName"]}
         return {"addon": {"addonName": name, "addonVersion": self.addons[name], "status": "ACTIVE", "tags": tags}}
 

@@ -120,7 +120,7 @@ class CloudFormation:
 
 @dataclass
 class Tagging:
-    """The tagging API: environments by the ARNs of their resources, whether these exist or not.
+    """The tagging API: resources by ARN with their environment, whether they exist or not, and those `owned` by clusters.
 
     The original lists terminated instances for an hour (boto3#1704), which EC2 returns as terminated; deleted volumes,
     which EC2 does not return (aws-cli#8197); and KMS keys until their deletion, which KMS returns as pending.
@@ -128,11 +128,13 @@ class Tagging:
 
     resources: dict[str, str] = field(default_factory=dict)
 
+    owned: dict[str, str] = field(default_factory=dict)
+
     def get_resources(self, region: str, request: Request) -> Any:
-        (name,) = request["TagFilters"][0]["Values"]
-        return {
-            "ResourceTagMappingList": [{"ResourceARN": arn} for arn, owner in self.resources.items() if owner == name]
-        }
+        (tag,) = request["TagFilters"]
+        cluster = tag["Key"].removeprefix("kubernetes.io/cluster/")
+        resources, name = (self.resources, tag["Values"][0]) if cluster == tag["Key"] else (self.owned, cluster)
+        return {"ResourceTagMappingList": [{"ResourceARN": arn} for arn, owner in resources.items() if owner == name]}
 
 
 @dataclass

@@ -17,6 +17,7 @@ class Efs:
 
     file_systems: dict[str, Tags] = field(default_factory=dict)
     mount_targets: dict[str, str] = field(default_factory=dict)
+    access_points: set[str] = field(default_factory=set)
     zones: dict[str, str] = field(default_factory=dict)  # of One Zone storage
     vanishing: set[str] = field(default_factory=set)  # file systems that are still listed, but gone when asked for
 
@@ -30,7 +31,10 @@ class Efs:
         return {"FileSystems": [each for each in systems if wanted in (None, each["FileSystemId"])]}
 
     def describe_access_points(self, region: str, request: Request) -> Any:
-        return {"AccessPoints": []}
+        wanted = request.get("AccessPointId")
+        if wanted is not None and wanted not in self.access_points:
+            raise Refusal("AccessPointNotFound")
+        return {"AccessPoints": [{"AccessPointId": each} for each in self.access_points if wanted in (None, each)]}
 
     def describe_mount_targets(self, region: str, request: Request) -> Any:
         if request.get("FileSystemId") in self.vanishing:

@@ -13,6 +13,7 @@ POLICY = "aws:iam/policy:Policy"
 OPEN_ID = "aws:iam/openIdConnectProvider:OpenIdConnectProvider"
 FILE_SYSTEM = "aws:efs/fileSystem:FileSystem"
 MOUNT_TARGET = "aws:efs/mountTarget:MountTarget"
+ACCESS_POINT = "aws:efs/accessPoint:AccessPoint"
 REPOSITORY = "aws:ecr/repository:Repository"
 _OF_ROLE = {"role": (Target(ROLE, "name"),)}
 _OF_FILE_SYSTEM = {"fileSystemId": (Target(FILE_SYSTEM),)}
@@ -144,7 +145,7 @@ def _storage() -> Iterator[tuple[str, Kind]]:
         Kind("{fileSystemId}", replaces=("fileSystemId",), refers=_OF_FILE_SYSTEM),
     )
     yield (
-        "aws:efs/accessPoint:AccessPoint",
+        ACCESS_POINT,
         Kind(
             "fsap-{hex}",
             arn + ":access-point/{id}",

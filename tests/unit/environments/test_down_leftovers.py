@@ -33,10 +33,10 @@ def leave_one_of_each_kind(lab: FakeEnvironment) -> None:
         "spotmpi-lab-two": {},
     }
     lab.account.tagging.resources = {
-        LOAD_BALANCER: "spotmpi-lab",
         "arn:aws:elasticfilesystem:us-east-1:1:file-system/fs-1": "spotmpi-lab",
         "arn:aws:sns:us-east-1:1:theirs": "spotmpi-other",
     }
+    lab.account.tagging.owned = {LOAD_BALANCER: "spotmpi-lab", LOAD_BALANCER.replace("/x/", "/y/"): "spotmpi-other"}
 
 
 def test_one_untagged_resource_of_each_kind_is_found_by_name_or_recorded_id(lab: FakeEnvironment) -> None:
@@ -62,6 +62,20 @@ def test_one_untagged_resource_of_each_kind_is_found_by_name_or_recorded_id(lab:
     }
     assert set(ids) - {"tagged"} == {kind.name for kind in RESOURCE_KINDS}
     assert all(each.id in each.command for each in leftovers if each.what != "tagged")
+
+
+def test_a_call_that_a_policy_denies_hides_no_other_leftovers_and_nothing_is_forgotten(live: FakeEnvironment) -> None:
+    live.account.kms.keys["key-1"] = "Enabled"
+    live.account.refuse("DescribeStacks", "AccessDenied")
+    denied = "cloudformation:DescribeStacks in us-east-1 is not permitted: allow it in your IAM policy"
+    found = {each.what: (each.id, each.command) for each in down("lab", live.dependencies)}
+    assert found.keys() == {"CloudFormation stacks", "keys"} and found["CloudFormation stacks"] == (
+        "not checked",
+        denied,
+    )
+    assert live.dependencies.pulumi.state("lab") is not None
+    live.account.refusals.clear()
+    assert live.down() == [("keys", "key-1")]
 
 
 @pytest.mark.parametrize("again", [1, 4])

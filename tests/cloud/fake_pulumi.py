@@ -126,8 +126,8 @@ class FakePulumi(Pulumi):
 
 
 def _takes_lock(arguments: Sequence[str]) -> bool:
-    """As the backend in a bucket: the preview of an update takes none, that of a destroy does."""
-    return arguments[0] in ("up", "destroy", "state") or arguments[:2] == ("stack", "rm")
+    """As the backend in a bucket: the preview of an update takes none, that of a destroy or a refresh does."""
+    return arguments[0] in ("up", "destroy", "refresh", "state") or arguments[:2] == ("stack", "rm")
 
 
 def _locked(stack: str, holder: str) -> str:

@@ -10,11 +10,12 @@ import pytest
 
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.down import down
-from spotmpi.environments.up import up
+from spotmpi.environments.up import UpOptions, up
 from tests.engine.engine import Engine
 from tests.engine.engine_environment import EngineEnvironment
+from tests.engine.providers.aws_cluster import ADDON
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP, VPC
-from tests.engine.providers.aws_services import FILE_SYSTEM
+from tests.engine.providers.aws_services import FILE_SYSTEM, MOUNT_TARGET
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.script import Script
 from tests.engine.stack_lifecycle import ACCESS, prepare
@@ -32,13 +33,15 @@ def _creations(script: Script) -> list[tuple[str, str]]:
     return [(call.token, call.name) for call in script.changes() if call.method == "create"]
 
 
-def test_a_killed_up_leaves_a_lock_that_cancel_lifts_and_the_next_up_finishes(
+def test_a_killed_up_leaves_a_lock_and_what_it_was_creating_and_the_next_up_names_both(
     engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """AWS has created what the killed provider was waiting for."""
     monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.chdir(engine.project)
     prepare(engine, "lab")
-    slow = cloud.script.slow("create", NODE_GROUP, 120, times=2)
+    slow = cloud.script.slow("create", NODE_GROUP, 120, times=2, after_success=True)
     process = engine.start("up", "--stack", "lab", "--yes", "--skip-preview")
     _wait(lambda: slow.matched == 2 and engine.state_is_stable("lab"), process)
     slow.times = 0
@@ -46,15 +49,62 @@ def test_a_killed_up_leaves_a_lock_that_cancel_lifts_and_the_next_up_finishes(
     locked = engine.up("lab").require_failure()
     assert "currently locked" in locked.text
     environment = EngineEnvironment(engine, cloud)
-    with pytest.raises(SpotmpiError, match=r"stack lab is locked by another update, of .+ at 20.+`pulumi cancel --yes"):
-        down("lab", environment.dependencies)
-    assert "3/6 runs" not in environment.output
+    for command in (up, down):
+        with pytest.raises(
+            SpotmpiError, match=r"stack lab is locked by another update, of .+ at 20.+`pulumi cancel --yes"
+        ):
+            command("lab", environment.dependencies)
+    assert not any("killed" in line or line == "3/6 runs" for line in environment.output)
     engine.run("cancel", "--yes", "--stack", "lab").require_success()
+
+    unknown = cloud.records.of(NODE_GROUP)
+    with pytest.raises(
+        SpotmpiError, match="was killed while it created aws:eks/nodeGroup:NodeGroup spotmpi-lab"
+    ) as refused:
+        up("lab", environment.dependencies)
+    assert cloud.records.of(NODE_GROUP) == unknown and len(unknown) == 2
+    with pytest.raises(SpotmpiError, match="`aws eks list-nodegroups --cluster-name spotmpi-lab` lists"):
+        down("lab", environment.dependencies)
+    assert str(refused.value) in environment.output
+    for group in unknown:
+        cloud.records.delete(group)
     engine.run("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--stack", "lab").require_success()
-    engine.up("lab").require_success()
-    assert len(_creations(cloud.script)) == len(set(_creations(cloud.script)))
-    engine.destroy("lab").require_success()
-    assert len(cloud.records) == 0
+    up("lab", environment.dependencies, UpOptions(images=False))
+    assert engine.up("lab").changes == []
+    assert down("lab", environment.dependencies) == () and len(cloud.records) == 0
+
+
+def test_what_somebody_deletes_in_aws_is_built_anew_and_without_its_cluster_an_environment_goes_down(
+    engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.chdir(engine.project)
+    environment, options = EngineEnvironment(engine, cloud), UpOptions(images=False)
+    engine.configure("cpu", {"spotmpi:access": ACCESS})
+    up("cpu", environment.dependencies, options)
+    kinds = (NODE_GROUP, MOUNT_TARGET, ADDON)
+    for kind in kinds:
+        cloud.records.delete(cloud.records.of(kind)[-1])
+    before = {kind: len(cloud.records.of(kind)) for kind in kinds}
+
+    up("cpu", environment.dependencies, options)
+
+    assert {kind: len(cloud.records.of(kind)) for kind in kinds} == {
+        kind: number + 1 for kind, number in before.items()
+    }
+    assert any(line.startswith("deleted outside of Pulumi, to be built anew: ") for line in environment.output)
+    assert engine.up("cpu").changes == []
+
+    (cluster,) = cloud.records.of(CLUSTER)
+    for record in cloud.records:
+        if record.inputs.get("clusterName") == cluster.id or record.key == cluster.key:
+            cloud.records.delete(record)
+    with pytest.raises(
+        SpotmpiError, match="deleted outside of Pulumi: cluster spotmpi-cpu: `spotmpi down cpu` deletes"
+    ):
+        up("cpu", environment.dependencies, options)
+    assert down("cpu", environment.dependencies) == () and len(cloud.records) == 0
 
 
 @pytest.mark.nightly("14 s; the killed `up` shows the same of the lock and of going on")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+STACK = "pulumi:pulumi:Stack"  # the type of the resource that all others are in
 NO_SUCH_STACK = "no stack named"
 # What Pulumi's S3 client says without a region, and of a bucket in another one (pulumi-aws#1170, mapt#392).
 _BUCKET_REGION = re.compile(r"Missing ?Region|BucketRegionError|PermanentRedirect")

@@ -115,8 +115,6 @@ class _Down:
         self._inventory = read_inventory(self._inventory.name, region, account)
         self._data_inventory = read_inventory(self._data_inventory.name, region, account)
         self._require_account(state)
-        if unfinished := unfinished_creations(self._stack.stack, state):
-            self._dependencies.echo(unfinished)
         if state is None:
             return
         self._inventory = record_resources(self._inventory, resources_in_state(state))
@@ -153,8 +151,10 @@ class _Down:
         if self._keep and self._delete_data:
             previews[f"{self._stack.stack}-data"] = ("--exclude-protected",)  # the protection is lifted at the end
         for stack, options in previews.items():
-            if self._dependencies.pulumi.state(stack) is not None:
+            if (state := self._dependencies.pulumi.state(stack)) is not None:
                 self._dependencies.pulumi.run(stack, "destroy", "--preview-only", *options)
+                if unfinished := unfinished_creations(stack, state):
+                    self._dependencies.echo(unfinished)
 
     def _stop_runs(self) -> None:
         if self._environment is not None:

@@ -44,9 +44,10 @@ _CREDENTIALS = re.compile(
 )
 _QUOTA = re.compile(r"LimitExceeded|QuotaExceeded|[Yy]ou've reached your quota|maximum number of")
 _EXISTS = re.compile(r"AlreadyExists|\.Duplicate\b|DuplicateRecord|already exists|still in use|AlreadyOwnedByYou")
-_USED = re.compile(
-    r"DependencyViolation|DeleteConflict|\w+InUse(Exception)?\b|NotEmpty|has dependencies|is in use|has nodegroups"
-)
+_USED = re.compile(r"DependencyViolation|DeleteConflict|\w+InUse(Exception)?\b|NotEmpty|has dependencies|is in use")
+_HAS_GROUPS = re.compile(
+    r"deleting EKS Cluster \((?P<name>[^()]+)\).*has nodegroups"
+)  # EKS API Reference, DeleteCluster
 _NETWORK = re.compile(r"no such host|connection (refused|reset)|i/o timeout|TLS handshake timeout|send request failed")
 _CAPACITY = ("InsufficientInstanceCapacity", "UnfulfillableCapacity", "Unsupported")
 
@@ -158,6 +159,11 @@ def _remedy(text: str, stack: str) -> str:
         return f"{owner}: `spotmpi doctor {stack}` lists leftovers; delete it, or rename the stack"
     if re.search(r"\b(in progress|ConcurrentModification\w*|OperationAborted)\b", text):
         return "AWS is still at work on an earlier change of it: wait a few minutes"
+    if cluster := _HAS_GROUPS.search(text):
+        command = f"aws eks list-nodegroups --cluster-name {cluster['name']}"
+        return (
+            f"node groups that are not in this stack's state use it: `{command}` lists them in its region; delete them"
+        )
     if _USED.search(text):
         return f"something that is not in this stack's state uses it: {_find_user(text)}delete that"
     if re.search(r"[Cc]luster (is )?unreachable", text):

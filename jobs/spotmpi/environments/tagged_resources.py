@@ -1,4 +1,4 @@
-"""Existing resources with the tag of an environment or of its cluster: listed by the tagging API, confirmed by each service.
+"""Existing resources with the tag of an environment or its cluster: listed by the tagging API, confirmed elsewhere.
 
 The tagging API lists resources after their deletion: terminated instances for about an hour (boto3#1704), volumes for
 longer (aws-cli#8197), KMS keys for the days until their deletion. Kinds without a check here count as existing.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from spotmpi.agent import record
 from spotmpi.aws import log_group, state_bucket
@@ -16,7 +17,7 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import environment, names
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.pulumi import unfinished_creations
+from spotmpi.core.pulumi import STACK, unfinished_creations
 from spotmpi.environments import changes, location, node_group_sizes
 from spotmpi.environments.changes import Losses, Step, find_losses, not_offered
 from spotmpi.environments.deleted_resources import find_deleted
@@ -248,6 +249,7 @@ class _Up:
         pulumi = self._dependencies.pulumi
         state = pulumi.state(stack)
         if message := unfinished_creations(stack, state):
+            self._require_unlocked(stack, state)
             raise SpotmpiError(message)
         deleted, failures = find_deleted(self._dependencies.aws, self._region, state)
         for failure in failures:
@@ -255,11 +257,20 @@ class _Up:
         if not deleted:
             return
         if gone := [str(each) for each in deleted if each.is_foundation]:
+            self._require_unlocked(stack, state)
             remedy = f"`spotmpi down {self._stack.stack}` deletes the rest, then this command builds all anew"
             raise SpotmpiError(f"{stack} was not changed: deleted outside of Pulumi: {', '.join(gone)}: {remedy}")
         self._dependencies.echo(f"deleted outside of Pulumi, to be built anew: {', '.join(map(str, deleted))}")
         targets = [option for each in deleted for option in ("--target", each.urn)]
         pulumi.run(stack, "refresh", "--yes", "--skip-preview", *targets)
+
+    def _require_unlocked(self, stack: str, state: Mapping[str, Any] | None) -> None:
+        """Raise where another update is at work, whose state is not its last one."""
+        resources = (state or {}).get("deployment", {}).get("resources") or []
+        # A refresh takes the lock even to preview (pkg/backend/diy/backend.go, Refresh); that of the stack asks nobody.
+        targets = [option for each in resources if each["type"] == STACK for option in ("--target", each["urn"])]
+        if targets:
+            self._dependencies.pulumi.run(stack, "refresh", "--preview-only", "--skip-pending-creates", *targets)
 
     def _require_offered(self, stack: str, steps: Sequence[Step]) -> None:
         """Raise where EKS would refuse a version in the middle of the update."""

@@ -120,7 +120,7 @@ class CloudFormation:
 
 @dataclass
 class Tagging:
-    """The tagging API: resources by ARN with their environment, whether they exist or not, and those `owned` by clusters.
+    """The tagging API: resources by ARN with their environment, whether they exist or not, and `owned` by clusters.
 
     The original lists terminated instances for an hour (boto3#1704), which EC2 returns as terminated; deleted volumes,
     which EC2 does not return (aws-cli#8197); and KMS keys until their deletion, which KMS returns as pending.

@@ -200,6 +200,15 @@ def _tag_rule(inputs: dict[str, Any], records: Records) -> None:
         raise Refusal(f"ValidationError: no Auto Scaling group {inputs['autoscalingGroupName']!r}")
 
 
+def _attached_rule(cluster: Record, records: Records) -> None:
+    """EKS refuses to delete a cluster with node groups (EKS API Reference, DeleteCluster)."""
+    if any(user.token == NODE_GROUP for user in records.users_of(cluster)):
+        head = f"deleting EKS Cluster ({cluster.id}): operation error EKS: DeleteCluster, https response error "
+        raise Refusal(
+            f"{head}StatusCode: 409, RequestID: 6bd3b1c6, ResourceInUseException: Cluster has nodegroups attached"
+        )
+
+
 def _control_planes() -> Iterator[tuple[str, Kind]]:
     yield (
         CLUSTER,
@@ -215,6 +224,7 @@ def _control_planes() -> Iterator[tuple[str, Kind]]:
             # AWS adds encryption (AssociateEncryptionConfig) and never takes it away: "You cannot disable envelope
             # encryption after enabling it" (CustomizeDiff in internal/service/eks/cluster.go, terraform-provider-aws).
             replaced_without=("encryptionConfig",),
+            delete_rule=_attached_rule,
             refers={
                 "roleArn": (Target(ROLE, "arn"),),
                 "vpcConfig.subnetIds[]": (Target(SUBNET),),

@@ -4,6 +4,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from typing import Any
 
 from tests.engine.providers.records import Refusal
 
@@ -26,6 +27,7 @@ class Call:
 class Fault:
     """Calls that fail or take long: of type and method, from the `nth` match on, `times` times.
 
+    With `after_success` they do so once the thing is done, as a provider that waits for what it has asked for.
     With `once_made` they wait until something of that type was created, at most a minute.
     """
 
@@ -58,32 +60,32 @@ class Script:
     _start: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def fail(self, method: str, token: str, **more: object) -> Fault:
-        """Let a coming call fail; `done_anyway=True` fails only after the thing was done."""
-        return self._plan(Fault(token, method, message=f"InternalError: {method}: injected fault", **more))  # type: ignore[arg-type]
+    def fail(self, method: str, token: str, **more: Any) -> Fault:
+        """Let a coming call fail."""
+        return self._plan(Fault(token, method, message=f"InternalError: {method}: injected fault", **more))
 
-    def slow(self, method: str, token: str, seconds: float, **more: object) -> Fault:
+    def slow(self, method: str, token: str, seconds: float, **more: Any) -> Fault:
         """Let coming calls take `seconds`."""
-        return self._plan(Fault(token, method, seconds=seconds, **more))  # type: ignore[arg-type]
+        return self._plan(Fault(token, method, seconds=seconds, **more))
 
     def _plan(self, fault: Fault) -> Fault:
         self.faults.append(fault)
         return fault
 
     def before(self, method: str, token: str, name: str) -> Fault | None:
-        """Act out what was planned for this call; gives the fault that fails after the thing was done."""
+        """Act out what was planned for this call; gives the fault that comes after the thing was done."""
         with self._lock:
             due = [fault for fault in self.faults if fault.matches(method, token, name)]
-        for fault in due:
+        for fault in [each for each in due if not each.after_success]:
             self.over.wait(fault.seconds)
             limit = time.monotonic() + 60.0
             while fault.once_made and not (self._has_made(fault.once_made) or self.over.is_set()):
                 if time.monotonic() > limit:
                     break
                 self.over.wait(0.01)
-            if fault.message and not fault.after_success:
+            if fault.message:
                 raise Refusal(fault.message)
-        return next((fault for fault in due if fault.message), None)
+        return next((fault for fault in due if fault.after_success), None)
 
     def record(self, method: str, token: str, name: str, preview: bool, refused: str | None) -> None:
         """Write one call down."""

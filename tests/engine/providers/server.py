@@ -141,7 +141,9 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
             if not context.is_active():
                 raise Refusal("the engine is gone, so this was never sent")
             answer = act()
-            refused = after.message if after else None
+            if after:
+                self._script.over.wait(after.seconds)
+                refused = after.message
         except Refusal as error:
             refused = str(error)
         except grpc.RpcError as error:

@@ -183,7 +183,7 @@ def test_up_ends_with_one_line_that_has_reason_and_remedy(lab: FakeEnvironment, 
         (
             "aws:eks:Cluster (spotmpi-lab-eksCluster): deleting EKS Cluster (spotmpi-lab): operation error EKS: "
             f"DeleteCluster, {V2}ResourceInUseException: Cluster has nodegroups attached",
-            "something that is not in this stack's state uses it: delete that",
+            "`aws eks list-nodegroups --cluster-name spotmpi-lab` lists them in its region; delete them",
         ),
         (
             "aws:eks:Cluster (spotmpi-lab-eksCluster): deleting EKS Cluster (spotmpi-lab): operation error EKS: "

@@ -310,6 +310,28 @@ def test_what_a_killed_update_was_creating_is_named_instead_of_being_created_onc
     assert lab.down() == [] and str(refused.value) in lab.output
 
 
+ROOT = {"type": "pulumi:pulumi:Stack", "urn": "urn:pulumi:lab::spotmpi::pulumi:pulumi:Stack::spotmpi-lab"}
+
+
+@pytest.mark.parametrize("at_work", ["up", "down"])
+def test_an_update_that_still_runs_is_not_taken_for_a_killed_one_nor_what_it_deletes_for_deleted(
+    lab: FakeEnvironment, at_work: str
+) -> None:
+    """Its state has what it is at work on."""
+    operation = {"resource": {"urn": _urn("aws:ec2/vpc:Vpc", "spotmpi-lab")}, "type": "creating"}
+    network = {"type": "aws:ec2/vpc:Vpc", "id": "vpc-1", "urn": _urn("aws:ec2/vpc:Vpc", "spotmpi-lab")}
+    if at_work == "up":
+        _hold(lab, resources=[ROOT], pending_operations=[operation])
+    else:
+        _hold(lab, resources=[ROOT, network])
+    (lab.folder / "lab.lock").write_text("ann@laptop (pid 7) at 2026-11-27T02:00:00Z")
+    with pytest.raises(SpotmpiError, match="stack lab is locked by another update, of ann@laptop at"):
+        lab.up()
+    with pytest.raises(SpotmpiError, match="stack lab is locked by another update, of ann@laptop at"):
+        lab.down()
+    assert not any("killed" in line for line in lab.output)
+
+
 STORAGE = [
     {"type": f"aws:efs/{kind[0].lower()}{kind[1:]}:{kind}", "id": id, "urn": _urn(f"aws:efs/{kind}", id)}
     for kind, id in (("FileSystem", "fs-00000001"), ("MountTarget", "fsmt-00000001"), ("AccessPoint", "fsap-00000001"))

@@ -126,7 +126,7 @@ class FakePulumi(Pulumi):
 
 
 def _takes_lock(arguments: Sequence[str]) -> bool:
-    """As the backend in a bucket: the preview of an update takes none, that of a destroy or a refresh does."""
+    """As the backend in a bucket: the preview of an update takes none, that of a destroy does."""
     return arguments[0] in ("up", "destroy", "refresh", "state") or arguments[:2] == ("stack", "rm")
 
 

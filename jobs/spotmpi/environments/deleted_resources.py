@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from spotmpi.aws.account import Aws
 from spotmpi.aws.concurrent_calls import CallFailure, ConcurrentCalls
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.pulumi import STACK, unfinished_creations
+from spotmpi.environments.dependencies import Dependencies
+from spotmpi.environments.pulumi_cli import Pulumi
 
 # How AWS describes one of a type: service, method, the parameters that its id has, and what the type is called.
 _KINDS: Mapping[str, tuple[str, str, tuple[str, ...], str]] = {
@@ -45,11 +49,53 @@ class DeletedResource:
         return f"{self.kind} {self.id}"
 
 
+def correct_state(stack: str, environment: str, region: str, dependencies: Dependencies) -> None:
+    """Remove from Pulumi's state of a stack what was deleted outside of it, which an update then builds anew.
+
+    *environment* is the stack that it is a part of. SpotmpiError where the state may lack something that exists, or
+    where nearly all is gone.
+    """
+    pulumi, echo = dependencies.pulumi, dependencies.echo
+    state = pulumi.state(stack)
+    if message := unfinished_creations(stack, state):
+        _require_unlocked(stack, state, pulumi)
+        raise SpotmpiError(message)
+    deleted, failures = find_deleted(dependencies.aws, region, state)
+    for failure in failures:
+        echo(f"whether parts of {stack} were deleted can't be checked: {failure}")
+    if gone := [str(each) for each in deleted if each.is_foundation]:
+        _require_unlocked(stack, state, pulumi)
+        remedy = f"`spotmpi down {environment}` deletes the rest, then this command builds all anew"
+        raise SpotmpiError(f"{stack} was not changed: deleted outside of Pulumi: {', '.join(gone)}: {remedy}")
+    if deleted:
+        echo(f"deleted outside of Pulumi, to be built anew: {', '.join(map(str, deleted))}")
+        _refresh(stack, [each.urn for each in deleted], pulumi)
+
+
+def _require_unlocked(stack: str, state: Mapping[str, Any] | None, pulumi: Pulumi) -> None:
+    """Raise where another update is at work, whose state is not its last one.
+
+    A refresh takes the lock, as no preview of an update does (pkg/backend/diy/backend.go); that of the stack itself
+    asks no provider.
+    """
+    if urns := [str(each["urn"]) for each in _resources(state) if each["type"] == STACK]:
+        _refresh(stack, urns, pulumi)
+
+
+def _refresh(stack: str, urns: Sequence[str], pulumi: Pulumi) -> None:
+    targets = [option for urn in urns for option in ("--target", urn)]
+    pulumi.run(stack, "refresh", "--yes", "--skip-preview", *targets)
+
+
+def _resources(state: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    resources: list[dict[str, Any]] = (state or {}).get("deployment", {}).get("resources") or []
+    return resources
+
+
 def find_deleted(aws: Aws, region: str, state: Mapping[str, Any] | None) -> tuple[list[DeletedResource], list[str]]:
     """What AWS lacks of a stack's state, by `pulumi stack export`, and why something could not be asked; CloudError."""
-    resources = (state or {}).get("deployment", {}).get("resources") or []
     with ConcurrentCalls() as calls:
-        pending = [(each, calls.submit(partial(_exists, aws, region, each))) for each in _known(resources)]
+        pending = [(each, calls.submit(partial(_exists, aws, region, each))) for each in _known(_resources(state))]
         answers = [(each, call.result()) for each, call in pending]
     failures = [answer.detail for _, answer in answers if isinstance(answer, CallFailure)]
     deleted = [

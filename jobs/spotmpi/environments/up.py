@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from spotmpi.agent import record
 from spotmpi.aws import log_group, state_bucket
@@ -17,10 +16,9 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import environment, names
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.pulumi import STACK, unfinished_creations
 from spotmpi.environments import changes, location, node_group_sizes
 from spotmpi.environments.changes import Losses, Step, find_losses, not_offered
-from spotmpi.environments.deleted_resources import find_deleted
+from spotmpi.environments.deleted_resources import correct_state
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.resource_inventory import (
     LOG_GROUPS,
@@ -225,7 +223,7 @@ class _Up:
         # A new stack would get a passphrase in place of the provider in its file.
         provider = read_stack(stack).secrets_provider
         pulumi.run(stack, "stack", "select", "--create", *(("--secrets-provider", provider) if provider else ()))
-        self._require_settled(stack)
+        correct_state(stack, self._stack.stack, self._region, self._dependencies)
         # The steps are complete only if the program refuses no replacement of nodes; `_require_allowed` does.
         preview = pulumi.with_flags(REPLACE_NODES).preview(stack)
         if warning:
@@ -243,34 +241,6 @@ class _Up:
         if losses.nodes:
             pulumi = pulumi.with_flags(REPLACE_NODES)
         pulumi.run(stack, "up", "--yes", "--skip-preview")
-
-    def _require_settled(self, stack: str) -> None:
-        """Raise where Pulumi's state may lack something that exists; remove from it what was deleted outside of it."""
-        pulumi = self._dependencies.pulumi
-        state = pulumi.state(stack)
-        if message := unfinished_creations(stack, state):
-            self._require_unlocked(stack, state)
-            raise SpotmpiError(message)
-        deleted, failures = find_deleted(self._dependencies.aws, self._region, state)
-        for failure in failures:
-            self._dependencies.echo(f"whether parts of {stack} were deleted can't be checked: {failure}")
-        if not deleted:
-            return
-        if gone := [str(each) for each in deleted if each.is_foundation]:
-            self._require_unlocked(stack, state)
-            remedy = f"`spotmpi down {self._stack.stack}` deletes the rest, then this command builds all anew"
-            raise SpotmpiError(f"{stack} was not changed: deleted outside of Pulumi: {', '.join(gone)}: {remedy}")
-        self._dependencies.echo(f"deleted outside of Pulumi, to be built anew: {', '.join(map(str, deleted))}")
-        targets = [option for each in deleted for option in ("--target", each.urn)]
-        pulumi.run(stack, "refresh", "--yes", "--skip-preview", *targets)
-
-    def _require_unlocked(self, stack: str, state: Mapping[str, Any] | None) -> None:
-        """Raise where another update is at work, whose state is not its last one."""
-        resources = (state or {}).get("deployment", {}).get("resources") or []
-        # A refresh takes the lock even to preview (pkg/backend/diy/backend.go, Refresh); that of the stack asks nobody.
-        targets = [option for each in resources if each["type"] == STACK for option in ("--target", each["urn"])]
-        if targets:
-            self._dependencies.pulumi.run(stack, "refresh", "--preview-only", "--skip-pending-creates", *targets)
 
     def _require_offered(self, stack: str, steps: Sequence[Step]) -> None:
         """Raise where EKS would refuse a version in the middle of the update."""

@@ -37,6 +37,11 @@ def refusal(stack: str, output: str) -> str | None:
         return "Pulumi lacks a plugin and could not install it: check this machine's network, then repeat the command"
     if "No module named" in output:
         return "the project's .venv lacks what its Pulumi program imports: run `./scripts/setup` there, then repeat"
+    if "newer than what this version of the Pulumi CLI understands" in output:
+        return f"a newer Pulumi wrote the state of {stack}: update this one, then repeat the command"
+    if "snapshot integrity error" in output or "could not deserialize deployment" in output:
+        older = "restore an earlier version of it, which a versioned bucket has, as does .pulumi/backups there"
+        return f"the state of {stack} is damaged: `pulumi state repair --stack {stack}`, or {older}"
     if "account ID not allowed" in output:
         return f"the credentials are for another account than that of {stack}: assume a role there; nothing was changed"
     if "pending operations" in output:

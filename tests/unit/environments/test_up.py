@@ -261,6 +261,19 @@ def test_a_failed_smoke_run_is_reported_and_repeated_by_the_next_up(lab: FakeEnv
             "Pulumi lacks a plugin and could not install it: check this machine's network",
         ),
         ("incorrect passphrase", "set PULUMI_CONFIG_PASSPHRASE to the one it was created with"),
+        # pkg/cmd/pulumi/util.go and pkg/cmd/pulumi/cmd/errors.go
+        (
+            "the stack 'lab' is newer than what this version of the Pulumi CLI understands. Please update your version",
+            "a newer Pulumi wrote the state of lab: update this one, then repeat the command",
+        ),
+        (
+            "The Pulumi CLI encountered a snapshot integrity error. This is a bug!" + "\n* line" * 20,
+            "the state of lab is damaged: `pulumi state repair --stack lab`, or restore an earlier version of it",
+        ),
+        (
+            "could not deserialize deployment: unexpected end of JSON input",
+            "the state of lab is damaged: `pulumi state",
+        ),
         ("PULUMI_ACCESS_TOKEN must be set", "set PULUMI_BACKEND_URL, for example to s3://my-state"),
         ("the stack has pending operations", "`pulumi refresh --clear-pending-creates --yes --stack lab`"),
         (

@@ -112,6 +112,11 @@ def counted(count: int, what: str, several: str = "") -> str:
     return f"{number} {what if count == 1 else several or what + 's'}"
 
 
+def dollars(value: float, sign: str = "$") -> str:
+    """A sum of US dollars, in a column of them without a *sign*; one that is less than a cent is not nothing."""
+    return f"< {sign}0.01" if 0 < value < 0.005 else f"{sign}{value:,.2f}"
+
+
 def truncate(reason: str) -> str:
     """The *reason* in at most `REASON_LENGTH` characters: a longer one loses its middle."""
     if len(reason) <= REASON_LENGTH:

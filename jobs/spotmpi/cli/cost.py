@@ -94,7 +94,7 @@ def _show(cost: Cost) -> None:
         print(f"nodes: {', '.join(sums)}")
     show_table(("RUN", "USER", "TEAM", "NODE-HOURS", "WAITING $", "TRAINING $"), [_run(each) for each in cost.shares])
     for what in ("owner", "team") if cost.run is None else ():
-        show_table((what.upper(), "$"), [(name, f"{dollars:.2f}") for name, dollars in bill.by(what).items()])
+        show_table((what.upper(), "$"), [(name, dollars(each, sign="")) for name, each in bill.by(what).items()])
     show_table(
         ("MACHINE", "TYPE", "ZONE", "HOURS", "BOOT $", "USED $", "IDLE $", ""), [_machine(m) for m in bill.machines]
     )
@@ -105,18 +105,22 @@ def _show(cost: Cost) -> None:
 
 
 def _run(share: RunShare) -> tuple[str, ...]:
-    numbers = (share.hours, share.waiting, share.training)
-    return (share.run, share.owner, share.team, *(f"{number:.2f}" for number in numbers))
+    from spotmpi.core.wording import dollars
+
+    sums = (dollars(each, sign="") for each in (share.waiting, share.training))
+    return (share.run, share.owner, share.team, f"{share.hours:.2f}", *sums)
 
 
 def _machine(each: MachineBill) -> tuple[str, ...]:
+    from spotmpi.core.wording import dollars
+
     kind = each.lifetime.kind
-    numbers = (each.hours, each.boot, each.used, each.idle)
     return (
         each.lifetime.machine,
         kind[0],
         kind[1],
-        *(f"{number:.2f}" for number in numbers),
+        f"{each.hours:.2f}",
+        *(dollars(value, sign="") for value in (each.boot, each.used, each.idle)),
         "reclaimed" * each.lifetime.reclaimed,
     )
 
@@ -124,9 +128,10 @@ def _machine(each: MachineBill) -> tuple[str, ...]:
 def _compare(cost: Cost, billed: dict[str, float]) -> None:
     """Print what AWS bills for the environment's tag, and how much its EC2 part differs from the machines above."""
     from spotmpi.cli.tables import show_table
+    from spotmpi.core.wording import dollars
 
-    show_table(("AWS BILLS FOR THE TAG", "$"), [(name, f"{dollars:.2f}") for name, dollars in billed.items()])
-    machines = sum(dollars for name, dollars in billed.items() if name.startswith(_EC2))
+    show_table(("AWS BILLS FOR THE TAG", "$"), [(name, dollars(each, sign="")) for name, each in billed.items()])
+    machines = sum(each for name, each in billed.items() if name.startswith(_EC2))
     if billed:
         difference = machines - cost.dollars
         print(f"EC2 on AWS's bill minus the nodes above: ${difference:+.2f} (system nodes, whole days)")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotmpi.cli.options import Json, Set, grouped
-from spotmpi.core.wording import counted
+from spotmpi.core.wording import counted, dollars
 
 if TYPE_CHECKING:
     from spotmpi.api.simulation import Simulation
@@ -73,13 +73,13 @@ def _print(simulation: Simulation) -> None:
         f"{hours(job.overhead)} for a start; {', '.join(simulation.pools)}"
     )
     print(
-        f"expected: ${expected.dollars:.2f} (90 % of windows: ${expected.low:.2f} to ${expected.high:.2f}), "
-        f"{100 * expected.in_time:.1f} % in time, on-demand ${expected.on_demand:.2f}\n"
+        f"expected: {dollars(expected.dollars)} (90 % of windows: {dollars(expected.low)} to "
+        f"{dollars(expected.high)}), {100 * expected.in_time:.1f} % in time, on-demand {dollars(expected.on_demand)}\n"
     )
     rows = [
         (
             each.policy,
-            f"{each.dollars:.2f}",
+            dollars(each.dollars, sign=""),
             MISSING if each.ratio is None else f"{each.ratio:.3f}",
             str(each.late),
             f"{each.starts:.1f}",

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from spotmpi.agent.protocol import counted as counted
+from spotmpi.agent.protocol import dollars as dollars
 
 Echo = Callable[[str], None]  # how long operations report their progress: one line of text at a time
 LONGEST = 1000  # characters of a reason, a name or a value; of a longer one both ends are kept
@@ -73,11 +74,6 @@ def option(name: str, value: object = "") -> str:
     if value == "":
         return argument
     return f"{argument}={value}" if isinstance(value, int) else f'{argument}="{value}"'
-
-
-def dollars(value: float) -> str:
-    """A sum of US dollars; one that is less than a cent is not nothing."""
-    return "< $0.01" if 0 < value < 0.005 else f"${value:,.2f}"
 
 
 def printable(text: object, longest: int = LONGEST) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.price import Price
-from spotmpi.core.wording import counted
+from spotmpi.core.wording import counted, dollars
 from spotmpi.forecast.model import Model, Prediction, Series
 
 MIN_EFFICIENCY = 0.5
@@ -208,7 +208,7 @@ def _deadline_answers(cheapest: NodeForecast | None, usable: Sequence[NodeForeca
     if goal.deadline is None:
         return []
     if cheapest:
-        cost = "" if cheapest.dollars is None else f" for ${cheapest.dollars:.2f}"
+        cost = "" if cheapest.dollars is None else f" for {dollars(cheapest.dollars)}"
         hours = (cheapest.seconds or 0.0) / _HOUR
         return [f"cheapest within the deadline: {counted(cheapest.nodes, 'node')}, {hours:.2f} h{cost}"]
     reason = "" if usable else " (the model is not valid for any of them)"

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO, TypeVar
 
-from spotmpi.agent.protocol import counted
+from spotmpi.agent.protocol import counted, dollars
 from spotmpi.pools import calls
 from spotmpi.pools.calls import Call, is_count, warn_if_large
 from spotmpi.pools.connection import CLOSED
@@ -318,7 +318,7 @@ class Pool:
         nodes = ", ".join(summary.nodes or hosts) or "no node"
         facts = [("workers", f"{len(workers['workers'])} of {counted(workers['size'], 'worker')} connected on {nodes}")]
         facts += [("zone", f"zone {summary.zone}")] if summary.zone else []
-        facts += [("cost", f"${summary.cost:.2f} so far")] if summary.cost is not None else []
+        facts += [("cost", f"{dollars(summary.cost)} so far")] if summary.cost is not None else []
         return [*facts, ("calls", counted(self._engine.in_flight(), "call"))]
 
     def _opened(self) -> Engine:

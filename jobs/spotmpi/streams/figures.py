@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spotmpi.agent import protocol
-from spotmpi.agent.protocol import counted
+from spotmpi.agent.protocol import counted, dollars
 
 RECENT = 30.0  # seconds of a rank's reports that rates come from
 HIGH_SHARE = 0.1  # of its time that a rank waits, from which a remedy is named
@@ -163,7 +163,7 @@ def _workers(needed: int, workers: int, price: float | None, more: str = "") -> 
     text = f"{needed} {'worker' if needed == 1 else 'workers'}{more} would do"
     if price is None:
         return text
-    return f"{text}, ${abs(needed - workers) * price:.2f}/h {'more' if needed > workers else 'less'}"
+    return f"{text}, {dollars(abs(needed - workers) * price)}/h {'more' if needed > workers else 'less'}"
 
 
 def text(figures: Figures) -> str:

@@ -123,7 +123,7 @@ class Budget:
             return f"{count} of unknown duration (set limits.trial in the study for an estimate)"
         costs = [self.cost(trial, seconds) for trial, seconds in zip(remaining, known, strict=True)]
         least = "at least " if None in costs else ""  # for those that have a price
-        money = "" if not self.all_prices else f" and {least}${sum(cost or 0.0 for cost in costs):.2f}"
+        money = "" if not self.all_prices else f" and {least}{wording.dollars(sum(cost or 0.0 for cost in costs))}"
         exceeded = self._exceeded_limits(trials, sum(known), costs)
         return f"{count}, about {_minutes(sum(known))}{money}{exceeded}"
 
@@ -136,9 +136,8 @@ class Budget:
             expected = f", the next trial takes {_minutes(more)}" if more else ""
             return f"limits.time = {duration(self.time_limit)!r} reached: {_minutes(seconds)} spent{expected}"
         if self.money_limit is not None and dollars + cost > self.money_limit:
-            return (
-                f"limits.money = {self.money_limit:g} reached: ${dollars:.2f} spent, the next trial costs ${cost:.2f}"
-            )
+            text = f"{wording.dollars(dollars)} spent, the next trial costs {wording.dollars(cost)}"
+            return f"limits.money = {self.money_limit:g} reached: {text}"
         return None
 
     def _exceeded_limits(self, trials: Sequence[Trial], seconds: float, costs: Sequence[float | None]) -> str:

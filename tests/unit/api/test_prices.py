@@ -61,6 +61,7 @@ def pool_with(summary: Callable[[], PoolSummary]) -> Pool:
 def test_a_representation_has_nodes_zone_cost_and_calls_in_text_and_html() -> None:
     pool = pool_with(lambda: PoolSummary(("ip-1", "<ip-2>"), "zone-a", 1.256)).open()
     assert repr(pool) == ("<pool scan-1: 2 of 3 workers connected on ip-1, <ip-2>, zone zone-a, $1.26 so far, 7 calls>")
+    assert "< $0.01 so far" in repr(pool_with(lambda: PoolSummary((), None, 0.004)).open())
     page = pool._repr_html_()
     assert "&lt;ip-2&gt;" in page and "<tr><th>cost</th><td>$1.26 so far</td></tr>" in page
 

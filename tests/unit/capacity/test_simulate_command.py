@@ -47,7 +47,7 @@ def test_cost_range_chance_and_other_policies_are_printed(spec: str) -> None:
     assert lines[0].startswith(
         "8 h of work on 16 nodes, 12 h to the deadline, 5 min for a start; a3-highgpu-1g in us-east4-a"
     )
-    assert lines[1].startswith("expected: $") and "100.0 % in time, on-demand $1334.16" in lines[1]
+    assert lines[1].startswith("expected: $") and "100.0 % in time, on-demand $1,334.16" in lines[1]
     assert lines[3].split()[:2] == ["POLICY", "$"]
     assert [line.split("  ")[0] for line in lines[4:9]] == [
         "this policy",

@@ -230,6 +230,8 @@ def test_money_time_and_the_cheapest_count_for_a_deadline(fitted_model: model.Mo
         assert each.efficiency == pytest.approx(truth(1) / (nodes * truth(nodes)))
     assert result.cheapest == 4
     assert result.answers[0] == f"cheapest within the deadline: 4 nodes, {hours[4]:.2f} h for ${hours[4] * 2:.2f}"
+    cheap = forecast.forecast(fitted_model, counts, Goal(iterations=36_000, deadline=4 * 3600, price=1e-6))
+    assert cheap.answers[0].endswith(" h for < $0.01")
     just = forecast.forecast(fitted_model, [1, 8], Goal(iterations=36_000, deadline=result.by_nodes[3].seconds))
     assert just.answers[0] == f"cheapest within the deadline: 8 nodes, {hours[8]:.2f} h", "without a price"
     hopeless = forecast.forecast(fitted_model, [1, 2, 4], Goal(iterations=36_000, deadline=60))

@@ -171,6 +171,9 @@ def test_the_command_prints_a_runs_cost_with_a_given_price(tmp_path: Path) -> No
         ["RUN", "USER", "TEAM", "NODE-HOURS", "WAITING", "$", "TRAINING", "$"],
         ["big", "ann", "vision", "4.00", "0.20", "3.80"],
     ]
+    code, out, _ = invoke("cost", "big", "--price", "0.001", "--runs", str(tmp_path))
+    assert out.startswith("big (succeeded): < $0.01 from ")
+    assert out.splitlines()[2].split()[3:] == ["4.00", "<", "0.01", "<", "0.01"]
     code, out, _ = invoke("cost", "big", "--price", "1", "--runs", str(tmp_path), "--json")
     assert json.loads(out)["dollars"] == pytest.approx(4.0)
     for invalid in ("-1", "nan", "inf"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from spotmpi.backends.kubernetes.submit import capacity_blocks
 from spotmpi.backends.kubernetes.submit.target import placement_rates
 from spotmpi.core.errors import Problem, SpotmpiError
-from spotmpi.core.wording import counted
+from spotmpi.core.wording import counted, dollars
 from spotmpi.plan.cluster import ClusterTarget, beginning_on
 from spotmpi.plan.placement import Beginning
 from spotmpi.spec import roles
@@ -132,8 +132,8 @@ def _forecast(state: State, blocks: Sequence[Offer], market: Market, rate: float
     beside = without_blocks(state, blocks, DecisionClock(-1.0))  # one that has started counts, too
     expected = expect(replace(beside.job, work=beside.work), market)
     if beside.work <= 1.0:  # all of it is done in blocks
-        dollars = rate * (job.work + job.overhead) / 3600.0
-        expected = replace(expected, dollars=dollars, low=dollars, high=dollars, in_time=1.0)
+        cost = rate * (job.work + job.overhead) / 3600.0
+        expected = replace(expected, dollars=cost, low=cost, high=cost, in_time=1.0)
     on_demand = job.on_demand_cost(market.on_demand)
     forecast: Forecast = {
         "dollars": round(expected.dollars, 2),
@@ -144,9 +144,9 @@ def _forecast(state: State, blocks: Sequence[Offer], market: Market, rate: float
         "deadline": job.deadline,
     }
     note = (
-        f"deadline: expected to cost ${expected.dollars:.2f} (90 % of cases: ${expected.low:.2f} to "
-        f"${expected.high:.2f}), {100 * expected.in_time:.0f} % in time; on-demand nodes alone: "
-        f"${on_demand:.2f}; spot nodes are assumed to come and go as they usually do"
+        f"deadline: expected to cost {dollars(expected.dollars)} (90 % of cases: {dollars(expected.low)} to "
+        f"{dollars(expected.high)}), {100 * expected.in_time:.0f} % in time; on-demand nodes alone: "
+        f"{dollars(on_demand)}; spot nodes are assumed to come and go as they usually do"
     )
     return forecast, note
 

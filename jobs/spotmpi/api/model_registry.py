@@ -18,11 +18,11 @@ import msgspec
 
 from spotmpi.api.models import Model, find
 from spotmpi.core import wording
-from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.wording import Echo
 from spotmpi.entries import manifest as form
 from spotmpi.entries.manifest import FILES, MODEL, File, Manifest, check_name
-from spotmpi.entries.storage import errors, require_room
+from spotmpi.entries.storage import seal
 from spotmpi.entries.store import Store, folder
 from spotmpi.images import oci, signatures
 from spotmpi.images.oci import Image, Repository, read_image
@@ -42,6 +42,8 @@ def push(name: str, image: str, store: str | None, sign_key: str | Path | None, 
     """What `models.push` does."""
     key = signatures.private_key(Path(sign_key)) if sign_key else None
     target, model = read_image(image), find(name, store)
+    if target.digest:
+        raise input_error("image", image, "has a digest, which is that of what it names: give REGISTRY/NAME:TAG")
     entry = form.write(model.manifest).encode()
     config = _config(model.manifest)
     total = wording.counted(len(model.manifest.files), "file")
@@ -84,11 +86,11 @@ def pull(image: str, store: str | None, key: str | Path | None, echo: Echo, keep
     """What `models.pull_to_store` does."""
     public = signatures.public_key(Path(key)) if key else None
     source, opened = read_image(image), Store(store)
-    with Repository(source) as repository, tempfile.TemporaryDirectory(prefix="spotmpi-") as temporary:
+    with Repository(source) as repository:
         manifest, digest = repository.pull_manifest()
         if public and key:
             signatures.require_signed(repository, digest, public, Path(key))
-        entry = _entry(repository, manifest, source, Path(temporary))
+        entry = _entry(repository, manifest, source)
         entry = msgspec.structs.replace(entry, name=check_name(keep)) if keep else entry
         existing = opened.get(entry.reference)
         if existing is not None:
@@ -98,17 +100,18 @@ def pull(image: str, store: str | None, key: str | Path | None, echo: Echo, keep
         if numbers := opened.versions(MODEL, entry.name).numbers():
             remedy = f"{wording.option('keep', 'NAME')} keeps it under another name"
             echo(f"pulling another model than {entry.name}:{numbers[-1]}, as the next version of that name: {remedy}")
-        with errors(f"{source} cannot be pulled to {temporary}"):
-            require_room(Path(temporary), sum({file.sha256: file.bytes for file in entry.files}.values()))
-        places: dict[str, str] = {}  # by digest
+        places: dict[str, Path] = {}  # by digest
         total = wording.counted(len(entry.files), "file")
-        for number, file in enumerate(entry.files, 1):
-            if file.sha256 not in places:
-                echo(f"pulling {file.path}, {number} of {total}, {file.bytes / 1e6:,.1f} MB")
-                place = Path(temporary, str(number))  # names and digests are whatever the registry says
-                repository.pull_blob(f"sha256:{file.sha256}", file.bytes, place)
-                places[file.sha256] = str(place)
-        return Model(opened.add(entry, {file.path: places[file.sha256] for file in entry.files}), opened)
+        with opened.room_for(entry) as new:
+            for number, file in enumerate(entry.files, 1):
+                if file.sha256 not in places:
+                    echo(f"pulling {file.path}, {number} of {total}, {file.bytes / 1e6:,.1f} MB")
+                    place = places[file.sha256] = new / str(number)  # names are whatever the registry says
+                    repository.pull_blob(f"sha256:{file.sha256}", file.bytes, place)
+                    seal(place)
+            own = opened.storage.folder
+            names = {digest: str(place.relative_to(own) if own else place) for digest, place in places.items()}
+            return Model(opened.add(entry, {file.path: names[file.sha256] for file in entry.files}), opened)
 
 
 def _require_same_files(existing: Manifest, entry: Manifest, source: Image) -> None:
@@ -122,7 +125,7 @@ def _path(file: File) -> str:
     return file.path
 
 
-def _entry(repository: Repository, manifest: Mapping[str, Any], source: Image, folder: Path) -> Manifest:
+def _entry(repository: Repository, manifest: Mapping[str, Any], source: Image) -> Manifest:
     """The manifest of the store that an image has as a layer."""
     try:
         layer = next(each for each in manifest["layers"] if each["annotations"].get(_PATH) == ENTRY_FILE)
@@ -130,8 +133,7 @@ def _entry(repository: Repository, manifest: Mapping[str, Any], source: Image, f
     except (StopIteration, LookupError, TypeError, ValueError, AttributeError):
         size = _LARGEST + 1
     if size <= _LARGEST:
-        repository.pull_blob(digest, size, folder / ENTRY_FILE)
-        found = form.read((folder / ENTRY_FILE).read_text(encoding="utf-8", errors="replace"), str(source))
+        found = form.read(repository.read_blob(digest, size).decode(errors="replace"), str(source))
         if found.kind == MODEL:
             return found
     remedy = "pull it with oras or modctl, and keep its files with a run of yours"

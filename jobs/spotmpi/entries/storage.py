@@ -270,9 +270,14 @@ def _put(source: Path, target: Path, copy: bool) -> None:
             os.link(source, target)
             return
     shutil.copyfile(source, target)
-    with target.open("rb") as file:
+    seal(target)
+
+
+def seal(path: Path) -> None:
+    """Let the content of a new file be on the disk, and let nobody change it by mistake."""
+    with path.open("rb") as file:
         os.fsync(file.fileno())
-    target.chmod(READ_ONLY)
+    path.chmod(READ_ONLY)
 
 
 def _write_local(path: Path, content: bytes, exclusive: bool) -> bool:

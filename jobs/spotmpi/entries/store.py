@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
+import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -193,9 +195,7 @@ class Store:
         existing = self.get(manifest.reference)
         if existing is not None:
             return existing
-        # The store stays out of git, and so out of the code that is shipped.
-        if self.storage.folder and not exists(self.storage.folder / ".gitignore"):
-            self.storage.write(".gitignore", b"*\n", exclusive=True)
+        self._prepare()
         number = self.versions(manifest.kind, manifest.name).number(manifest.reference)
         manifest = msgspec.structs.replace(manifest, version=number)
         text = form.write(manifest).encode()
@@ -203,6 +203,26 @@ class Store:
         if self.storage.create(folder(manifest.reference), files, text):
             return manifest
         return self.get(manifest.reference) or manifest
+
+    @contextlib.contextmanager
+    def room_for(self, manifest: Manifest) -> Iterator[Path]:
+        """A new folder for the files of an entry that is added from there, on the disk of a store that is a folder.
+
+        Raises:
+            SpotmpiError: there is not room enough, or it cannot be written.
+        """
+        own = self.storage.folder
+        if own:
+            self._prepare()
+        place = unfinished(own / manifest.kind) if own else tempfile.TemporaryDirectory(prefix="spotmpi-")
+        with errors(f"{manifest.name} cannot be written to {own or tempfile.gettempdir()}"), place as temporary:
+            require_room(Path(temporary), sum({file.sha256: file.bytes for file in manifest.files}.values()))
+            yield Path(temporary)
+
+    def _prepare(self) -> None:
+        """Keep the store out of git, and so out of the code that is shipped."""
+        if self.storage.folder and not exists(self.storage.folder / ".gitignore"):
+            self.storage.write(".gitignore", b"*\n", exclusive=True)
 
     def problems(self, manifest: Manifest) -> Sequence[str]:
         """What is wrong with an entry, a line each: missing, damaged and unknown files, and missing parents."""

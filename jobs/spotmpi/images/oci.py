@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import hashlib
 import ipaddress
 import json
 import os
 import re
 import subprocess
-from collections.abc import Generator, Iterator, Mapping
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import httpx2
 
@@ -22,11 +24,17 @@ from spotmpi.aws.registry import registry_login
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.wording import counted, printable
 from spotmpi.images.build import ecr_region
+from spotmpi.streams import storage
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
+_DOCKER = "application/vnd.docker.distribution.manifest"
+# A registry says of what the client does not accept that there is none.
+_MANIFESTS = {"Accept": ", ".join((MANIFEST, INDEX, f"{_DOCKER}.v2+json", f"{_DOCKER}.list.v2+json"))}
+_LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"  # of the name of a host
+_WORD = "[a-z0-9]+(?:(?:[.]|_{1,2}|-+)[a-z0-9]+)*"  # of the name of a repository
 _REFERENCE = re.compile(
-    r"(?P<host>[a-z0-9.-]+(:\d+)?|\[[0-9a-f:]+\](:\d+)?)/(?P<name>[a-z0-9]+([._/-]+[a-z0-9]+)*)"
+    rf"(?P<host>({_LABEL}(\.{_LABEL})*|\[[0-9a-f:]+\])(:\d+)?)/(?P<name>{_WORD}(/{_WORD})*)"
     r"(:(?P<tag>\w[\w.-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?",
     re.ASCII,
 )
@@ -35,9 +43,12 @@ _BLOCK = 1 << 20
 _LARGEST = 16 << 20  # bytes of a manifest, or of another answer; registries take manifests of 4 MiB
 _TIMEOUT = httpx2.Timeout(60, connect=10)  # seconds without any byte
 _COMMIT = httpx2.Timeout(600, connect=10)  # the registry hashes the whole blob before it answers
+_BUSY = (408, 425, 429)  # statuses, besides those from 500 on, after which a client shall ask again
 _TAGS = 10  # that a message names
 _MOST = 10_000  # entries of a list that comes in pages
 _BLOB = "spotmpi.blob"  # marks requests whose answers may be large, in the requests of redirects as well
+P = ParamSpec("P")
+T = TypeVar("T")
 _HUB, _HUB_API, _HUB_LOGIN = "docker.io", "registry-1.docker.io", "https://index.docker.io/v1/"
 
 
@@ -74,6 +85,24 @@ def read_image(text: str) -> Image:
     return Image(match["host"], match["name"], match["tag"], match["digest"])
 
 
+class _Unavailable(SpotmpiError):
+    """A registry that does not answer now, but may soon."""
+
+
+def _retried(method: Callable[P, T]) -> Callable[P, T]:
+    """Ask a registry again that is busy, or whose connection breaks: a model may have many large files."""
+
+    @functools.wraps(method)
+    def tried(*args: P.args, **options: P.kwargs) -> T:
+        for pause in storage.PAUSES:
+            with contextlib.suppress(_Unavailable):
+                return method(*args, **options)
+            time.sleep(pause)
+        return method(*args, **options)
+
+    return tried
+
+
 def digest_of(content: bytes) -> str:
     """The digest of a blob or manifest, as registries write it."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
@@ -101,51 +130,66 @@ class Repository:
     def __exit__(self, *error: object) -> None:
         self._client.close()
 
+    @_retried
     def has_blob(self, digest: str) -> bool:
         """Whether it has a blob."""
-        response = self._request("HEAD", f"/blobs/{digest}", accept=(200, 404))
+        response = self._request("HEAD", f"/blobs/{digest}", digest, (200, 404))
         return response.status_code == 200
 
+    @_retried
     def push_blob(self, digest: str, size: int, content: Path | bytes) -> None:
         """Upload a blob of *size* bytes in one piece; the registry compares it with its digest."""
-        started = self._request("POST", "/blobs/uploads/", accept=(202,))
-        url = started.url.join(started.headers.get("location", "")).copy_merge_params({"digest": digest})
+        started = self._request("POST", "/blobs/uploads/", digest, (202,))
+        with self._errors():
+            url = started.url.join(started.headers.get("location", "")).copy_merge_params({"digest": digest})
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
         body = content if isinstance(content, bytes) else _Blocks(content)
-        self._request("PUT", str(url), accept=(201,), content=body, headers=headers, timeout=_COMMIT)
+        self._request("PUT", str(url), digest, (201,), content=body, headers=headers, timeout=_COMMIT)
 
+    @_retried
     def pull_blob(self, digest: str, size: int, target: Path) -> None:
-        """Download a blob to a new file.
+        """Download a blob to a file.
 
         Raises:
-            SpotmpiError: it is damaged, or cannot be written.
+            OSError: it cannot be written.
+            SpotmpiError: it is damaged.
         """
+        with target.open("wb") as file:
+            self._receive(digest, size, file.write)
+
+    @_retried
+    def read_blob(self, digest: str, size: int) -> bytes:
+        """The content of a small blob; SpotmpiError where it is damaged."""
+        content = bytearray()
+        self._receive(digest, size, content.extend)
+        return bytes(content)
+
+    def _receive(self, digest: str, size: int, write: Callable[[bytes], object]) -> None:
+        """Let *write* have the content of a blob, block by block; SpotmpiError at the end where it was damaged."""
         whole, length = hashlib.sha256(), 0
         url, marks = f"{self.image.url}/blobs/{digest}", {_BLOB: True}
         with self._errors(), self._client.stream("GET", url, extensions=marks) as response:
             if response.status_code != 200:
                 response.read()
                 self._refuse(response, digest)
-            try:
-                with target.open("xb") as file:
-                    for block in response.iter_raw(_BLOCK):
-                        whole.update(block)
-                        length += len(block)
-                        file.write(block)
-                        if length > size:
-                            break
-            except OSError as error:
-                raise SpotmpiError(f"{target} cannot be written: {error.strerror or error}") from error
+            for block in response.iter_raw(_BLOCK):
+                whole.update(block)
+                length += len(block)
+                write(block)
+                if length > size:
+                    break
         if (length, f"sha256:{whole.hexdigest()}") != (size, digest):
             remedy = "pull again, and push it again if that does not help"
             came = f"{counted(length, 'byte')} with the digest sha256:{whole.hexdigest()[:12]}"
             raise SpotmpiError(f"{self.image} is damaged: {came} came for {size:,} of {digest[:19]}: {remedy}")
 
+    @_retried
     def push_manifest(self, manifest: Mapping[str, Any]) -> str:
         """Let the tag of the image name a manifest; its digest."""
         content = json.dumps(manifest, separators=(",", ":")).encode()
         headers = {"Content-Type": str(manifest["mediaType"])}
-        self._request("PUT", f"/manifests/{self.image.label}", accept=(201,), content=content, headers=headers)
+        label = self.image.label
+        self._request("PUT", f"/manifests/{label}", label, (201,), content=content, headers=headers)
         return digest_of(content)
 
     def pull_manifest(self) -> tuple[dict[str, Any], str]:
@@ -162,10 +206,11 @@ class Repository:
             raise SpotmpiError(f"{self.image.host} has no {self.image.name} with {self.image.label}: {remedy}")
         return found
 
+    @_retried
     def find_manifest(self) -> tuple[dict[str, Any], str] | None:
         """As `pull_manifest`, but None where there is none."""
-        path = f"/manifests/{self.image.label}"
-        response = self._request("GET", path, accept=(200, 404), headers={"Accept": MANIFEST})
+        label = self.image.label
+        response = self._request("GET", f"/manifests/{label}", label, (200, 404), headers=_MANIFESTS)
         if response.status_code == 404:
             return None
         digest = digest_of(response.content)
@@ -176,6 +221,7 @@ class Repository:
             return manifest, digest
         raise SpotmpiError(f"the manifest of {self.image} is not a JSON object: name a model, as it was pushed")
 
+    @_retried
     def referrers(self, digest: str) -> list[dict[str, Any]]:
         """The descriptors of manifests that refer to one; of a registry without an API for them those of its tag."""
         for path in (f"/referrers/{digest}", f"/manifests/{digest.replace(':', '-')}"):
@@ -188,7 +234,7 @@ class Repository:
         """What the answer and its further pages have under *key*; None where the registry has no such list."""
         found: list[Any] = []
         while len(found) < _MOST:
-            response = self._request("GET", path, accept=accept, **options)
+            response = self._request("GET", path, key, accept, **options)
             if response.status_code != 200:
                 break
             page = _object(response).get(key) or []
@@ -198,17 +244,18 @@ class Repository:
             following = response.links.get("next", {}).get("url")
             if not following or not page:
                 return found
-            path = str(response.url.join(following))
+            with self._errors():
+                path = str(response.url.join(following))
         return found or None
 
-    def _request(self, method: str, path: str, accept: tuple[int, ...], **options: Any) -> httpx2.Response:
+    def _request(self, method: str, path: str, what: str, accept: tuple[int, ...], **options: Any) -> httpx2.Response:
         url = path if "://" in path else self.image.url + path
-        if httpx2.URL(url).netloc != httpx2.URL(self.image.url).netloc:
-            options["auth"] = None  # a storage behind the registry, which gets no login
         with self._errors():
+            if httpx2.URL(url).netloc != httpx2.URL(self.image.url).netloc:
+                options["auth"] = None  # a storage behind the registry, which gets no login
             response = self._client.request(method, url, **options)
         if response.status_code not in accept:
-            self._refuse(response, path.rpartition("/")[2])
+            self._refuse(response, what)
         return response
 
     def _limit(self, response: httpx2.Response) -> None:
@@ -226,11 +273,15 @@ class Repository:
         if status in (401, 403):
             login = f"log in with `docker login {host}`, as somebody who may use {self.image.name}"
             raise SpotmpiError(f"{host} refuses access to {self.image.name} ({status}): {login}")
-        reason, remedy = _reason(response), "try again later"
-        if status == 404:
-            pushes = response.request.method != "GET"
-            remedy = "create the repository, if the registry needs that" if pushes else "push the model again"
-        raise SpotmpiError(f"{host} has answered {status} for {self.image.name} ({what}): {reason}; {remedy}")
+        text = f"{host} has answered {status} for {self.image.name} ({what[:19]}): {_reason(response)}"
+        if status in _BUSY or status >= 500:
+            raise _Unavailable(f"{text}; try again later")
+        remedy = "check that this is a registry, what it permits, and that this tag may be written again"
+        if response.request.method in ("GET", "HEAD"):
+            remedy = "push the model again" if status == 404 else "check that this is a registry"
+        elif status == 404:
+            remedy = "create the repository, if the registry needs that"
+        raise SpotmpiError(f"{text}; {remedy}")
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -243,9 +294,12 @@ class Repository:
             if "SSL" in str(error):
                 remedy = "it has to speak TLS with a certificate that this machine trusts, unless it is on this machine"
             raise SpotmpiError(f"the registry {host} cannot be reached: {error}; {remedy}") from error
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        except (httpx2.NetworkError, httpx2.RemoteProtocolError) as error:
             reason = str(error) or type(error).__name__
-            raise SpotmpiError(f"the registry {host} does not answer: {reason}; try again") from error
+            raise _Unavailable(f"the connection to the registry {host} broke: {reason}; try again") from error
+        except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:  # the last one of a name of a host
+            reason = str(error) or type(error).__name__
+            raise SpotmpiError(f"the registry {host} does not answer as one: {reason}; try again") from error
 
 
 class _Limited(httpx2.SyncByteStream):

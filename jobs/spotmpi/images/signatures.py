@@ -15,7 +15,6 @@ import getpass
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -166,11 +165,7 @@ def _bundle_signs(image: Image, name: str, digest: str, key: ec.EllipticCurvePub
 
 def _blob(repository: Repository, digest: str, size: int) -> bytes:
     """The content of a small blob; empty for a large one, which is not a signature."""
-    if size > _LARGEST:
-        return b""
-    with tempfile.TemporaryDirectory(prefix="spotmpi-") as folder:
-        repository.pull_blob(digest, size, Path(folder, "blob"))
-        return Path(folder, "blob").read_bytes()
+    return repository.read_blob(digest, size) if size <= _LARGEST else b""
 
 
 def _place(image: Image, digest: str) -> Image:

@@ -123,6 +123,11 @@ class _TokenHandler(_Handler):
         return self.answer(200, json.dumps({"token": self.tokens.token(scope, query["service"][0])}).encode())
 
 
+def upload_place(host: str, name: str, number: str) -> str:
+    """Where a client shall send a blob."""
+    return f"http://{host}/v2/{name}/blobs/uploads/{number}?_state=x%3D"
+
+
 @dataclass
 class Double:
     """What a registry has in memory: blobs, and manifests by repository and by tag or digest."""
@@ -135,6 +140,7 @@ class Double:
     has_referrers: bool = False  # whether it has the API for them, which the CNCF's has not
     storage: str | None = None  # another host, to which clients are sent for the content of blobs
     logins: list[str | None] = field(default_factory=list)  # that this one got
+    faults: list[tuple[str, int]] = field(default_factory=list)  # the next ones: method, and status or 0 for a cut
 
 
 class _RegistryHandler(_Handler):
@@ -160,6 +166,9 @@ class _RegistryHandler(_Handler):
 
     def handle_one(self) -> None:
         path = urlsplit(self.path).path
+        if self.data.faults and self.data.faults[0][0] == self.command:
+            self.fail(self.data.faults.pop(0)[1])
+            return
         for pattern, step in (
             (_UPLOAD, self.upload),
             (_BLOB, self.blob),
@@ -175,12 +184,25 @@ class _RegistryHandler(_Handler):
 
     do_GET = do_HEAD = do_POST = do_PUT = handle_one
 
+    def fail(self, status: int) -> None:
+        """A refusal, or of a connection that breaks half of a content."""
+        if status:
+            self.body()
+            self.refuse(status, "OUT_OF_ORDER")
+            return
+        if self.command == "GET":
+            content = self.data.blobs.get(self.path.rpartition("/")[2], b"1234")
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content[: len(content) // 2])
+        self.close_connection = True
+
     def upload(self, name: str, number: str) -> None:
         if self.command == "POST":
             self.data.uploads.add(number := uuid.uuid4().hex)
             host = self.data.storage or self.headers["Host"]
-            where = f"http://{host}/v2/{name}/blobs/uploads/{number}?_state=x%3D"
-            return self.answer(202, Location=where)
+            return self.answer(202, Location=upload_place(host, name, number))
         query, content = parse_qs(urlsplit(self.path).query), self.body()
         if number not in self.data.uploads or query.get("_state") != ["x="]:
             return self.refuse(404, "BLOB_UPLOAD_UNKNOWN")
@@ -202,6 +224,8 @@ class _RegistryHandler(_Handler):
         if self.command == "PUT":
             content = self.body()
             values, digest = json.loads(content), f"sha256:{hashlib.sha256(content).hexdigest()}"
+            if ":" in label and label != digest:
+                return self.refuse(400, "DIGEST_INVALID")
             parts = [*filter(None, [values.get("config")]), *values.get("layers", ())]
             if any(each["digest"] not in self.data.blobs for each in parts):
                 return self.refuse(404, "MANIFEST_BLOB_UNKNOWN")
@@ -209,7 +233,7 @@ class _RegistryHandler(_Handler):
                 self.data.manifests[name, each] = self.headers["Content-Type"], content
             return self.answer(201, Docker_Content_Digest=digest)
         kind, content = self.data.manifests.get((name, label), ("", b""))
-        if not content:
+        if not content or kind not in self.headers["Accept"]:
             return self.refuse(404, "MANIFEST_UNKNOWN")
         return self.answer(200, content, Content_Type=kind)
 

@@ -390,7 +390,7 @@ def test_a_model_that_is_larger_than_the_disk_is_refused_before_anything_is_pull
     with registries.registry(tmp_path, False) as registry:
         said = failure("pull", push_by_hand(registry, entry))
     assert re.search(
-        r"cannot be pulled to .*: it has 100,000,000,000,000,000 bytes, and [\d,]+ are free there", said
+        r"digits cannot be written to .*/store: it has 100,000,000,000,000,000 bytes, and [\d,]+ are free there", said
     ), said
 
 

@@ -38,7 +38,7 @@ from spotmpi.entries.manifest import (
     check_name,
     digest_of,
 )
-from spotmpi.entries.store import Store, folder
+from spotmpi.entries.store import Files, Store, folder
 from spotmpi.entries.values import token
 from spotmpi.images.environment import known_images, lock_hash
 from spotmpi.pools.errors import PoolLost
@@ -269,20 +269,23 @@ def _file(record: Sequence[Any], part: str) -> File:
     return File(path, size, sha256, rows, part)
 
 
-_Kept = dict[str, list[tuple[File, str]]]  # the files of parts by their keys, with their names in the storage
+_Kept = dict[str, Files]  # the files of parts by their keys
 
 
 def _kept_parts(request: _Request, store: Store) -> _Kept:
-    """The parts that an earlier version has."""
+    """The parts that an earlier version has, as they were."""
     wanted = {task.key for task in request.tasks}
     kept: _Kept = {}
     for manifest in store.list(DATASET, request.reference.name, on_damage=print_message):
         place = f"{folder(manifest.reference)}/files"
-        found: _Kept = {part: [] for part in wanted & manifest.details.get("parts", {}).keys()}
+        found: _Kept = {part: [] for part in (wanted & manifest.details.get("parts", {}).keys()) - kept.keys()}
         for file in manifest.files:
             if file.part in found:
                 found[file.part].append((file, f"{place}/{file.path}"))
-        kept.update(found)
+        intact = store.intact(found)
+        if damaged := len(found) - len(intact):
+            print_message(f"{manifest.title} has {counted(damaged, 'damaged part')}: `spotmpi data verify` names all")
+        kept.update(intact)
     return kept
 
 

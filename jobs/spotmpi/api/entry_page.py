@@ -121,7 +121,8 @@ def _lineage(root: Node) -> Section:
 
 def _items(node: Node, depth: int, seen: set[str]) -> Iterator[Item]:
     """A node and all that it was made from; what was made of the same twice is explained once."""
-    notes = [lineage.fact(name, value) for name, value in node.facts.items() if name in _NOTED]
+    noted = _NOTED if node.what != lineage.CODE else [each for each in _NOTED if each != "files"]  # its name has them
+    notes = [lineage.fact(name, value) for name, value in node.facts.items() if name in noted]
     known = f"{node.what} {' '.join(map(lineage.shortened, node.name.split(' ')))}"
     again = lineage.REPEATED in node.facts or (node.parents and known in seen)
     kind = lineage.INPUT if node.what in (lineage.RAW, lineage.FILE) else node.what

@@ -280,7 +280,7 @@ def _parents_of_run(paths: RunPaths, work: dict[str, Any], store: Store) -> Iter
     code = work.get("code") or {}
     files = {name: digest for name, digest in (code.get("files") or {}).items() if not is_interpreter(name)}
     if files:
-        facts = {"commit": code.get("commit"), "changes": code.get("diff"), "files": files}
+        facts = {"files": files, "commit": code.get("commit"), "changes": code.get("diff")}
         yield Node(CODE, ", ".join(files), _known(facts))
     image = work.get("image")
     yield Node(IMAGE, image["name"] if image else "none", _known({"lock": image and image["lock"]}))
@@ -358,8 +358,9 @@ def _known(facts: dict[str, Any]) -> dict[str, Any]:
 def lines(node: Node, prefix: str = "", last: bool | None = None) -> Iterator[str]:
     """The tree for people, a line for each node."""
     mark = "" if last is None else "└─ " if last else "├─ "
-    facts = (fact(name, value) for name, value in node.facts.items() if name not in ("key", "sources", LOCATIONS))
-    yield f"{prefix}{mark}{node.what} {node.name}{''.join(f', {text}' for text in facts)}"
+    facts = [fact(name, value) for name, value in node.facts.items() if name not in ("key", "sources", LOCATIONS)]
+    title = [] if node.what == CODE and "files" in node.facts else [node.name]  # which is those files
+    yield f"{prefix}{mark}{node.what} {', '.join(title + facts)}"
     below = prefix if last is None else prefix + ("   " if last else "│  ")
     for number, each in enumerate(node.parents):
         yield from lines(each, below, number == len(node.parents) - 1)
@@ -375,6 +376,8 @@ def fact(name: str, value: Any) -> str:
         return "see above"
     if name == "changes":
         return "with changes"
+    if name == "files":
+        return ", ".join(f"{path} {shortened(digest)}" for path, digest in value.items())
     if isinstance(value, dict):
         return f"{name} {', '.join(f'{key}={shortened(each)}' for key, each in value.items())}"
     return f"{name} {shortened(value)}" if name not in ("state", DAMAGE) else str(value)

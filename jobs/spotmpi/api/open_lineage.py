@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi import __version__
-from spotmpi.api.lineage import CODE, FILE, FOLDER, INPUT, LOCATIONS, REPEATED, RUN, Node, folder_of
+from spotmpi.api.lineage import CODE, FILE, FOLDER, INPUT, LOCATIONS, RUN, Node, folder_of
 from spotmpi.core.errors import SpotmpiError
 
 _SCHEMA = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent"
@@ -25,13 +25,14 @@ _TIMEOUT = 30.0  # seconds
 def events(tree: Node) -> list[dict[str, Any]]:
     """The events of all that a tree has, the oldest first, each once."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for node in reversed([each for each in tree.walk() if REPEATED not in each.facts]):
+    for node in reversed([*tree.walk()]):
         run = next((each for each in node.parents if _is_recorded(each)), None)
-        if "key" in node.facts and run:  # its output, made also from what was named when it was kept
+        is_entry = "key" in node.facts and "created" in node.facts  # else no manifest tells, or it is above
+        if is_entry and run:  # its output, made also from what was named when it was kept
             for event in found[_run_id(run)]:
                 _extend(event["inputs"], [each for parent in node.parents for each in _inputs(parent)])
                 _extend(event["outputs"], [_dataset(node)])
-        elif "key" in node.facts or _is_recorded(node):
+        elif is_entry or _is_recorded(node):
             made = _events(node)
             found.setdefault(made[0]["run"]["runId"], made)
     if tree.what in (FILE, FOLDER) and tree.parents[0].what == RUN:  # what no entry has

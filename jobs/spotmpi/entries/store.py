@@ -43,6 +43,9 @@ _REFERENCE = re.compile(
 )
 
 
+Files = list[tuple[File, str]]  # files of entries, with their names in the storage
+
+
 class UnknownEntry(InputError):
     """There is no entry of that name or key."""
 
@@ -223,6 +226,18 @@ class Store:
         """Keep the store out of git, and so out of the code that is shipped."""
         if self.storage.folder and not exists(self.storage.folder / ".gitignore"):
             self.storage.write(".gitignore", b"*\n", exclusive=True)
+
+    def intact(self, parts: Mapping[str, Files]) -> dict[str, Files]:
+        """Those of *parts* whose files are what was kept of them; behind a URL, where none rot, they are not read."""
+
+        def is_intact(files: Files) -> bool:
+            return all(self.storage.digest(name) == (file.bytes, file.sha256) for file, name in files)
+
+        if not self.storage.folder:
+            return dict(parts)
+        with ThreadPoolExecutor(_THREADS) as threads:
+            known = zip(parts.items(), threads.map(is_intact, parts.values()), strict=True)
+            return {part: files for (part, files), good in known if good}
 
     def problems(self, manifest: Manifest) -> Sequence[str]:
         """What is wrong with an entry, a line each: missing, damaged and unknown files, and missing parents."""

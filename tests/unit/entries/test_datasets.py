@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import threading
 import time
 import uuid
@@ -167,6 +168,30 @@ def test_a_changed_input_builds_its_parts_and_no_others(raw: Path, modules: Modu
     assert files(second)["a.parquet"] == files(first)["a.parquet"]
     assert second.table.column("user").to_pylist() == [101, 161, 151]
     assert Path(first.path, "a.parquet").samefile(Path(second.path, "a.parquet"))
+
+
+def test_a_damaged_part_is_built_again_and_not_shared_so_that_one_version_repairs_the_other(
+    raw: Path, modules: Modules, pool: InProcess, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Both versions had the same damaged file, by a link, and a new build of one took it from the other."""
+    ratings = modules.load().ratings.options(pool=pool)
+    first = ratings(raw)
+    write(raw / "b.csv", 50)
+    second = ratings(raw)
+    good, shared = files(first)["a.parquet"], Path(first.path, "a.parquet")
+    assert shared.samefile(Path(second.path, "a.parquet"))
+    shared.chmod(0o644)
+    shared.write_bytes(b"rotten")
+    pool.calls.clear()
+    write(raw / "b.csv", 70)
+    assert files(ratings(raw))["a.parquet"] == good and pool.built == ["a", "b"]
+    assert f"{second} has 1 damaged part: `spotmpi data verify` names all" in capfd.readouterr().err
+    for damaged, stars in ((second, 50), (first, 2)):
+        shutil.rmtree(Path(damaged.path).parent)
+        write(raw / "b.csv", stars)
+        again = ratings(raw)
+        assert Store().problems(again.manifest) == []
+        assert files(again)["a.parquet"] == good
 
 
 def test_a_touched_file_is_the_same_input(raw: Path, modules: Modules, pool: InProcess) -> None:

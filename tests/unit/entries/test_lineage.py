@@ -127,6 +127,7 @@ def test_a_missing_parent_is_shown_and_stops_a_reproduction(
     shutil.rmtree(Path(parent.path).parent)
     tree = trace(f"{child.path}/b.parquet")
     assert [node.facts["record"] for node in tree.walk() if node.name == str(parent.manifest)] == ["missing"]
+    assert all(event["outputs"][0]["name"] == "datasets:doubled" for event in events(tree))
     with pytest.raises(SpotmpiError, match=r"the manifest of datasets:ratings@\w+ is missing: restore it from a copy"):
         reproduce(child.path, modules.folder, pool=pool)
 
@@ -154,7 +155,9 @@ def test_an_edited_manifest_of_an_ancestor_is_one_line_of_the_tree_and_all_else_
         assert "code sets:doubled" in output.stdout
     (node,) = (each for each in trace(child.path).walk() if each.name == str(parent.manifest))
     assert node.facts == {"key": parent.key, "damage": found.partition(", ")[2]} and node.parents == ()
-    assert events(trace(child.path))[-1]["inputs"][0]["name"] == "datasets:ratings"
+    told = events(trace(child.path))
+    assert told[-1]["inputs"][0]["name"] == "datasets:ratings"
+    assert {each["name"] for event in told for each in event["outputs"]} == {"datasets:doubled"}
     page = tmp_path / "page.html"
     assert invoke("data", "show", "doubled", "--html", str(page)).returncode == 0
     assert "was edited or damaged" in page.read_text()

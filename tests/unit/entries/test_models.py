@@ -418,6 +418,7 @@ def test_show_and_why_lead_from_a_model_to_its_run_code_and_image(store: Store) 
         "command ", ""
     )
     why = invoke("why", "models:digits:prod").stdout
+    assert f"─ code train.py {'c' * 12}, commit {'d' * 12}" in why.splitlines()[2]
     assert why.splitlines()[0].startswith("model models:digits@") and "input /data/raw" in why
     shutil.rmtree(paths.folder)
     shown = invoke("models", "show", "digits").stdout

@@ -23,6 +23,7 @@ from spotmpi.backends.kubernetes.follow import run as following
 from spotmpi.backends.kubernetes.follow.jobset import RUNNING
 from spotmpi.core.events import Event
 from spotmpi.plan import cluster_plan, manifests
+from spotmpi.runs.pod_output import SeenEvents
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import (
     RUN,
@@ -260,6 +261,21 @@ def test_each_placement_is_reported_once_with_its_price_and_the_first_at_the_sub
     assert [(event.time, event.values["group"]) for event in placed] == [(submitted, "g5"), (7.0, "g6")]
     assert event_text(placed[1], Throughput()) == "capacity: g6 (x, spot, $2 an hour): why"
     assert [event.kind for event in look(cluster, after)].count(record.PLACED) == 2
+
+
+def test_a_late_look_has_each_placement_before_the_attempt_that_it_led_to(cluster: FakeCluster) -> None:
+    """All of them came first: in a copy that was made so, each attempt was on the newest group, and cost that much."""
+    leader = pod(0, "Running")
+    cluster.put(leader)
+    moved = placed_jobset(decided("g5", None), decided("g6", 7.0), decided("g5", 9.0), tried=[])
+    submitted = datetime.fromisoformat(moved["metadata"]["creationTimestamp"]).timestamp()
+    placed = [{"t": submitted, "group": "g5"}, {"t": 7.0, "group": "g6"}]
+    printed = [(record.PLACED, placed[0]), ("started", {"attempt": 1})]
+    printed += [(record.PLACED, placed[1]), ("started", {"attempt": 2})]
+    cluster.add_log(leader, *(log_line(number, kind, **values) for number, (kind, values) in enumerate(printed, 1)))
+    seen = SeenEvents()
+    events = [each for each in look(cluster, moved) if seen.is_new(each) and each.kind != record.WAITING]
+    assert [each.values.get("group") or each.attempt for each in events] == ["g5", 1, "g6", 2, "g5"]
 
 
 @pytest.mark.parametrize(("tried", "ends"), [(["g5"], True), ([], False)])

@@ -157,9 +157,11 @@ class ClusterFollower:
             await self._folder.close()
 
     async def _snapshot(self) -> AsyncIterator[list[PodEntry]]:
-        """All entries so far: placements, the output of pods and of deleted ones, then the end, or why pods wait."""
+        """All entries so far: the output of pods and of deleted ones, placements, then the end, or why pods wait.
+
+        Agents print placements too, each before the attempt that it led to: what is new after that is not theirs yet.
+        """
         self._update_jobset(self._jobset)
-        yield [PodEntry(0, event=event) for event in placement_events(self._jobset)]
         pods: Sequence[Object]
         if self._listing is None:
             pods = await self._client.list(api.POD, {names.LABEL_RUN: self._run.run})
@@ -171,6 +173,7 @@ class ClusterFollower:
         for stream in (concatenate(logs), self._output_of_deleted_pods()):
             async for entries in stream:
                 yield self._delay_end(entries)
+        yield [PodEntry(0, event=event) for event in placement_events(self._jobset)]
         if self._recorded_end or self._jobset_end:
             await self._end_workers()
             yield [*self._kept_nodes(), self._last_entry()]

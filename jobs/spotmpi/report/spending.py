@@ -32,6 +32,7 @@ class Paid:
     market: str | None
     seconds: float
     rate: float | None  # US dollars per hour of all nodes and pods that stood by
+    submission: int = 0  # of the run, see `_Submissions`
 
     @property
     def dollars(self) -> float | None:
@@ -64,10 +65,11 @@ def paid(paths: RunPaths) -> list[Paid]:
         Paid(
             paths.id,
             attempt,
-            placements.get(attempt["attempt"], {}).get("group") or _machine(attempt, "node_group"),
-            placements.get(attempt["attempt"], {}).get("market") or _machine(attempt, "market"),
+            _machine(attempt, "node_group") or placements.get(attempt["attempt"], {}).get("group"),
+            _machine(attempt, "market") or placements.get(attempt["attempt"], {}).get("market"),
             seconds[number],
             attempt["world"]["rate"] if "world" in attempt else None,
+            submissions.number_of(attempt["attempt"]),
         )
         for number, attempt in enumerate(attempts)
     ]
@@ -133,12 +135,17 @@ def avoided_section(runs: Sequence[RunPaths]) -> Section | None:
 
 
 def forecast(paths: RunPaths) -> str | None:
-    """What a run with a deadline was expected to cost, beside what came; None for other runs."""
-    events = list(reader.lines(paths.events))
-    first: Mapping[str, Any] = next((each for each in events if each.get("forecast")), {})
-    if not first:
+    """What a run with a deadline was expected to cost at its newest submission, beside what came; or None."""
+    events: list[Mapping[str, Any]] = []  # of the submission
+    submission = 0
+    for event in reader.lines(paths.events):
+        if event.get("event") == record.SUBMITTED:
+            events, submission = [], submission + 1
+        events.append(event)
+    first = next((each for each in events if each.get("forecast")), None)
+    if first is None:
         return None
-    expected, attempts = first["forecast"], paid(paths)
+    expected, attempts = first["forecast"], [each for each in paid(paths) if each.submission == submission]
     spent = [each.dollars for each in attempts if each.dollars is not None]
     end = next((each for each in reversed(events) if each.get("event") in record.TERMINAL), None)
     others = len(attempts) - len(spent)

@@ -117,6 +117,7 @@ def test_a_report_of_runs_has_both_sections(tmp_path: Path) -> None:
 
 
 HOUR, RATE = 3600.0, 36.0  # seconds, and dollars an hour of all nodes
+FIRST = {"allocated": 1000.0, "started": 1000.0, "ended": 1100.0, "elapsed": 100.0}  # attempt
 
 
 def resumed_run(runs: Path, first: dict[str, float] | None, end: str | None) -> RunPaths:
@@ -148,7 +149,7 @@ def resumed_run(runs: Path, first: dict[str, float] | None, end: str | None) -> 
 @pytest.mark.parametrize(
     ("first", "end", "seconds"),
     [
-        ({"allocated": 1000.0, "started": 1000.0, "ended": 1100.0, "elapsed": 100.0}, "failed", 100),
+        (FIRST, "failed", 100),
         (None, "stopped", 100),
         (None, None, 80),
     ],
@@ -166,7 +167,7 @@ def test_between_two_submissions_no_nodes_are_paid_for(
 @pytest.mark.parametrize(
     ("unpriced", "text"),
     [
-        ((), "it cost $1.50"),
+        ((), "it cost $7.50"),  # with ten minutes of pause
         ((1,), "it cost $0.50 without 1 attempt of unknown price"),
         ((1, 2), "what it cost is not known"),
     ],
@@ -175,12 +176,28 @@ def test_a_forecast_stands_beside_what_is_known_of_the_cost(
     tmp_path: Path, unpriced: tuple[int, ...], text: str
 ) -> None:
     """Attempts of unknown price counted as free: the run "cost $0.00"."""
-    first = {"allocated": 1000.0, "started": 1000.0, "ended": 1100.0, "elapsed": 100.0}
-    paths = resumed_run(tmp_path, first, "failed")
-    expected = {"dollars": 3.5, "low": 1.4, "high": 4.2, "in_time": 1.0, "on_demand": 4.4, "deadline": 3000.0}
-    with paths.events.open("a") as events:
-        events.write(json.dumps({"t": 1000.0, "event": "placed", "forecast": expected}) + "\n")
+    paths = resumed_run(tmp_path, FIRST, "failed")
+    submitted, started, _, _, *others = paths.events.read_text().splitlines(keepends=True)  # one submission
+    paths.events.write_text("".join([submitted, placed(1000.0, 3000.0), started, *others]))
     for number in unpriced:
         record = paths.folder / "attempts" / str(number) / "node-0.json"
         record.write_text(record.read_text().replace(f'"rate": {RATE}', '"rate": null'))
     assert f"on on-demand nodes alone; {text}, and " in str(forecast(paths))
+
+
+def placed(moment: float, deadline: float) -> str:
+    """The event of a submission with a *deadline*, seconds after it."""
+    expected = {"dollars": 3.5, "low": 1.4, "high": 4.2, "in_time": 1.0, "on_demand": 4.4, "deadline": deadline}
+    return json.dumps({"t": moment, "event": "placed", "forecast": expected}) + "\n"
+
+
+def test_a_resumed_run_is_compared_with_what_was_expected_when_it_was_resumed(tmp_path: Path) -> None:
+    """It "ended 23 h after its deadline", which was that of the first submission, and had cost both."""
+    paths = resumed_run(tmp_path, FIRST, "stopped")
+    first, started, ended, second, *others = paths.events.read_text().splitlines(keepends=True)
+    again = json.loads(second)["t"]
+    lines = [first, placed(1000.0, 3000.0), started, ended, second, placed(again, 650.0), *others]
+    paths.events.write_text("".join(lines))
+    assert str(forecast(paths)).endswith("alone; it cost $0.50, and ended 10 min before its deadline.")
+    paths.events.write_text("".join(lines[:5] + others))  # resumed without a deadline
+    assert forecast(paths) is None

@@ -56,7 +56,7 @@ class DeadlinePolicy:
         following = seen = placed.with_observation(state, gang, capacity, sizes, now)
         nodes, closed = gang.usable(sizes), placed.closed(capacity, now)
         is_new = self._nodes != nodes or self._closed != closed or state["at"] in closed
-        is_new = is_new or now - self._read_at >= _tick(plan)
+        is_new = is_new or not 0 <= now - self._read_at < _tick(plan)  # also of an API server whose clock is behind
         if gang.created is not None and (is_new or nodes is None):  # a gang that waits needs a decision at each look
             if is_new:
                 self._read(folder, plan, now)

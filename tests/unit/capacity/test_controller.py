@@ -292,6 +292,20 @@ def test_where_the_policy_cannot_be_asked_the_last_safe_moment_alone_is_kept(
     assert capsys.readouterr().err.count("ModuleNotFoundError") == 1
 
 
+def test_an_api_server_whose_clock_is_behind_that_of_the_one_before_delays_no_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took the newest decision for one of the future, and made none until that time."""
+    run = run_on(tmp_path, near=SIZE, far=SIZE)
+    run.run_for(10 * MINUTE)
+    asked: list[float] = []
+    decide = policy.decide
+    monkeypatch.setattr(policy, "decide", lambda *more: (asked.append(run.seconds), decide(*more))[1])
+    run.cluster.now -= 5 * MINUTE
+    run.look()
+    assert asked == [5 * MINUTE]
+
+
 @pytest.mark.parametrize("hidden", [(), ("numpy",)])
 def test_the_archives_of_a_pod_have_all_that_the_controller_imports(tmp_path: Path, hidden: tuple[str, ...]) -> None:
     for archive in (archives.pod_side(names.SOURCE), archives.policy_side(names.SOURCE)):

@@ -52,9 +52,12 @@ def _spot(job: Job, moment: Moment) -> Indices:
 
 
 def _safely(job: Job, moment: Moment, mode: Indices) -> Indices:
-    """*mode* where it is safe, else on-demand nodes; a start needs time for a second one, as in Uniform Progress."""
-    if not job.on_demand_allowed:
-        return mode
+    """*mode* where it is safe, else on-demand nodes; a start needs time for a second one, as in Uniform Progress.
+
+    Of a job of spot nodes alone only the budget counts.
+    """
     allowed = safe(job, moment, step(job, moment))[np.arange(len(mode)), mode]
+    if not job.on_demand_allowed:
+        return np.where(allowed, mode, NONE)
     late = job.deadline - moment.elapsed <= moment.work / job.on_demand_speed + 2 * job.overhead
     return np.asarray(np.where(allowed & ~(late & (moment.mode < SPOT)), mode, ON_DEMAND))

@@ -102,7 +102,12 @@ def _numbers(key: str, values: object) -> NDArray[np.float64]:
 
 def _unix_time(text: str) -> float:
     """The Unix time of a date and time, which are UTC where they name no offset, wherever this machine is."""
-    moment = datetime.fromisoformat(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(
+            f"start is {json.dumps(text)}, which is no date and time as 2023-02-15T22:08:16Z is"
+        ) from error
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 

@@ -198,7 +198,7 @@ def simulate_traces(folder: Path, *traces: dict[str, Any]) -> Any:
         ),
         ({"on_demand": True}, "on_demand is true, which is not a number"),
         ({"zone": 5}, "zone is 5, which is not a name"),
-        ({"start": "soon"}, "Invalid isoformat string: 'soon'"),
+        ({"start": "soon"}, 'start is "soon", which is no date and time as 2023-02-15T22:08:16Z is; docs/'),
         ({**PUBLISHED, "data": [False, True]}, "a value of data is false, which is not a number"),
         ({**PUBLISHED, "prices": [1, True]}, "a value of prices is true, which is not a number"),
         ({**PUBLISHED, "prices": [1, 1e300]}, "its prices are not all numbers from 0 to 1,000,000"),

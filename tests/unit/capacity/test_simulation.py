@@ -80,6 +80,15 @@ def test_a_job_for_spot_nodes_alone_ends_when_its_budget_is_spent() -> None:
     assert outcome.on_demand[0] == 0
 
 
+@pytest.mark.parametrize("policy", [baselines.greedy, baselines.uniform_progress])
+def test_a_policy_that_ours_is_compared_with_keeps_the_budget_of_spot_nodes_too(
+    policy: Callable[[Job], Policy],
+) -> None:
+    """It went on to the end, so a job whose budget is short seemed to need another policy."""
+    job = Job(20 * HOUR, 30 * HOUR, (4,), overhead=0.0, market="spot", budget=21.0)
+    assert simulate(job, described([4] * 200), ZERO, policy(job)).dollars[0] == pytest.approx(21.0, abs=0.7)
+
+
 def _exhaustive(job: Job, market: Market, ticks: int) -> float:
     """The least dollars of all sequences of modes."""
     kinds = 1 + len(market.pools) * len(job.sizes)  # on-demand nodes in one size

@@ -240,7 +240,10 @@ class KubernetesBackend:
         paths = names.RunPaths(self.runs_folder / run)
         last = None
         for event in self._live_events(paths, jobset, follow=False, listing=listing):
-            last = event if isinstance(event, Event) else None
+            if not isinstance(event, Event):
+                last = None
+            elif event.kind != record.PLACED:  # which ends no wait of an agent
+                last = event
         waiting = last is not None and last.kind == record.WAITING and RUNNING not in last.values
         state = add_restart_counts(reader.state(paths), jobset, reader.earlier_attempts(paths), waiting)
         if state.state in record.TERMINAL:

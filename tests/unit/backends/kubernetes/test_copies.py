@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import spotmpi
+from spotmpi.agent import placement, pod_context
 from spotmpi.agent.plan import NODE
 from spotmpi.api import cleanup
 from spotmpi.backends import targets
@@ -262,3 +263,23 @@ def test_a_resumed_run_counts_failures_from_zero(runs: Path) -> None:
     copy(runs, started(5, 0, 0))
     assert counts(reader.state(paths)) == (5, 0, 0)
     assert reader.earlier_attempts(paths) == 4
+
+
+def test_a_decision_that_no_agent_has_recorded_yet_ends_no_wait_of_one(runs: Path, cluster: FakeCluster) -> None:
+    """As where nodes are asked for again while the agents of the others wait for them."""
+    leader = pod(0, "Running")
+    decision: placement.Decision = {
+        "t": 7.0,
+        "group": "g5",
+        "type": "x",
+        "market": "spot",
+        "rate": 2.0,
+        "reason": "why",
+    }
+    state = placement.State(order=["g5"], at="g5", tried=[], moving=False, decisions=[decision], seen=[], away=None)
+    cluster.put(leader, pod(1, "Running"))
+    cluster.put(jobset(annotations={pod_context.PLACEMENT_ANNOTATION: placement.to_text(state)}))
+    cluster.add_log(leader, log_line(1, "joined", member="node/1"), log_line(2, "waiting", reason="for node 1"))
+    found = KubernetesBackend(runs).state(RUN)
+    assert (found.state, found.reason) == ("waiting", "for node 1")
+    assert found.placement is not None and found.placement["group"] == "g5"

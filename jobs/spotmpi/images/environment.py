@@ -155,7 +155,10 @@ def run_uv(*arguments: str, purpose: str = "install the image") -> None:
     uv trusts certificates of its own; where these do not suffice, as behind a proxy, those of this machine as well, as
     pip does, unless the user has decided.
     """
-    environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
+    environment = {
+        "UV_COMPILE_BYTECODE_TIMEOUT": "600",  # seconds that a busy machine has for a file, instead of 60
+        **{key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"},
+    }
     tries = [environment]
     if not environment.keys() & _MACHINE_CERTIFICATES.keys():
         tries.append({**environment, **_MACHINE_CERTIFICATES})

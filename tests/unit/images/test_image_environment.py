@@ -176,21 +176,30 @@ def test_certificates_of_this_machine_suffice_unless_the_user_decides(
     assert recorded.read_text().split() == ["x"] * calls
 
 
-@pytest.mark.parametrize("chosen", ["manual", None])
-def test_whether_uv_may_download_a_python_is_the_users_choice(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str | None
+@pytest.mark.parametrize(
+    ("variable", "chosen", "given"),
+    [
+        ("UV_PYTHON_DOWNLOADS", "manual", "manual"),
+        ("UV_PYTHON_DOWNLOADS", None, "unset"),
+        ("UV_COMPILE_BYTECODE_TIMEOUT", "90", "90"),
+        ("UV_COMPILE_BYTECODE_TIMEOUT", None, "600"),
+    ],
+)
+def test_whether_uv_may_download_a_python_and_its_time_to_compile_a_file_are_the_users_choice(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, chosen: str | None, given: str
 ) -> None:
+    """A busy machine needed more than uv's 60 seconds for a file of 3 MB."""
     recorded = tmp_path / "recorded"
     uv = tmp_path / "uv"
-    uv.write_text(f'#!/bin/sh\necho "${{UV_PYTHON_DOWNLOADS-unset}}" > {recorded}\nexit 1\n')
+    uv.write_text(f'#!/bin/sh\necho "${{{variable}-unset}}" > {recorded}\nexit 1\n')
     uv.chmod(0o755)
     monkeypatch.setattr(environment, "find_uv", lambda: str(uv))
-    monkeypatch.delenv("UV_PYTHON_DOWNLOADS", raising=False)
+    monkeypatch.delenv(variable, raising=False)
     if chosen:
-        monkeypatch.setenv("UV_PYTHON_DOWNLOADS", chosen)
+        monkeypatch.setenv(variable, chosen)
     with pytest.raises(SpotmpiError):
         environment.prepare("small")
-    assert recorded.read_text().strip() == (chosen or "unset")
+    assert recorded.read_text().strip() == given
 
 
 def test_a_cache_folder_that_cannot_be_written_is_named(images: Path, cache: Path) -> None:

@@ -41,21 +41,21 @@ LAUNCH_FAILURES: dict[str, LaunchFailure] = {
     "InsufficientFreeAddressesInSubnet": LaunchFailure(
         "the subnet has no free addresses", "set a larger `network.cidr`"
     ),
-    "AccessDenied": LaunchFailure("EKS lacks permissions", "run `pulumi up`: it restores the roles"),
+    "AccessDenied": LaunchFailure("EKS lacks permissions", "run `pulumi up --refresh`: it restores the roles"),
     "AsgInstanceLaunchFailures": LaunchFailure("instances can't be launched", "see the group's scaling activities"),
     "NodeCreationFailure": LaunchFailure(
         "instances start but don't join the cluster", "check their route to the API: route tables, NAT, endpoint"
     ),
-    "IamNodeRoleNotFound": LaunchFailure("the nodes' IAM role does not exist", "run `pulumi up`"),
-    "IamInstanceProfileNotFound": LaunchFailure("the nodes' instance profile does not exist", "run `pulumi up`"),
+    "IamNodeRoleNotFound": LaunchFailure("the nodes' IAM role does not exist", "run `pulumi up --refresh`"),
+    "IamInstanceProfileNotFound": LaunchFailure(
+        "the nodes' instance profile does not exist", "run `pulumi up --refresh`"
+    ),
     "AutoScalingGroupNotFound": LaunchFailure(
-        "the Auto Scaling group was deleted manually", "`pulumi refresh`, then `pulumi up`"
+        "the Auto Scaling group was deleted manually", "run `pulumi up --refresh`"
     ),
-    "Ec2LaunchTemplateNotFound": LaunchFailure(
-        "the launch template was deleted manually", "`pulumi refresh`, then `pulumi up`"
-    ),
+    "Ec2LaunchTemplateNotFound": LaunchFailure("the launch template was deleted manually", "run `pulumi up --refresh`"),
     "Ec2LaunchTemplateVersionMismatch": LaunchFailure(
-        "the launch template was changed manually", "run `pulumi up`; don't edit it"
+        "the launch template was changed manually", "run `pulumi up --refresh`; don't edit it"
     ),
     "Ec2SecurityGroupNotFound": LaunchFailure("the cluster's security group does not exist", "rebuild the environment"),
     "Ec2SubnetNotFound": LaunchFailure("the nodes' subnet does not exist", "rebuild the environment"),

@@ -31,7 +31,9 @@ def open_groups(aws: Aws, environment: Environment, until: datetime | None) -> N
     groups = _groups(aws, environment)
     if missing := {group.name for group in environment.node_groups} - {group.group for group in groups}:
         what = f"AWS shows no Auto Scaling group of {', '.join(sorted(missing))} in {environment.cluster}"
-        raise SpotmpiError(f"{what}: repeat the command; if it fails again, `pulumi up` sets the tags of the groups")
+        raise SpotmpiError(
+            f"{what}: repeat the command; if it fails again, `pulumi up --refresh` sets the tags of the groups"
+        )
     for group in groups:
         # The schedule first: an interruption must not leave a group open without one.
         schedule_sizes(aws, environment.region, group, _EXPIRE, until, _CLOSED)
@@ -95,7 +97,9 @@ def keep_warm(
     # The first part of a group has its name alone, and the others a number behind it.
     groups.sort(key=lambda each: len(each.name))
     if not groups:
-        raise SpotmpiError(f"AWS has no Auto Scaling group of {group} in {environment.cluster}: run `pulumi up` again")
+        raise SpotmpiError(
+            f"AWS has no Auto Scaling group of {group} in {environment.cluster}: run `pulumi up --refresh`"
+        )
     if (most := sum(each.max for each in groups)) < nodes:
         remedy = f"`spotmpi up {stack_of(environment.name)}` opens groups that `up --expires` has closed"
         raise SpotmpiError(f"the Auto Scaling group of {group} has max {most} now: {remedy}")

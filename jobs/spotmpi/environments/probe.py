@@ -71,7 +71,7 @@ def _storage(result: dict[str, object]) -> Finding:
 
 def _dns(result: dict[str, object]) -> Finding:
     if result["address"] is None:
-        remedy = "check CoreDNS and the network policy that allows DNS; `pulumi up` restores both"
+        remedy = "check CoreDNS and the network policy that allows DNS; `pulumi up --refresh` restores both"
         return Finding("probe of names", "error", f"{NAME} does not resolve in a pod: {result['why']}", remedy)
     return Finding("probe of names", "ok", f"{NAME} resolves to {result['address']}")
 

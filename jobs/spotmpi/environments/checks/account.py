@@ -18,7 +18,7 @@ from spotmpi.aws.registry import has_image
 from spotmpi.core.environment import Environment, NodeGroup
 from spotmpi.core.wording import counted
 from spotmpi.environments import versions
-from spotmpi.environments.checks.check import Check, Finding, LiveEnvironment, Subject, live_check
+from spotmpi.environments.checks.check import RESTORE, Check, Finding, LiveEnvironment, Subject, live_check
 from spotmpi.environments.checks.leftovers import is_built
 from spotmpi.images.build import build_for
 
@@ -89,7 +89,7 @@ def addons(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
     installed = subject.aws.pages("eks", subject.region, "list_addons", "addons", clusterName=cluster)
     for name in _ADDONS:
         if name not in installed:
-            yield Finding(f"add-on {name}", "error", "is not installed", "run `pulumi up`")
+            yield Finding(f"add-on {name}", "error", "is not installed", RESTORE)
     for name in installed:
         addon = subject.aws.call("eks", subject.region, "describe_addon", clusterName=cluster, addonName=name)["addon"]
         issues = "; ".join(
@@ -99,7 +99,7 @@ def addons(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
             yield Finding(f"add-on {name}", "ok", str(addon.get("addonVersion", "active")))
         else:
             message = f"is {addon['status']}" + (f": {issues}" if issues else "")
-            yield Finding(f"add-on {name}", "error", message, "wait a minute, then run `pulumi up`")
+            yield Finding(f"add-on {name}", "error", message, f"wait a minute, then {RESTORE}")
 
 
 def node_groups(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
@@ -156,13 +156,13 @@ def autoscaler_tags(subject: Subject, live: LiveEnvironment) -> Iterator[Finding
         own = [each for each in scaling_groups if each.group == group.name]
         if not own:
             message = "no Auto Scaling group has this group's tag: the autoscaler can't start its first node"
-            yield Finding(title, "error", message, "run `pulumi up`: it sets the tags")
+            yield Finding(title, "error", message, f"{RESTORE}: it sets the tags")
             continue
         mismatches = sorted(
             {key for each in own for key, value in _expected_tags(group, live).items() if each.tags.get(key) != value}
         )
         if mismatches:
-            yield Finding(title, "error", f"missing or different tags: {', '.join(mismatches)}", "run `pulumi up`")
+            yield Finding(title, "error", f"missing or different tags: {', '.join(mismatches)}", RESTORE)
         else:
             least = sum(each.min for each in own)
             warm = f"; {least} kept warm by `spotmpi scale`" if least > group.min else ""
@@ -191,15 +191,13 @@ def storage(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
     local = {str(each.get("AvailabilityZoneName")): each for each in targets}
     if environment.zone not in local:
         zones = ", ".join(local) or "none"
-        yield Finding(
-            "mount target", "error", f"none in {environment.zone} (in other zones: {zones})", "run `pulumi up`"
-        )
+        yield Finding("mount target", "error", f"none in {environment.zone} (in other zones: {zones})", RESTORE)
         return
     yield from _without_mount_target(subject, environment, [zone for zone in environment.zones if zone not in local])
     for zone, target in local.items():
         if (state := target["LifeCycleState"]) != "available":
             where = f"in {zone} " * (len(local) > 1)
-            yield Finding("mount target", "error", f"{where}is {state}", "wait a few minutes, then run `pulumi up`")
+            yield Finding("mount target", "error", f"{where}is {state}", f"wait a few minutes, then {RESTORE}")
             continue
         yield Finding("mount target", "ok", f"available in {zone}")
         yield _port(subject, environment.cluster, target["MountTargetId"])
@@ -221,7 +219,7 @@ def _without_mount_target(subject: Subject, environment: Environment, zones: Seq
             yield Finding("mount target", "ok", across)
         else:
             message = f"none in {zone}: its nodes can't mount the regional file system"
-            yield Finding("mount target", "error", message, "run `pulumi up`, which creates one in each zone")
+            yield Finding("mount target", "error", message, f"{RESTORE}, which creates one in each zone")
 
 
 def _port(subject: Subject, cluster: str, target: str) -> Finding:
@@ -236,7 +234,7 @@ def _port(subject: Subject, cluster: str, target: str) -> Finding:
     if any(_allows_nfs(rule, nodes) for rule in rules):
         return Finding(title, "ok", "open from the nodes")
     message = f"no rule of {', '.join(groups)} allows the nodes ({nodes}): mounting would hang"
-    return Finding(title, "error", message, "run `pulumi up`: it restores the rule")
+    return Finding(title, "error", message, f"{RESTORE}: it restores the rule")
 
 
 def _allows_nfs(rule: Mapping[str, Any], nodes: str) -> bool:

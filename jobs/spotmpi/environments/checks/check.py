@@ -11,6 +11,8 @@ from spotmpi.backends.kubernetes.client.view import ClusterReader
 from spotmpi.core.environment import Environment
 from spotmpi.environments.stack_file import StackFile
 
+# An update that does not look at AWS and Kubernetes first takes what is in Pulumi's state for what is there.
+RESTORE = "run `pulumi up --refresh`"
 Level = Literal["ok", "warning", "error"]
 ToolOutput = Callable[[Sequence[str]], str | None]  # the output of a command; None where the command is not found
 

@@ -12,7 +12,7 @@ from spotmpi.backends.kubernetes.client.api import Object
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import NotPermitted
 from spotmpi.core.wording import counted
-from spotmpi.environments.checks.check import Finding, LiveEnvironment, Subject, live_check
+from spotmpi.environments.checks.check import RESTORE, Finding, LiveEnvironment, Subject, live_check
 from spotmpi.environments.nodes import Node, list_nodes, with_placement
 
 _SYSTEM = "kube-system"
@@ -37,15 +37,13 @@ def _node(node: Node, group: NodeGroup) -> Finding:
         command = f"kubectl describe node {node.name}"
         return Finding(name, "error", "is not ready", "wait a few minutes: EKS replaces it", command)
     if node.type != group.type:
-        return Finding(
-            name, "error", f"is of type {node.type}, but group {group.name} has {group.type}", "run `pulumi up`"
-        )
+        return Finding(name, "error", f"is of type {node.type}, but group {group.name} has {group.type}", RESTORE)
     if node.zone != group.zone:
         message = f"is in {node.zone}, but group {group.name} is in {group.zone}"
-        return Finding(name, "error", message, "run `pulumi up`")
+        return Finding(name, "error", message, RESTORE)
     grouped = node.placement_group not in (None, "none")
     if group.placement_group and not grouped:
-        return Finding(name, "error", "is in no placement group, but its node group sets one", "run `pulumi up`")
+        return Finding(name, "error", "is in no placement group, but its node group sets one", RESTORE)
     if node.gpus < group.gpus:
         message = f"has {node.gpus} of {counted(group.gpus, 'GPU')}: its device plugin or driver fails"
         command = f"kubectl -n {_SYSTEM} get pods -o wide --field-selector spec.nodeName={node.name}"
@@ -73,13 +71,13 @@ def _running(deployments: list[Object], name: str, pattern: str, purpose: str) -
         return Finding(name, "ok", f"{ready} running")
     message = f"is not running: it {purpose}" if matches else f"is not installed: it {purpose}"
     command = f"kubectl -n {_JOBSET if not pattern else _SYSTEM} get pods"
-    return Finding(name, "error", message, "run `pulumi up`, then check its pods", command)
+    return Finding(name, "error", message, f"{RESTORE}, then check its pods", command)
 
 
 def _plugin(plugins: list[Object]) -> Finding:
     name = "device plugin"
     if not plugins:
-        return Finding(name, "error", "is not installed: no pod gets a GPU", "run `pulumi up`")
+        return Finding(name, "error", "is not installed: no pod gets a GPU", RESTORE)
     status = plugins[0].get("status", {})
     desired, ready = status.get("desiredNumberScheduled") or 0, status.get("numberReady") or 0
     if ready < desired:
@@ -118,7 +116,7 @@ def ssh_key(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
     problem = "does not exist" if secret is None else _key_problem(secret.get("data") or {})
     if problem:
         yield Finding(
-            "SSH key", "error", f"Secret {environment.ssh_secret} {problem}", "run `pulumi up`: it creates a new one"
+            "SSH key", "error", f"Secret {environment.ssh_secret} {problem}", f"{RESTORE}: it creates a new one"
         )
     else:
         yield Finding("SSH key", "ok", f"Secret {environment.ssh_secret} is valid")
@@ -159,7 +157,7 @@ def volume(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
         "volume",
         "error",
         f"claim {environment.volume_claim} is {phase}",
-        "run `pulumi up`, then describe the claim",
+        f"{RESTORE}, then describe the claim",
         command,
     )
 

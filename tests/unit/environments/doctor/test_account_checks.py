@@ -133,7 +133,7 @@ def test_an_unknown_reason_keeps_awss_message() -> None:
 def test_a_scaling_group_without_the_autoscalers_tags_is_an_error(healthy: HealthyEnvironment, key: str) -> None:
     healthy.account.autoscaling.add("eks-g4dn", {**GROUP_TAGS, key: "other"})
     finding = healthy.findings()["scaling of g4dn"]
-    assert finding.level == "error" and finding.remedy.startswith("run `pulumi up`")
+    assert finding.level == "error" and finding.remedy.startswith("run `pulumi up --refresh`")
     assert key in finding.message or "no Auto Scaling group has this group's tag" in finding.message
 
 

@@ -69,7 +69,15 @@ def correct_state(stack: str, environment: str, region: str, dependencies: Depen
         raise SpotmpiError(f"{stack} was not changed: deleted outside of Pulumi: {', '.join(gone)}: {remedy}")
     if deleted:
         echo(f"deleted outside of Pulumi, to be built anew: {', '.join(map(str, deleted))}")
-        _refresh(stack, [each.urn for each in deleted], pulumi)
+        _refresh(stack, [*_with_dependents({each.urn for each in deleted}, _resources(state))], pulumi)
+
+
+def _with_dependents(urns: set[str], resources: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """*urns*, and what AWS deleted with these, such as the tags of a node group and the policies of an access entry."""
+    for each in resources:
+        is_dependent = str(each["type"]).startswith("aws:") and urns.intersection(each.get("dependencies") or ())
+        if each.get("urn") in urns or is_dependent:
+            yield str(each["urn"])
 
 
 def _require_unlocked(stack: str, state: Mapping[str, Any] | None, pulumi: Pulumi) -> None:

@@ -360,14 +360,18 @@ IN_CLUSTER = [
 
 
 def test_what_somebody_deleted_in_aws_is_built_anew_and_pulumi_would_not_notice(lab: FakeEnvironment) -> None:
-    _hold(lab, resources=[*STORAGE, *IN_CLUSTER])
+    group = IN_CLUSTER[0]["urn"]
+    tag = {"type": "aws:autoscaling/tag:Tag", "id": "eks-1,a", "urn": _urn("aws:autoscaling/tag:Tag", "a")}
+    job = {"type": "kubernetes:core/v1:Secret", "id": "a", "urn": _urn("kubernetes:core/v1:Secret", "a")}
+    dependents = [{**each, "dependencies": [group]} for each in (tag, job)]
+    _hold(lab, resources=[*STORAGE, *IN_CLUSTER, *dependents])
     lab.account.efs.file_systems, lab.account.efs.access_points = {"fs-00000001": {}}, {"fsap-00000001"}
     lab.account.eks.addons = {"coredns": "v1"}
     lab.up(images=False)
     role = "arn:aws:iam::123456789012:role/ann"
     deleted = f"mount target fsmt-00000001, node group spotmpi-lab-g4dn, access of {role}"
     assert f"deleted outside of Pulumi, to be built anew: {deleted}" in lab.output
-    targets = " ".join(f"--target {each['urn']}" for each in (STORAGE[1], IN_CLUSTER[0], IN_CLUSTER[2]))
+    targets = " ".join(f"--target {each['urn']}" for each in (STORAGE[1], IN_CLUSTER[0], IN_CLUSTER[2], tag))
     assert lab.pulumi_commands()[:3] == [FIRST[0], f"refresh --yes --skip-preview {targets} @lab", FIRST[1]]
 
 

@@ -269,8 +269,8 @@ def test_a_late_look_has_each_placement_before_the_attempt_that_it_led_to(cluste
     cluster.put(leader)
     moved = placed_jobset(decided("g5", None), decided("g6", 7.0), decided("g5", 9.0), tried=[])
     submitted = datetime.fromisoformat(moved["metadata"]["creationTimestamp"]).timestamp()
-    placed = [{"t": submitted, "group": "g5"}, {"t": 7.0, "group": "g6"}]
-    printed = [(record.PLACED, placed[0]), ("started", {"attempt": 1})]
+    placed: list[Object] = [{"t": submitted, "group": "g5"}, {"t": 7.0, "group": "g6"}]
+    printed: list[tuple[str, Object]] = [(record.PLACED, placed[0]), ("started", {"attempt": 1})]
     printed += [(record.PLACED, placed[1]), ("started", {"attempt": 2})]
     cluster.add_log(leader, *(log_line(number, kind, **values) for number, (kind, values) in enumerate(printed, 1)))
     seen = SeenEvents()

@@ -44,6 +44,9 @@ def push(name: str, image: str, store: str | None, sign_key: str | Path | None, 
     target, model = read_image(image), find(name, store)
     if target.digest:
         raise input_error("image", image, "has a digest, which is that of what it names: give REGISTRY/NAME:TAG")
+    if any(file.path == ENTRY_FILE for file in model.manifest.files):
+        remedy = f"has a file {ENTRY_FILE}, as a push writes one: keep its other files, without that one"
+        raise input_error("model", str(model), remedy)
     entry = form.write(model.manifest).encode()
     config = _config(model.manifest)
     total = wording.counted(len(model.manifest.files), "file")

@@ -222,7 +222,8 @@ def _check(manifest: Manifest) -> None:
     parts = {path: path.split("/") for path in paths}
     wrong = next((path for path in paths if not path.isprintable() or {"", ".", ".."}.intersection(parts[path])), None)
     if wrong is not None:
-        raise input_error("files", wrong, "is not a relative path of an entry: use names below its folder")
+        remedy = "use names below its folder" if wrong.isprintable() else "rename what cannot be printed"
+        raise input_error("files", wrong, f"is not a relative path of an entry: {remedy}")
 
 
 def _digest(values: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.api import models as api
+from spotmpi.api.model_registry import ENTRY_FILE
 from spotmpi.entries.manifest import MODEL, Manifest, describe
 from spotmpi.entries.store import Store
 from spotmpi.images.oci import INDEX, MANIFEST, digest_of
@@ -97,6 +98,15 @@ def test_a_model_is_not_pushed_by_a_digest(registry: Registry) -> None:
     line = failure("push", "digits", f"{registry.host}/team/digits@sha256:{'0' * 64}", code=2)
     assert "has a digest, which is that of what it names: give REGISTRY/NAME:TAG" in line
     assert contents(registry).blobs == {}
+
+
+def test_a_model_with_a_file_of_the_name_that_a_push_gives_to_the_manifest_is_not_pushed(registry: Registry) -> None:
+    """It could be pushed and not be pulled: its own file was taken for the manifest."""
+    entry = Manifest(kind=MODEL, name="odd", key="b" * 64, created=1.0, files=(describe(Path("state"), ENTRY_FILE),))
+    Store().add(entry, {ENTRY_FILE: str(Path("state").absolute())})
+    line = failure("push", "odd", f"{registry.host}/team/odd:1", code=2)
+    assert "model = 'odd:1': has a file spotmpi-model.json, as a push writes one: keep its other files" in line
+    assert ("team/odd", "1") not in contents(registry).manifests
 
 
 @pytest.mark.parametrize("place", ["http://[::bad", "ftp://a/b", f"http://{'a' * 70}.example/b"])

@@ -170,6 +170,12 @@ def test_names_that_are_no_folder_names_are_refused(store: Store, tmp_path: Path
     assert store.list() == []
 
 
+def test_a_file_whose_name_cannot_be_printed_is_refused_with_the_remedy(store: Store, tmp_path: Path) -> None:
+    made, sources = entry(tmp_path, files=(File("a\nb", 0, "0" * 64),))
+    with pytest.raises(InputError, match="is not a relative path of an entry: rename what cannot be printed"):
+        store.add(made, {"a\nb": sources["a.txt"]})
+
+
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../up", "a//b", "a/./b", "line\nbreak"])
 def test_files_outside_of_an_entry_are_refused(store: Store, tmp_path: Path, path: str) -> None:
     made, sources = entry(tmp_path, files=(File(path, 0, "0" * 64),))

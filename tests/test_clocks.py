@@ -91,7 +91,7 @@ READS = {
     "jobs/spotmpi/runs/folder.py": (1, SHOWN),
     "jobs/spotmpi/streams/dataset.py": (1, "with its size, tells whether a file has changed: no order"),
     "jobs/spotmpi/streams/second_build.py": (6, "a later time for a user's function, to see whether it depends on it"),
-    "jobs/spotmpi/study/execution.py": (1, SHOWN),
+    "jobs/spotmpi/study/execution.py": (2, SHOWN),
     "jobs/spotmpi/study/sweep.py": (1, "the order of sweeps in a list; of several that fit, the newest is continued"),
 }
 COMPARISONS = {

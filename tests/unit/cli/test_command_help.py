@@ -106,7 +106,7 @@ def test_a_command_imports_only_its_own_module() -> None:
     _, modules = fresh_interpreter("status", "--help")
 
     commands = {name.removeprefix("spotmpi.cli.") for name in modules if name.startswith("spotmpi.cli.")}
-    assert commands == {"main", "options", "status"}
+    assert commands == {"completion", "main", "options", "status"}
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest_ones() -> None:

@@ -104,6 +104,8 @@ def _work(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
 
 
 def _not_found(command: str) -> str:
+    if " " in command:
+        return f"command not found; check it, or write its words apart, as {command.split()}"
     if "/" in command:
         return "command not found, or not an executable file (chmod +x); check the path, `code` and `files`"
     name = "the name (`python3` on many systems)" if command == "python" else "the name"

@@ -206,6 +206,10 @@ def test_a_reference_is_the_image_to_pull_on_a_cluster() -> None:
         (["--file", "no.py", "--", "true"], ["files = .*/no.py': not a readable file or folder; check the path"]),
         (["--file", "/dev/zero", "--", "true"], ["files = '/dev/zero': not a readable file or folder; check the path"]),
         (["--image", "python:3.12", "--", "true"], ["--image = 'python:3.12': only pods pull an image: add --on"]),
+        (
+            ["--", "no-such --fast"],
+            [r"command = 'no-such --fast': .*; check it, or write its words apart, as \['no-such', '--fast'\]"],
+        ),
         (["--", "no-such"], ["command = 'no-such': command not found; check the name, PATH, `code` and `files`"]),
         (
             ["--file", "a/x.py", "--", "./y.py"],

@@ -30,7 +30,7 @@ def entries(context: typer.Context) -> list[str]:
 
 
 def _runs_folder(context: typer.Context) -> Path:
-    return context.params.get("runs") or names.default_runs_folder()
+    return Path(context.params.get("runs") or names.default_runs_folder())
 
 
 def _folders(folder: Path) -> list[str]:

@@ -333,9 +333,9 @@ def test_a_job_that_slurmctld_is_not_back_for_has_failed(backend: SlurmBackend, 
 class ImpatientWithSbatch(Login):
     """Gives up on sbatch alone after half a second: on a busy machine other commands may need longer."""
 
-    def copy(self, purpose: str, command: Sequence[str], *more: Any) -> None:
-        limited = Login(None, 0.5) if "sbatch" in command else super()
-        limited.copy(purpose, command, *more)
+    def run(self, purpose: str, command: Sequence[str], data: bytes = b"", allowed: Sequence[int] = (0,)) -> bytes:
+        self._limit = 0.5 if "sbatch" in command else 60.0
+        return super().run(purpose, command, data, allowed)
 
 
 def test_of_a_job_that_slurm_may_have_taken_no_end_is_recorded(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:

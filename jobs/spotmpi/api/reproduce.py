@@ -327,7 +327,7 @@ def _rebuilt_places(spec: JobSpec, datasets: Mapping[str, DataSet], on: TargetLi
     for key, place in run_entries.places(spec).items():
         reference = reference_in(place)
         again = datasets.get(reference.key) if reference else None
-        reaches = target.is_local or target.is_slurm or (key == "stream.source" and again and "://" in again.path)
+        reaches = not target.has_pods or (key == "stream.source" and again and "://" in again.path)
         if again is not None and reaches:
             found[key] = again.path
     return found

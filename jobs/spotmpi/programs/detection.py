@@ -68,10 +68,10 @@ def average_precisions(detected: Sequence[Detections], truth: Sequence[Objects])
     for label, name in enumerate(CLASSES):
         counted = sum(int((~image.difficult[image.labels == label]).sum()) for image in truth)
         if counted:
-            # A stable sort: equal scores stay in image order, so a repeat gives the same value.
             scored: list[tuple[float, bool]] = []
             for detections, objects in zip(detected, truth, strict=True):
                 scored += _judge_image(label, detections, objects)
+            # A stable sort: equal scores stay in image order, so a repeat gives the same value.
             results[name] = _eleven_points([right for _, right in sorted(scored, key=lambda pair: -pair[0])], counted)
     return results
 

@@ -13,6 +13,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError, ProfileNotFound
 from moto import mock_aws
 
+from infra import names
 from infra.ci import aws, losses, stack_file
 from infra.ci.errors import CiError
 from infra.ci.redaction import redact
@@ -422,7 +423,7 @@ def test_running_nodes_are_counted_in_the_stacks_own_cluster() -> None:
 
 def test_ci_and_the_cli_know_the_same_kinds_of_resources_that_must_not_go() -> None:
     assert set(losses.LOST) == {*changes._ENVIRONMENT, *changes._DATA, *changes._IN_USE}
-    assert (losses.NODE_GROUP, losses.GONE) == (changes.NODE_GROUP, changes._GONE)
+    assert (names.NODE_GROUP, losses.GONE) == (changes.NODE_GROUP, changes._GONE)
     assert (losses.RELEASE, losses.RELEASES_OF_RUNS) == (changes._RELEASE, changes._RELEASES_OF_RUNS)
 
 

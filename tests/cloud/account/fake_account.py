@@ -67,9 +67,9 @@ class FakeAccount(Aws):
     def answer(self, service: str, operation: str, region: str, request: Request) -> Any:
         """The answer to a call; Refusal where the test refuses it.
 
-        Regions that do not exist have no hosts (botocore, data/endpoints.json).
+        Regions that do not exist have no hosts (botocore, data/endpoints.json), services for all of them have one.
         """
-        if region not in self._session.get_available_regions("ec2"):
+        if region not in (*self._session.get_available_regions("ec2"), "aws-global"):
             raise EndpointConnectionError(endpoint_url=f"https://{service}.{region}.amazonaws.com/")
         where, refusal = self.refusals.get(operation, (region, None))
         if refusal and where in (None, region):

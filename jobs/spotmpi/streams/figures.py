@@ -174,11 +174,9 @@ def text(figures: Figures) -> str:
         f"{counted(figures.in_flight, 'chunk')} in flight",
         f"ranks wait {percent(figures.ranks_wait)}",
         f"{counted(figures.workers, 'worker')} wait {percent(figures.workers_wait)}",
-        *(
-            [f"{counted(postprocess, 'postprocess worker')} wait {percent(figures.postprocess_wait)}"]
-            * bool(postprocess)
-        ),
     ]
+    if postprocess:
+        parts.append(f"{counted(postprocess, 'postprocess worker')} wait {percent(figures.postprocess_wait)}")
     return ", ".join([*parts, f"{figures.skipped} skipped"] if figures.skipped else parts)
 
 

@@ -54,7 +54,7 @@ def test_a_killed_up_leaves_a_lock_and_what_it_was_creating_and_the_next_up_name
             SpotmpiError, match=r"stack lab is locked by another update, of .+ at 20.+`pulumi cancel --yes"
         ):
             command("lab", environment.dependencies)
-    assert not any("killed" in line or line == "3/6 runs" for line in environment.output)
+    assert not any("was killed" in line or line == "3/6 runs" for line in environment.output)
     engine.run("cancel", "--yes", "--stack", "lab").require_success()
 
     unknown = cloud.records.of(NODE_GROUP)

@@ -44,24 +44,19 @@ def refusal(stack: str, output: str) -> str | None:
         return f"the state of {stack} is damaged: `pulumi state repair --stack {stack}`, or {older}"
     if "account ID not allowed" in output:
         return f"the credentials are for another account than that of {stack}: assume a role there; nothing was changed"
-    if "pending operations" in output:
-        return f"an earlier update of {stack} was killed during an operation: {_clear(stack)}"
     return None
 
 
 def unfinished_creations(stack: str, state: Mapping[str, Any] | None) -> str | None:
     """What a killed update was creating, by `pulumi stack export`, with the remedy; None if nothing.
 
-    Pulumi only warns of it, and creates it once more.
+    Pulumi only warns of it, and creates it once more (pkg/resource/deploy/deployment_executor.go).
     """
     operations = (state or {}).get("deployment", {}).get("pending_operations") or []
     resources = [str(each["resource"]["urn"]) for each in operations if each.get("type") == "creating"]
     if not resources:
         return None
     shown = ", ".join(" ".join(urn.split("::")[-2:]).rpartition("$")[2] for urn in resources)
-    found = "they may exist and bill, and Pulumi does not know them: delete them in AWS if they do, then "
-    return f"an earlier update of {stack} was killed while it created {shown}: {found}{_clear(stack)}"
-
-
-def _clear(stack: str) -> str:
-    return f"`pulumi refresh --clear-pending-creates --yes --stack {stack}`, then repeat the command"
+    found = "they may exist and bill, and Pulumi does not know them: delete them in AWS if they do"
+    remedy = f"`pulumi refresh --clear-pending-creates --yes --stack {stack}`, then repeat the command"
+    return f"an earlier update of {stack} was killed while it created {shown}: {found}, then {remedy}"

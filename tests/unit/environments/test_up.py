@@ -275,7 +275,6 @@ def test_a_failed_smoke_run_is_reported_and_repeated_by_the_next_up(lab: FakeEnv
             "the state of lab is damaged: `pulumi state",
         ),
         ("PULUMI_ACCESS_TOKEN must be set", "set PULUMI_BACKEND_URL, for example to s3://my-state"),
-        ("the stack has pending operations", "`pulumi refresh --clear-pending-creates --yes --stack lab`"),
         (
             "MissingRegion: could not find region",
             "append it to PULUMI_BACKEND_URL, as in s3://my-state?region=us-east-1",

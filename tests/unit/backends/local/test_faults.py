@@ -63,7 +63,7 @@ def test_killed_agents_leave_no_process_and_a_run_that_can_be_resumed(local: Bac
 def test_a_stop_ends_a_run_whose_agent_is_stopped(local: BackendHarness, now: bool) -> None:
     run = local.submit(shell("echo up; sleep 300"))
     folder = paths_of(local, run).folder
-    wait_until(lambda: "up" in texts(local.backend.events(run, follow=False)))
+    wait_until(lambda: "up" in texts(list(local.backend.events(run, follow=False))))
     agents = processes.agents(folder)
     assert len(agents) == 2
     for agent in agents:

@@ -26,7 +26,8 @@ def runs_and_sweeps(context: typer.Context) -> list[str]:
 def entries(context: typer.Context) -> list[str]:
     """The names of data sets, or of models, of a store in a folder."""
     store = Path(context.params.get("store") or names.default_store())
-    return _folders(store / _KINDS.get(context.parent.info_name or "" if context.parent else "", ""))
+    group = (context.parent and context.parent.info_name) or ""
+    return _folders(store / _KINDS.get(group, ""))
 
 
 def _runs_folder(context: typer.Context) -> Path:
@@ -34,7 +35,8 @@ def _runs_folder(context: typer.Context) -> Path:
 
 
 def _folders(folder: Path) -> list[str]:
+    """Those in a folder that are not hidden, as what is being written is."""
     try:
-        return [each.name for each in os.scandir(folder) if each.is_dir()]
+        return [each.name for each in os.scandir(folder) if each.is_dir() and not each.name.startswith(".")]
     except OSError:
         return []

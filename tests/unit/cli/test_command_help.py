@@ -191,7 +191,8 @@ def test_completion_offers_the_names_of_runs_sweeps_and_entries_without_a_heavy_
     for run in ("runs/train-1", "runs/train-2", "elsewhere/other-1"):
         Path(run).mkdir(parents=True)
         Path(run, "events.jsonl").touch()
-    for folder in ("runs/sweeps/sweep-1", "runs/no-run", "store/models/digits", "store/datasets/ratings"):
+    entries = ("store/models/digits", "store/models/.writing-1", "store/datasets/ratings")  # one is being pulled
+    for folder in ("runs/sweeps/sweep-1", "runs/no-run", *entries):
         Path(folder).mkdir(parents=True)
     words = f"spotmpi {words}"
     request = {"_SPOTMPI_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}

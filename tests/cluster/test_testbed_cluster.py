@@ -6,6 +6,8 @@ That it runs, schedules, evicts and restarts pods, and recovers from each fault,
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -89,6 +91,16 @@ def test_gpus_outlast_a_kubelet_that_starts_again(testbed: Cluster) -> None:
         assert testbed.get("node", "node-1")["status"]["allocatable"]["nvidia.com/gpu"] == "4"
     finally:
         node.set_gpus(0)
+
+
+def test_a_kubelet_that_ends_while_its_node_starts_is_started_again(testbed: Cluster) -> None:
+    node = testbed.node("node-1")
+    killed = node.kubelet.pid
+    assert killed
+    os.kill(killed, signal.SIGKILL)
+    wait_for("it has ended", lambda: node.kubelet.pid is None)
+    node.wait_until_ready()
+    assert node.kubelet.pid not in (None, killed)
 
 
 def test_the_gang_of_a_drained_node_moves_to_the_other_one(testbed: Cluster, namespace: str) -> None:

@@ -11,6 +11,7 @@ from tests.testbed import cgroups
 from tests.testbed.containerd import Containerd
 from tests.testbed.control_plane import ControlPlane
 from tests.testbed.daemon import Daemon, wait_until
+from tests.testbed.errors import TestbedError
 from tests.testbed.kubernetes import Kubernetes
 from tests.testbed.network import write_cni_configuration
 from tests.testbed.programs import program
@@ -20,6 +21,7 @@ from tests.testbed.web import free_ports
 
 DOMAIN = "cluster.local"
 _START_LIMIT = 60.0
+_MOST_RESTARTS = 3
 
 
 class Node:
@@ -44,8 +46,24 @@ class Node:
         self.kubelet.start()
 
     def wait_until_ready(self, limit: float = _START_LIMIT) -> None:
-        """Wait until the cluster counts this node as ready."""
-        wait_until(self.name, self._readiness, limit, self.kubelet, self.containerd.daemon)
+        """Wait until the cluster counts this node as ready.
+
+        A kubelet that ends meanwhile is started again, as systemd does by kubeadm's unit (`Restart=always`): of several
+        that start at once, one may find another's socket in the folder of device plugins, which all share.
+        """
+        restarts = 0
+
+        def readiness() -> str:
+            nonlocal restarts
+            if self.kubelet.pid is None:
+                if restarts == _MOST_RESTARTS:
+                    ends = f"{self.name} is not ready: its kubelet ended {restarts + 1} times"
+                    raise TestbedError(f"{ends}\n{self.kubelet.explain()}")
+                restarts += 1
+                self.kubelet.start()
+            return self._readiness()
+
+        wait_until(self.name, readiness, limit, self.containerd.daemon)
 
     def stop(self) -> None:
         """End the kubelet, every container and containerd; the Node object stays, as it does when a machine dies."""

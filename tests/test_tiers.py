@@ -38,7 +38,7 @@ def test_ci_runs_everything_of_all_once_the_default_as_a_newcomer_and_then_the_r
     assert marked["images"] == "images and not nightly and not smoke"
     assert {tier.name for tier in [*chosen_tiers(monkeypatch), *rest]} == {tier.name for tier in tiers.ALL}
     commands = (tiers.PROJECT / ".ci" / "run").read_text().splitlines()
-    assert "./scripts/fresh-machine './scripts/demo && ./scripts/test'" in commands
+    assert "./scripts/fresh-machine --lend-pulumi './scripts/demo && ./scripts/test'" in commands
     assert commands[-1] == "./scripts/test --rest"
 
 

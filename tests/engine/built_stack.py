@@ -26,7 +26,6 @@ from tests.engine.providers.server import serve_cloud
 from tests.engine.remembered_pulumi import RememberingEnvironment
 from tests.engine.setting_changes import OTHERS, Change, config_of, file_of
 from tests.engine.stack_lifecycle import ACCESS
-from tests.engine.warm_python import warm_environment
 
 RUN = RunState("a-1", "", "a", "running")
 # An instruction that each refusal has to end with.
@@ -144,11 +143,10 @@ class BuiltStack:
 
 
 @contextmanager
-def built_stack(stack: str, folder: Path) -> Iterator[BuiltStack]:
-    """A ready stack, built for as long as the context lasts."""
+def built_stack(stack: str, folder: Path, python: Path) -> Iterator[BuiltStack]:
+    """A ready stack, built for as long as the context lasts; its programs run in the environment *python*."""
     cloud = Cloud()
-    python = folder / "python"
-    with serve_cloud(cloud) as servers, warm_environment(python), pytest.MonkeyPatch.context() as patch:
+    with serve_cloud(cloud) as servers, pytest.MonkeyPatch.context() as patch:
         engine = Engine(folder, servers)
         repository_project(engine, python)
         patch.setenv("SPOTMPI_STATE", str(folder / "kept"))

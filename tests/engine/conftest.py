@@ -12,6 +12,7 @@ from tests.engine.engine import Engine, repository_project
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.server import StandInServers, serve_cloud
 from tests.engine.stack_lifecycle import StackLifecycle, run_lifecycle
+from tests.engine.warm_python import warm_environment
 
 
 @pytest.fixture
@@ -33,11 +34,19 @@ def servers(cloud: Cloud) -> Iterator[StandInServers]:
         yield addresses
 
 
+@pytest.fixture(scope="session")
+def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A virtual environment whose programs fork from one interpreter."""
+    folder = tmp_path_factory.mktemp("warm") / "python"
+    with warm_environment(folder):
+        yield folder
+
+
 @pytest.fixture
-def engine(tmp_path: Path, servers: StandInServers) -> Engine:
+def engine(tmp_path: Path, servers: StandInServers, warm_python: Path) -> Engine:
     """The CLI on the repository's program and stacks."""
     engine_ = Engine(tmp_path, servers)
-    repository_project(engine_)
+    repository_project(engine_, warm_python)
     return engine_
 
 
@@ -56,7 +65,7 @@ def stack_lifecycle(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], BuiltStack]]:
+def built(tmp_path_factory: pytest.TempPathFactory, warm_python: Path) -> Iterator[Callable[[str], BuiltStack]]:
     """Gives a ready stack, which is built only if the one before was another."""
     # A parametrized fixture would be built for each test, as its other parameters are those of single tests.
     current: dict[str, BuiltStack] = {}
@@ -66,7 +75,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
             if stack not in current:
                 context.close()
                 current.clear()
-                current[stack] = context.enter_context(built_stack(stack, tmp_path_factory.mktemp(stack)))
+                current[stack] = context.enter_context(built_stack(stack, tmp_path_factory.mktemp(stack), warm_python))
             return current[stack]
 
         yield of

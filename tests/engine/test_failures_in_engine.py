@@ -133,6 +133,7 @@ def test_an_interrupted_up_stops_by_itself_and_leaves_no_lock(engine: Engine, cl
     assert len(_creations(cloud.script)) == len(set(_creations(cloud.script)))
 
 
+@pytest.mark.nightly("10 s; `spotmpi down` without a cluster covers it, which destroys likewise")
 def test_a_cluster_that_is_gone_does_not_block_destroy(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "lab")
     engine.up("lab").require_success()

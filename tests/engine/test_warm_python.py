@@ -5,22 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.engine.warm_python import PROGRAM, warm_environment
+from tests.engine.warm_python import PROGRAM
 
 pytestmark = pytest.mark.engine
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+@pytest.fixture
+def python(warm_python: Path) -> Path:
     """The `python` of a warm environment."""
-    folder = tmp_path_factory.mktemp("warm")
-    with warm_environment(folder):
-        yield folder / "bin" / "python"
+    return warm_python / "bin" / "python"
 
 
 def program(folder: Path, text: str) -> str:

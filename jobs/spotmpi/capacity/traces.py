@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -214,11 +215,10 @@ def _problems(
         for name in named
         if name not in known
     ]
-    regions = sorted({region(trace.pool.zone) for trace in used})
+    regions = [list(group) for _, group in groupby(sorted({trace.pool.zone for trace in used}), region)]
     if len(regions) > 1:
-        problems.append(
-            Problem("capacity.zones", list(job.zones) or None, f"name zones of one of {', '.join(regions)}")
-        )
+        choices = "; ".join(", ".join(group) for group in regions)
+        problems.append(Problem("capacity.zones", list(job.zones) or None, f"name zones of one region: {choices}"))
     if len({trace.step for trace in used}) > 1:
         problems.append(
             Problem(

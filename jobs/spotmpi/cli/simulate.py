@@ -90,3 +90,6 @@ def _print(simulation: Simulation) -> None:
     ]
     show_table(_HEADER, rows, right=range(1, len(_HEADER)))
     print(f"means of {counted(simulation.windows, 'window')} in {days(86400 * simulation.days)}")
+    if job.budget is not None and simulation.results[0].late:
+        spent = f"no nodes are started that capacity.budget, {dollars(job.budget)}, does not pay for"
+        print(f"{spent}; a higher budget shows whether windows are late because of that")

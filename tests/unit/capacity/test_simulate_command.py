@@ -59,6 +59,16 @@ def test_cost_range_chance_and_other_policies_are_printed(spec: str) -> None:
     assert lines[-1] == "means of 40 windows in 15 days"
 
 
+def test_a_budget_that_starts_nothing_is_named(spec: str) -> None:
+    """Spot nodes alone and $1: `expected: $0.00, 0.0 % in time` gave no reason."""
+    last = simulate(spec, "--set", "capacity.market=spot", "--set", "capacity.budget=1").stdout.splitlines()[-1]
+    assert last.startswith("no nodes are started that capacity.budget, $1.00, does not pay for; a higher budget shows")
+    enough = simulate(
+        spec, "--set", "capacity.market=spot", "--set", "capacity.budget=9999", "--set", "capacity.deadline=99h"
+    )
+    assert "budget" not in enough.stdout
+
+
 @pytest.mark.parametrize("start", ["5m", "100s"])
 def test_what_the_message_says_to_set_is_accepted(spec: str, start: str) -> None:
     """It said `set at least 8 h 5 min`, which no spec can have, and a cost that was rounded down."""
@@ -116,7 +126,7 @@ def test_all_that_is_missing_or_impossible_is_said_at_once(spec: str) -> None:
     for problem in (
         "capacity.work: give",
         "capacity.deadline: give",
-        "capacity.zones: name zones of one of",
+        "capacity.zones: name zones of one region: asia-south2-b; asia-southeast1-b, asia-southeast1-c; europe",
         "--windows",
     ):
         assert problem in errors

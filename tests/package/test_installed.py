@@ -34,6 +34,14 @@ pytestmark = [pytest.mark.images, pytest.mark.smoke, pytest.mark.timeout(900)]
 
 def test_it_says_its_version_and_lists_its_commands(installed: Installed) -> None:
     assert installed.spotmpi("--version").stdout == f"spotmpi {spotmpi.__version__}\n"
+    module = subprocess.run(
+        [installed.environment / "bin" / "python", "-m", "spotmpi", "run", "none.toml"],
+        cwd=installed.folder,
+        env=installed.variables(),
+        capture_output=True,
+        text=True,
+    )
+    assert module.returncode == 2 and module.stderr.startswith("spotmpi: spec = 'none.toml': no such file"), module
     help_text = installed.spotmpi("--help")
     assert help_text.returncode == 0 and "bench" in help_text.stdout
 

@@ -1,0 +1,5 @@
+"""`python -m spotmpi`, for where the folder of the `spotmpi` command is not on PATH."""
+
+from spotmpi.cli.main import main
+
+main()

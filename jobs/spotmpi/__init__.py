@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spotmpi.api.runs import run as run
     from spotmpi.api.runs import shell_command as shell_command
     from spotmpi.api.runs import status as status
-    from spotmpi.api.runs import stop as stop
+    from spotmpi.api.stopping import stop as stop
     from spotmpi.api.studies import bench as bench
     from spotmpi.api.studies import compare as compare
     from spotmpi.api.studies import make_report as make_report

@@ -14,7 +14,7 @@ import pytest
 
 from spotmpi.agent import record
 from spotmpi.agent.plan import COORDINATOR
-from spotmpi.api.runs import stop_run
+from spotmpi.api.stopping import stop_run
 from spotmpi.backends.slurm.backend import SlurmBackend
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event

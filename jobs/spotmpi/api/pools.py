@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spotmpi.agent import record
 from spotmpi.agent.plan import POSTPROCESS, WORKER
-from spotmpi.api import runs
+from spotmpi.api import runs, stopping
 from spotmpi.backends import targets
 from spotmpi.backends.base import Backend
 from spotmpi.backends.targets import TargetLike, submit
@@ -222,7 +222,7 @@ class NewRun(ExistingRun):
         atexit.unregister(self._say_open)
         super().close()
         if self.run:
-            runs.stop_run(self._backend, self.run, _CLOSED, self._echo)
+            stopping.stop_run(self._backend, self.run, _CLOSED, self._echo)
 
     def _say_open(self, process: int) -> None:
         """Say at the end of the *process* that opened the pool that it goes on, and costs."""

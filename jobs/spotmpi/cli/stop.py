@@ -15,9 +15,9 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Stop a run after a checkpoint and wait until it has ended."""
-    from spotmpi.api import runs as api
+    from spotmpi.api import stopping
     from spotmpi.cli import tables
     from spotmpi.core.wording import echo
 
-    state = api.stop(run, now, on=target(on, runs), echo=echo)
+    state = stopping.stop(run, now, on=target(on, runs), echo=echo)
     tables.show_status(state, as_json)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from spotmpi.api import runs
+from spotmpi.api import runs, stopping
 from spotmpi.api.images import push_image
 from spotmpi.aws.account import Aws
 from spotmpi.aws.zones import NO_REGION, is_region
@@ -51,7 +51,7 @@ class Dependencies:
     push_data: Callable[[str, str, Target, Echo], None] = _push_data
     run_job: Callable[..., RunState] = runs.run
     list_runs: Callable[[Target], list[RunState]] = runs.list_runs
-    stop_run: Callable[..., RunState] = runs.stop
+    stop_run: Callable[..., RunState] = stopping.stop
     sleep: Callable[[float], None] = field(default=time.sleep)
 
     def region_of(self, stack: StackFile) -> str:

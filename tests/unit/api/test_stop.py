@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.api import runs
+from spotmpi.api import stopping
 from spotmpi.backends.targets import follow
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event
@@ -42,12 +42,12 @@ def test_a_stop_says_nothing_unless_it_takes_longer_and_then_why_and_for_how_lon
     (tmp_path / "spec.toml").write_text('command = ["x"]\n[checkpoint]\ngrace = "90s"\n')
     quick: Any = SlowBackend(tmp_path)
     quick.stop = lambda run, reason, now: quick.ended.set()
-    assert runs.stop_run(quick, "scan", "enough", quick.echo).state == "stopped"
+    assert stopping.stop_run(quick, "scan", "enough", quick.echo).state == "stopped"
     assert quick.messages == []
 
-    monkeypatch.setattr(runs, "_NOTICEABLE", 0.01)
+    monkeypatch.setattr(stopping, "_NOTICEABLE", 0.01)
     backend: Any = SlowBackend(tmp_path)
-    assert runs.stop_run(backend, "scan", "enough", backend.echo).state == "stopped"
+    assert stopping.stop_run(backend, "scan", "enough", backend.echo).state == "stopped"
     assert backend.messages == [
         "waiting until run scan-1 has written what it has to, and its processes have ended, for at most 90s "
         "(checkpoint.grace)"
@@ -65,11 +65,11 @@ def test_a_stop_that_nothing_answers_says_so_once_the_promised_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: bool, waits_for: str
 ) -> None:
     (tmp_path / "spec.toml").write_text('command = ["x"]\n[checkpoint]\ngrace = "0.5s"\n')
-    monkeypatch.setattr(runs, "_NOTICEABLE", 0.01)
-    monkeypatch.setattr(runs, "_OVERDUE", 0.2)
+    monkeypatch.setattr(stopping, "_NOTICEABLE", 0.01)
+    monkeypatch.setattr(stopping, "_OVERDUE", 0.2)
     backend: Any = FrozenBackend(tmp_path)
 
-    runs.stop_run(backend, "scan", "enough", backend.echo, now)
+    stopping.stop_run(backend, "scan", "enough", backend.echo, now)
 
     first, second = backend.messages
     assert first == f"waiting until {waits_for}" + ("" if now else "(checkpoint.grace)")

@@ -18,7 +18,7 @@ from spotmpi.agent import pod_context, protocol, record, stop_requests
 from spotmpi.agent import slurm as agent
 from spotmpi.agent.context import REQUESTS
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
-from spotmpi.api.runs import stop_run
+from spotmpi.api.stopping import stop_run
 from spotmpi.backends import targets
 from spotmpi.backends.slurm import backend as slurm_backend
 from spotmpi.backends.slurm import controller, files

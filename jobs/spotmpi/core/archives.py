@@ -48,17 +48,21 @@ def tar(files: Iterable[Member]) -> bytes:
     return packed.getvalue()
 
 
-def agent_files(source: Path) -> list[Member]:
-    """The agent, checkpoints, our programs and the clients of pools and streams by name; *source* has the package."""
-    package = source / "spotmpi"
+def agent_files() -> list[Member]:
+    """The agent, checkpoints, our programs and the clients of pools and streams."""
+    package = names.SOURCE / "spotmpi"
     rooms = ("agent", "checkpoint", "pools", "programs", "streams")
     files = [package / "__init__.py", *(path for room in rooms for path in (package / room).rglob("*.py"))]
-    return sorted(Member(str(path.relative_to(source)), path.read_bytes()) for path in files)
+    return _members(files)
 
 
-def agent_copy(source: Path, parent: Path) -> Path:
-    """A folder below *parent* with the `agent_files` of *source*, complete or absent."""
-    files = agent_files(source)
+def _members(files: Iterable[Path]) -> list[Member]:
+    return sorted(Member(str(path.relative_to(names.SOURCE)), path.read_bytes()) for path in files)
+
+
+def agent_folder(parent: Path) -> Path:
+    """A folder below *parent* with the `agent_files`, complete or absent."""
+    files = agent_files()
     folder = parent / digest(b"".join(f"{file.name}\0".encode() + file.content for file in files))
     if is_folder(folder):
         return folder
@@ -81,20 +85,19 @@ def agent_copy(source: Path, parent: Path) -> Path:
     return folder
 
 
-def policy_side(source: Path) -> bytes:
-    """The archive of what decides for a run with a deadline, in the pod of its controller, beside `pod_side`."""
-    files = [source / "spotmpi" / "capacity" / f"{name}.py" for name in POLICY]
-    return archive(sorted(Member(str(path.relative_to(source)), path.read_bytes()) for path in files))
+def policy_archive() -> bytes:
+    """What decides for a run with a deadline, in the pod of its controller, beside the `agent_archive`."""
+    return archive(_members(names.SOURCE / "spotmpi" / "capacity" / f"{name}.py" for name in POLICY))
 
 
-def pod_side(source: Path) -> bytes:
+def agent_archive() -> bytes:
     """The archive of `agent_files`."""
-    return _archived(tuple(agent_files(source)))
+    return _archived(tuple(agent_files()))
 
 
 @functools.lru_cache(maxsize=1)
 def _archived(files: tuple[Member, ...]) -> bytes:
-    """As `archive`, which takes a tenth of a second for the pod side: the trials of a sweep all have the same one."""
+    """As `archive`, which takes a tenth of a second for the agent: the trials of a sweep all have the same one."""
     return archive(files)
 
 

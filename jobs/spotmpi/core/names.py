@@ -91,7 +91,7 @@ def rank_source() -> Path:
         return SOURCE
     from spotmpi.core import archives  # an installed spotmpi alone needs it
 
-    return archives.agent_copy(SOURCE, cache_folder() / "source")
+    return archives.agent_folder(cache_folder() / "source")
 
 
 def path_entry(folder: str, field: str, remedy: str) -> str:

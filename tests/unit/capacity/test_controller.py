@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from spotmpi.agent import record
 from spotmpi.agent.unpack import unpack
 from spotmpi.capacity import policy
-from spotmpi.core import archives, names
+from spotmpi.core import archives
 from tests.unit.capacity.placed_run import FAR, NEAR, OTHER, SIZE, PlacedRun
 
 pytestmark = pytest.mark.in_memory
@@ -314,7 +314,7 @@ def test_an_api_server_whose_clock_is_behind_that_of_the_one_before_delays_no_de
 
 @pytest.mark.parametrize("hidden", [(), ("numpy",)])
 def test_the_archives_of_a_pod_have_all_that_the_controller_imports(tmp_path: Path, hidden: tuple[str, ...]) -> None:
-    for archive in (archives.pod_side(names.SOURCE), archives.policy_side(names.SOURCE)):
+    for archive in (archives.agent_archive(), archives.policy_archive()):
         with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
             unpack(packed, str(tmp_path))
     program = f"import sys; sys.modules.update(dict.fromkeys({hidden})); import spotmpi.capacity.controller"

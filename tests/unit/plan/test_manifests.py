@@ -435,6 +435,6 @@ def test_archives_depend_on_names_and_contents_alone() -> None:
 
 
 def test_the_agents_code_fits_a_config_map_and_imports_nothing_outside_it() -> None:
-    packed = archives.pod_side(names.SOURCE)
+    packed = archives.agent_archive()
     assert len(packed) < archives.LARGEST
-    assert packed == archives.pod_side(names.SOURCE)
+    assert packed == archives.agent_archive()

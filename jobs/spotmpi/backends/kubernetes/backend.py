@@ -432,9 +432,9 @@ def _submission(
 
 def _archives(shipment: code.CodeShipment | None, with_policy: bool) -> dict[str, bytes]:
     """The archives in the ConfigMap of a run, by file name; *with_policy* for a gang that is placed by a deadline."""
-    policy = {"policy.tar.gz": archives.policy_side(names.SOURCE)} if with_policy else {}
+    policy = {"policy.tar.gz": archives.policy_archive()} if with_policy else {}
     own = shipment.config_map_files if shipment else {}
-    return {"pod.tar.gz": archives.pod_side(names.SOURCE), **policy, **own}
+    return {"pod.tar.gz": archives.agent_archive(), **policy, **own}
 
 
 def _unused_pods_note(spec: JobSpec, on: ClusterTarget) -> str:

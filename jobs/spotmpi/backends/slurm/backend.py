@@ -181,7 +181,7 @@ class SlurmBackend:
         if packed:
             content[f"{agent.FOLDER}/{CODE_ARCHIVE}"] = packed.archive
         files.put(archive({**content, names.SPEC: spec_text.encode(), record.PLAN: plan_text.encode()}))
-        files.put(archives.pod_side(names.SOURCE), f"{agent.FOLDER}/{agent.PACKAGE}")
+        files.put(archives.agent_archive(), f"{agent.FOLDER}/{agent.PACKAGE}")
         paths.spec.write_text(spec_text, encoding="utf-8")
         paths.plan.write_text(plan_text, encoding="utf-8")
         paths.summary.unlink(missing_ok=True)

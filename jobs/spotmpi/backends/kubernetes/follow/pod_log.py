@@ -27,7 +27,7 @@ from spotmpi.backends.kubernetes.client.api import RETRY_DELAY, ClusterApi, Obje
 from spotmpi.backends.kubernetes.client.errors import is_missing, status_code, translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import RUNNING, submission_time
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess, volume_access
-from spotmpi.core import archives, names
+from spotmpi.core import archives
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event, Lines
 from spotmpi.core.wording import Echo, counted
@@ -359,7 +359,7 @@ class RunFolder:
     async def _open(self, volume: Volume) -> VolumeAccess:
         if self._access is None:
             access = await self._stack.enter_async_context(volume_access(self._client, volume, self._echo))
-            await access.run(store_command("take", _CODE), io.BytesIO(archives.pod_side(names.SOURCE)))
+            await access.run(store_command("take", _CODE), io.BytesIO(archives.agent_archive()))
             self._access = access
         return self._access
 

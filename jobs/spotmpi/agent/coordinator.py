@@ -331,8 +331,8 @@ class AttemptLoop(_NodeZero):
         self._run_deadline = self._deadline_of_run(history)
         final = history.reconcile_lost_attempt() or restart_limit(self._context.plan, self._context.restart_count)
         while True:
-            outcome, goes_on = self._run_attempt(history, final)
-            if not goes_on:
+            outcome, continues = self._run_attempt(history, final)
+            if not continues:
                 return _EXIT[outcome.cause]
 
     def _run_attempt(self, history: AttemptHistory, final: Outcome | None) -> tuple[Outcome, bool]:
@@ -346,22 +346,22 @@ class AttemptLoop(_NodeZero):
         members = self._transport.open_members(self._context, number, history.record)
         if isinstance(members, Outcome):
             return self._record_outcome(history, members), False
-        is_over = goes_on = False
+        is_over = continues = False
         try:
             outcome = final or self._run_one(history, members, number)
             outcome = self._record_outcome(history, outcome)
             is_over = outcome.cause not in (FAILURE, INTERRUPTION)
             if not is_over:
                 self._pause(lambda: members.serve(0), history.record)
-                goes_on = (members.is_whole() or self._context.replaces_nodes) and self._notice.reason is None
+                continues = (members.is_whole() or self._context.replaces_nodes) and self._notice.reason is None
         finally:
             if is_over:
                 members.broadcast(over=1, exit_code=_EXIT[outcome.cause])
-            elif not goes_on and not self._context.replaces_nodes:  # the workers of a pool or stream stay
+            elif not continues and not self._context.replaces_nodes:  # the workers of a pool or stream stay
                 members.broadcast_to_gang(over=1)
-            if not goes_on:
+            if not continues:
                 members.close()
-        return outcome, goes_on
+        return outcome, continues
 
     def _run_one(self, history: AttemptHistory, members: Members, number: int) -> Outcome:
         attempt = CoordinatedAttempt(self._context, self._transport, self._notice, history, members, number)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from spotmpi.agent.plan import WORKER
 from spotmpi.core import wording
-from spotmpi.core.errors import input_error
+from spotmpi.core.errors import InputError, input_error
 from spotmpi.core.events import Event
 
 if TYPE_CHECKING:  # only commands that read a spec import what reads one
@@ -22,6 +22,11 @@ if TYPE_CHECKING:  # only commands that read a spec import what reads one
     from spotmpi.spec.validate import TargetCapabilities
 
 Plan: TypeAlias = "RunPlan | ClusterPlan | SlurmPlan"  # distinguished by "backend"
+
+
+def no_workers(run: str) -> InputError:
+    """The error for a run without any workers."""
+    return input_error("run", run, "has no workers; only a pool and a run with a stream have them")
 
 
 def require_role(run: str, role: str, known: Collection[str]) -> None:

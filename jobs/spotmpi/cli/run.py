@@ -251,10 +251,12 @@ def _conflicts(work: _Work) -> Iterator[Problem]:
     elif work.spec is None and work.command is None:
         yield Problem("spec", None, "name a spec file (`spotmpi init` writes one), or a command after --")
     if mode.save is not None and mode.resume is None:
+        from spotmpi.spec.source import FILE_EXISTS, NO_FOLDER
+
         if mode.save.exists():
-            yield Problem("--save", str(mode.save), "exists already; remove it or name another file")
+            yield Problem("--save", str(mode.save), FILE_EXISTS)
         elif not mode.save.absolute().parent.is_dir():
-            yield Problem("--save", str(mode.save), "its folder does not exist; create it first")
+            yield Problem("--save", str(mode.save), NO_FOLDER)
 
 
 def _example(words: Sequence[str]) -> str:

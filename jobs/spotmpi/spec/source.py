@@ -28,6 +28,7 @@ from spotmpi.streams.order import FUNCTION
 _DATASETS, _MODELS = "datasets:", "models:"  # before the name or key of an entry of the store
 Source = JobSpec | Path | str | dict[str, Any] | list[str]  # a str is a path, a list is a command
 Convert = Callable[[str], str]
+FILE_EXISTS, NO_FOLDER = "exists already; remove it or name another file", "its folder does not exist; create it first"
 # A setting whose value is an entry, alone, in quotes, or in a table: such as `data=datasets:ratings`.
 _ENTRY_SETTING = re.compile(
     r"""((?:^|[:,{]|stream\.|data\.)\s*(data|path|init|source)\s*=\s*)(["']?)((?:datasets|models):[^"',}\s]+)\3"""
@@ -379,8 +380,8 @@ def write_new_file(path: Path, text: str) -> None:
                 path.unlink()  # else the next try would be refused, since it exists
                 raise
     except FileExistsError:
-        raise input_error("path", str(path), "exists already; remove it or name another file") from None
+        raise input_error("path", str(path), FILE_EXISTS) from None
     except FileNotFoundError:
-        raise input_error("path", str(path), "its folder does not exist; create it first") from None
+        raise input_error("path", str(path), NO_FOLDER) from None
     except OSError as error:
         raise SpotmpiError(f"cannot write {path}: {error.strerror}") from error

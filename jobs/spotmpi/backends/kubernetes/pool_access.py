@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spotmpi.agent import pod_context, protocol
 from spotmpi.agent.plan import COORDINATOR, WORKER
-from spotmpi.backends.base import PoolAddress, require_role
+from spotmpi.backends.base import PoolAddress, no_workers, require_role
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
@@ -148,7 +148,7 @@ async def _find_pool(api: ClusterApi, run: str) -> Object:
     if jobset is None:
         raise no_such_run(run)
     if cluster_plan.worker_count(jobset) is None:
-        raise input_error("run", run, "has no workers; only a pool and a run with a stream have them")
+        raise no_workers(run)
     return jobset
 
 

@@ -14,7 +14,7 @@ from spotmpi.agent.files import is_folder, write_atomically
 from spotmpi.agent.launch import ADDRESS, size_file
 from spotmpi.agent.plan import Member, read_plan
 from spotmpi.agent.plan import workers as known_workers
-from spotmpi.backends.base import PoolAddress, require_role
+from spotmpi.backends.base import PoolAddress, no_workers, require_role
 from spotmpi.backends.local.machine import MAX_PROCESSES
 from spotmpi.core import names, wording
 from spotmpi.core.errors import SpotmpiError, input_error
@@ -68,7 +68,7 @@ def kill_pool_process(paths: names.RunPaths, member: Member) -> None:
 
 def _require_pool(paths: names.RunPaths) -> None:
     if not is_folder(paths.pool):
-        raise input_error("run", paths.id, "has no workers; only a pool and a run with a stream have them")
+        raise no_workers(paths.id)
     state = reader.state(paths)
     if state.over:
         raise SpotmpiError(state.end)

@@ -346,12 +346,12 @@ class ClusterFollower:
     async def _check(self) -> list[Event]:
         """Why the run waits, if that has changed; its end, if it has waited too long."""
         await self._diagnostics.update(self._seen, self._run.submitted)
-        reason, goes_on = find_wait(self._seen, self._run, self._jobset, self._client.now())
+        reason, running = find_wait(self._seen, self._run, self._jobset, self._client.now())
         state = placement_state(self._jobset)
         since = asked_again_since(state) if state is not None else None
         pods = self._seen.pods.values()
         wait = start_wait(self._jobset, self._run.submitted, pods, self._first_look, since)
-        if reason and wait and not goes_on:
+        if reason and wait and not running:
             left = wait.since + self._start_limit - self._client.now()
             if left > 0:
                 reason = with_countdown(reason, left)
@@ -363,7 +363,7 @@ class ClusterFollower:
         if not reason or self._last_reason == before:
             return []
         event = self._event(record.WAITING, reason)
-        return [replace(event, values={**event.values, RUNNING: True}) if goes_on else event]
+        return [replace(event, values={**event.values, RUNNING: True}) if running else event]
 
     @property
     def _start_limit(self) -> float:

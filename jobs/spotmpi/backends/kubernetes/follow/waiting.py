@@ -149,10 +149,10 @@ class Observations:
 
 
 class Wait(NamedTuple):
-    """Why a run waits, None where it does not, and whether it goes on meanwhile."""
+    """Why a run waits, None where it does not, and whether its ranks are running meanwhile."""
 
     reason: str | None
-    goes_on: bool
+    running: bool
 
 
 def find_wait(seen: Observations, run: RunInfo, jobset: Object, now: float) -> Wait:
@@ -163,16 +163,16 @@ def find_wait(seen: Observations, run: RunInfo, jobset: Object, now: float) -> W
     state = placement_state(jobset)
     if state is not None and (until := waits_until(state)):
         reason = _without_nodes(state["decisions"][-1]["reason"], until - now)
-    goes_on = reason is None  # no run waits for any of its workers
+    running = reason is None  # no run waits for any of its workers
     if reason and run.least is not None and _has_nodes(seen, run.least):
-        reason, goes_on = f"{reason}; the run goes on without", True
-    if goes_on and run.workers:
+        reason, running = f"{reason}; the run goes on without", True
+    if running and run.workers:
         reasons = [workers_waiting_reason(seen, run.run, *workers) for workers in run.workers.items()]
         reason = "; ".join(filter(None, reasons)) or None
     reason = reason or lost_node_reason(seen, run.nodes)
-    if goes_on:
+    if running:
         reason = reason or standby_waiting_reason(seen) or sidecar_reason(jobset, seen.pods.values())
-    return Wait(reason, goes_on)
+    return Wait(reason, running)
 
 
 def waiting_reason(seen: Observations, run: str, nodes: int, has_workers: bool = False) -> str | None:

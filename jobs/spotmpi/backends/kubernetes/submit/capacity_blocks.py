@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from spotmpi.agent.placement import utc, waits_for
 from spotmpi.agent.plan import Block
+from spotmpi.backends.kubernetes.submit.target import no_placement_account
 from spotmpi.core.errors import Problem, SpotmpiError
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.placement import Beginning
@@ -28,8 +29,7 @@ def problems(spec: JobSpec, environment: Environment | None, now: datetime) -> I
         return
     field = "capacity.order" if spec.capacity.order else "kubernetes.node_groups"
     if environment.placement_account is None:
-        remedy = f"environment {environment.name} has no service account that moves runs; `spotmpi up` adds it"
-        yield Problem(field, None, remedy)
+        yield no_placement_account(field, environment)
     try:
         blocks = read(spec, environment)
     except SpotmpiError as error:

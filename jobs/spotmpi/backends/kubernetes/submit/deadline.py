@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, cast
 
 from spotmpi.backends.kubernetes.submit import capacity_blocks
-from spotmpi.backends.kubernetes.submit.target import placement_rates
+from spotmpi.backends.kubernetes.submit.target import no_placement_account, placement_rates
 from spotmpi.core.errors import Problem, SpotmpiError
 from spotmpi.core.wording import counted, dollars
 from spotmpi.plan.cluster import ClusterTarget, beginning_on
@@ -38,8 +38,7 @@ def problems(spec: JobSpec, environment: Environment | None, now: datetime) -> I
     if not isinstance(choices, list):
         gang = choices[0]
         if gang.fallbacks and environment.placement_account is None:
-            remedy = f"environment {environment.name} has no service account that moves runs; `spotmpi up` adds it"
-            yield Problem("capacity.deadline", None, remedy)
+            yield no_placement_account("capacity.deadline", environment)
         try:
             rates = placement_rates(spec, environment)
             on_demand = [rates[each.name] for each in gang.every_group if each.market == "on-demand"]

@@ -9,7 +9,7 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.submit import pod_templates
 from spotmpi.core import wording
 from spotmpi.core.environment import Environment, NodeGroup
-from spotmpi.core.errors import InputError, SpotmpiError, input_error
+from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 from spotmpi.images import build as images
 from spotmpi.images import registry
 from spotmpi.images.build import Build
@@ -192,10 +192,15 @@ def _on_nodes(target: ClusterTarget, choice: Choice, environment: Environment | 
     if not choice.fallbacks and not elastic and not choice.blocks:
         return on_groups(target, choice.groups)
     if environment.placement_account is None:
-        remedy = f"environment {environment.name} has no service account that moves runs; `spotmpi up` adds it"
-        raise input_error("capacity", None, remedy)
+        raise InputError([no_placement_account("capacity", environment)])
     target = replace(target, placement_account=environment.placement_account)
     return in_order(target, choice.every_group)
+
+
+def no_placement_account(key: str, environment: Environment) -> Problem:
+    """What *environment* lacks for a run that may be moved, as *key* of its spec asks for."""
+    remedy = f"environment {environment.name} has no service account that moves runs; `spotmpi up` adds it"
+    return Problem(key, None, remedy)
 
 
 def _choices(spec: JobSpec, environment: Environment | None) -> roles.Choices:

@@ -140,18 +140,6 @@ def test_a_worker_that_is_killed_is_replaced_alone_and_the_others_begin_the_next
     wait_until(lambda: are_gone(ranks))
 
 
-def test_a_worker_with_notice_ends_at_once_as_interrupted_and_the_others_stay(
-    gang: Callable[..., Gang], tmp_path: Path
-) -> None:
-    run = replaced_one_by_one(gang, 3)
-    run.agents[1].send_signal(signal.SIGTERM)
-    assert run.agents[1].wait(LIMIT) == protocol.INTERRUPTED
-    run.start(1, restart_count=1)
-    run.printed_by(1, "2 ", restart_count=1)
-    end_well(run, tmp_path, 2)
-    assert kinds(run.events()) == ["started", "interrupted", "restarted", "started", "succeeded"]
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "with notice"])
 def test_the_agents_of_other_nodes_join_the_next_agent_of_node_0(
     gang: Callable[..., Gang], tmp_path: Path, number: int

@@ -21,6 +21,7 @@ from .fencing import Fenced
 from .launch import Launch
 from .launcher_output import Line
 from .outcomes import (
+    EXIT_CODES,
     FAILURE,
     INTERRUPTION,
     NOT_RETRYABLE,
@@ -47,13 +48,6 @@ POLL_INTERVAL = 0.05  # seconds
 # silent host counts as lost, of which the kernel may need half as many more.
 LIVENESS_MARGIN = 2.0
 _QUIET = 2.0  # seconds of a wait for other launchers of which nothing is said
-_EXIT = {
-    SUCCEEDED: 0,
-    STOPPED: 0,
-    FAILURE: protocol.FAILED,
-    INTERRUPTION: protocol.INTERRUPTED,
-    NOT_RETRYABLE: protocol.NOT_RETRYABLE,
-}
 T = TypeVar("T")
 
 
@@ -327,13 +321,13 @@ class AttemptLoop(_NodeZero):
             # JobSet shall end as the run did; its other agents find no node 0 to join any more.
             plan = self._context.plan
             waits_for_all = plan["launcher"] == "none" and plan["run_on"] == "all" and not self._context.replaces_nodes
-            return _EXIT[NOT_RETRYABLE] if waits_for_all else _EXIT[end]
+            return EXIT_CODES[NOT_RETRYABLE] if waits_for_all else EXIT_CODES[end]
         self._run_deadline = self._deadline_of_run(history)
         final = history.reconcile_lost_attempt() or restart_limit(self._context.plan, self._context.restart_count)
         while True:
             outcome, continues = self._run_attempt(history, final)
             if not continues:
-                return _EXIT[outcome.cause]
+                return EXIT_CODES[outcome.cause]
 
     def _run_attempt(self, history: AttemptHistory, final: Outcome | None) -> tuple[Outcome, bool]:
         """One attempt, *final* if it has ended already: what its end means for the run, and whether the next follows.
@@ -356,7 +350,7 @@ class AttemptLoop(_NodeZero):
                 continues = (members.is_whole() or self._context.replaces_nodes) and self._notice.reason is None
         finally:
             if is_over:
-                members.broadcast(over=1, exit_code=_EXIT[outcome.cause])
+                members.broadcast(over=1, exit_code=EXIT_CODES[outcome.cause])
             elif not continues and not self._context.replaces_nodes:  # the workers of a pool or stream stay
                 members.broadcast_to_gang(over=1)
             if not continues:
@@ -453,4 +447,4 @@ class AttemptLoop(_NodeZero):
             else:
                 with open(os.path.join(self._context.folder, record.EVENTS), "a", encoding="utf-8") as events:
                     events.write(json.dumps({"t": self._context.clock(), "event": record.FAILED, **values}) + "\n")
-        return _EXIT[NOT_RETRYABLE]
+        return EXIT_CODES[NOT_RETRYABLE]

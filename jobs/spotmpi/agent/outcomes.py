@@ -28,6 +28,13 @@ INTERRUPTION = "interruption"  # the machine was taken away
 NOT_RETRYABLE = "not retryable"  # another attempt cannot help
 STOPPED = "stopped"  # requested by a user
 _OF_RUN = {SUCCEEDED: record.SUCCEEDED, STOPPED: record.STOPPED}  # its outcome by the cause of its last attempt
+EXIT_CODES = {  # of node 0's agent, by the cause
+    SUCCEEDED: 0,
+    STOPPED: 0,
+    FAILURE: protocol.FAILED,
+    INTERRUPTION: protocol.INTERRUPTED,
+    NOT_RETRYABLE: protocol.NOT_RETRYABLE,
+}
 COMPLETED = "Completed"  # condition of a JobSet; the other is Failed
 
 _PERMANENT = (

@@ -49,11 +49,6 @@ class TargetCapabilities(NamedTuple):
     capacity: tuple[Problem, ...] = ()  # why its deadline cannot be kept there, or a Capacity Block not be used
 
 
-# Keys of the table `capacity` that need no deadline, and those of simulations alone.
-_WITHOUT_DEADLINE = frozenset(
-    {"order", "patience", "partial", "retry", "overhead", "prices", "deadline", "market", "zones", "instance_types"}
-)
-_OF_SIMULATIONS = frozenset({"speeds"})
 Check = Callable[[JobSpec, TargetCapabilities], Iterable[Problem]]
 
 
@@ -377,23 +372,6 @@ def _money(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
         yield Problem("limits.cost", limit, remedy)
 
 
-def _capacity(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
-    """What is for a deadline alone, and what keeps the target from meeting one."""
-    table = spec.capacity
-    given = table.model_dump(exclude_defaults=True)
-    for key in sorted(_OF_SIMULATIONS & given.keys()):
-        remedy = "only `spotmpi simulate` uses the speeds of numbers of nodes: remove it"
-        yield Problem(f"capacity.{key}", given[key], remedy)
-    if table.deadline is None:
-        for key in sorted(given.keys() - _WITHOUT_DEADLINE - _OF_SIMULATIONS):
-            yield Problem(f"capacity.{key}", given[key], "is for a deadline: set capacity.deadline, or remove it")
-        if table.prices and not table.order:
-            yield Problem("capacity.prices", table.prices, "is for capacity.order or a deadline: set one, or `price`")
-    else:
-        yield from validate_cluster.deadline(table, capabilities.persistent)
-    yield from capabilities.capacity
-
-
 def _sizes(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     """Why the run cannot go on with another number of nodes, where its spec allows several."""
     if len(spec.sizes) == 1 or spec.launcher == POOL:
@@ -447,7 +425,7 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_money, "limits checkpoint price capacity kubernetes nodes standby pool stream"),
     (validate_cluster.sbatch_options, "slurm"),
     (_margin, "checkpoint"),
-    (_capacity, "capacity"),
+    (validate_cluster.capacity, "capacity"),
     (_sizes, "nodes slots launcher run_on stream program args metrics capacity kubernetes standby checkpoint"),
     (validate_cluster.standby, "standby nodes capacity kubernetes pool stream"),
     (_cluster, "capacity kubernetes nodes slots resources image env mpi checkpoint pool stream"),

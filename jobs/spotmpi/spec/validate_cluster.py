@@ -27,7 +27,11 @@ _OURS = ("/spotmpi", "/dev/shm", "/etc/passwd", "/etc/group")
 # Arguments that set the number and place of ranks: mpirun's spellings of both families, with one dash or two.
 _WORLD = {"n": "nodes and slots", "np": "nodes and slots", "c": "nodes and slots", "N": "slots", "npernode": "slots"}
 _WORLD |= dict.fromkeys(("H", "host", "hostfile", "machinefile", "default-hostfile", "rankfile"), "nodes")
-
+# Keys of the table `capacity` that need no deadline, and those of simulations alone.
+_WITHOUT_DEADLINE = frozenset(
+    {"order", "patience", "partial", "retry", "overhead", "prices", "deadline", "market", "zones", "instance_types"}
+)
+_OF_SIMULATIONS = frozenset({"speeds"})
 
 # Options of sbatch with which a run is not one job that is found by its name, with one agent on each of its nodes.
 _NO_OPTIONS = {
@@ -125,7 +129,24 @@ def sizes(spec: JobSpec, persistent: Sequence[str]) -> Iterable[Problem]:
     yield from (Problem("nodes", list(spec.sizes), reason) for applies, reason in reasons if applies)
 
 
-def deadline(table: Capacity, persistent: Sequence[str] | None) -> Iterable[Problem]:
+def capacity(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    """What is for a deadline alone, and what keeps the target from meeting one."""
+    table = spec.capacity
+    given = table.model_dump(exclude_defaults=True)
+    for key in sorted(_OF_SIMULATIONS & given.keys()):
+        remedy = "only `spotmpi simulate` uses the speeds of numbers of nodes: remove it"
+        yield Problem(f"capacity.{key}", given[key], remedy)
+    if table.deadline is None:
+        for key in sorted(given.keys() - _WITHOUT_DEADLINE - _OF_SIMULATIONS):
+            yield Problem(f"capacity.{key}", given[key], "is for a deadline: set capacity.deadline, or remove it")
+        if table.prices and not table.order:
+            yield Problem("capacity.prices", table.prices, "is for capacity.order or a deadline: set one, or `price`")
+    else:
+        yield from _deadline(table, capabilities.persistent)
+    yield from capabilities.capacity
+
+
+def _deadline(table: Capacity, persistent: Sequence[str] | None) -> Iterable[Problem]:
     """Why the order of groups cannot be decided by a deadline; *persistent* as for `problems`."""
     if table.order:
         yield Problem("capacity.order", table.order, "capacity.deadline decides the order: remove one of the two")

@@ -124,12 +124,10 @@ def on_demand_price(aws: Aws, region: str, machine: str) -> float | None:
     return min(prices, default=None)
 
 
-def highest_node_price(
-    environment: Environment, groups: Sequence[NodeGroup], aws: Aws | None = None, now: datetime | None = None
-) -> Price:
+def highest_node_price(environment: Environment, groups: Sequence[NodeGroup]) -> Price:
     """The price of a node of the most expensive of *groups*, with source and time; SpotmpiError where unknown."""
-    now = now or datetime.now(UTC)
-    prices = group_prices(environment, groups, aws, now)
+    now = datetime.now(UTC)
+    prices = group_prices(environment, groups, now=now)
     group = max(groups, key=lambda group: prices[group.name])
     kinds = {"spot": "spot price", CAPACITY_BLOCK: "Capacity Block, paid in advance,"}
     kind = kinds.get(group.market, "list price on demand")

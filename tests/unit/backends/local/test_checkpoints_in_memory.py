@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +64,9 @@ def result(local: BackendHarness, run: str) -> str:
     return str(summary["result"]["parameters"])
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_killed_rank_loses_at_most_one_iteration_and_no_bit_of_the_result(local: BackendHarness, seed: int) -> None:
+def test_a_killed_rank_loses_at_most_one_iteration_and_no_bit_of_the_result(local: BackendHarness) -> None:
     run = local.submit(job())
-    chance = random.Random(seed)
-    local.wait_for_iteration(run, chance.randint(5, 30))
-    time.sleep(chance.uniform(0, 0.05))
+    local.wait_for_iteration(run, 9)
 
     os.kill(rank(run, 0), signal.SIGKILL)
 

@@ -17,9 +17,10 @@ DEFAULT_THROUGHPUT = 125  # MiB/s of a gp3 disk, without additional cost
 FIXED: JsonDict = {"change": "fixed"}
 ONE_WAY: JsonDict = {"change": "one way"}  # false to true only
 
-Names = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$")]
+Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$")]
 Cidr = Annotated[str, Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$")]
 AmiRelease = Annotated[str, Field(pattern=r"^1\.\d\d\.\d+-\d{8}$")]
+_AMI_RELEASE = "EKS AMI release, such as 1.35.2-20260901; `spotmpi upgrade` writes it; default: EKS's newest"
 # https://docs.aws.amazon.com/eks/latest/userguide/managing-add-ons.html
 AddonVersion = Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+-eksbuild\.\d+$")]
 # Of the one partition whose regions checks.py accepts; EKS takes no wildcards and no ARNs of sessions.
@@ -58,9 +59,7 @@ class SystemNodes(_Part):
     type: str = Field("t3.medium", description="instance type of the system nodes")
     nodes: StrictInt = Field(2, ge=1, le=10, description="number of system nodes")
     disk_gib: StrictInt = Field(30, ge=20, le=16384, description="root disk of a system node in GiB")
-    ami_release: AmiRelease | None = Field(
-        None, description="EKS AMI release, such as 1.35.2-20260901; `spotmpi upgrade` writes it; default: EKS's newest"
-    )
+    ami_release: AmiRelease | None = Field(None, description=_AMI_RELEASE)
 
 
 class Cluster(_Part):
@@ -94,7 +93,7 @@ class Cluster(_Part):
 class Group(_Part):
     """One group of identical machines, in each of its zones with nodes of its own."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$")] = Field(description="name of the group")
+    name: Name = Field(description="name of the group")
     type: str = Field(description="EC2 instance type")
     zones: tuple[str, ...] = Field((), description="the zones of the group; default: all of the environment")
     max: StrictInt = Field(ge=1, description="the most nodes that may run at once in a zone")
@@ -127,9 +126,7 @@ class Group(_Part):
         description="keep images, and what runs write outside of shared storage, on the machine's own NVMe disks "
         "(joined as RAID 0), if the type has any",
     )
-    ami_release: AmiRelease | None = Field(
-        None, description="EKS AMI release, such as 1.35.2-20260901; `spotmpi upgrade` writes it; default: EKS's newest"
-    )
+    ami_release: AmiRelease | None = Field(None, description=_AMI_RELEASE)
 
     @property
     def has_placement_group(self) -> bool:
@@ -180,7 +177,7 @@ class Storage(_Part):
 class Team(_Part):
     """A team that shares the GPUs."""
 
-    name: Names = Field(description="name of the team and of its queue")
+    name: Name = Field(description="name of the team and of its queue")
     gpus: StrictInt = Field(
         ge=0, description="the most GPUs (in CPU environments: nodes) that the team may use at once"
     )
@@ -245,8 +242,8 @@ class Settings(_Part):
         json_schema_extra=FIXED,
     )
     access: tuple[Cidr, ...] = Field((), description="addresses that may reach the Kubernetes API, never all of them")
-    namespace: Names = Field("training", description="Kubernetes namespace of the runs", json_schema_extra=FIXED)
-    images: tuple[Names, ...] = Field(("chainermn", "pytorch"), description="images that get an ECR repository")
+    namespace: Name = Field("training", description="Kubernetes namespace of the runs", json_schema_extra=FIXED)
+    images: tuple[Name, ...] = Field(("chainermn", "pytorch"), description="images that get an ECR repository")
     tags: dict[str, str] = Field({}, description="additional tags on every resource that can have tags")
     groups: tuple[Group, ...] = Field(
         (), description="the node groups; a run uses the first that it fits, unless it names others"

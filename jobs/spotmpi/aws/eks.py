@@ -73,8 +73,13 @@ def _require_caller(aws: Aws, cluster: Cluster) -> None:
 
 def _require(account: str, cluster: Cluster) -> None:
     if cluster.account != account:
-        remedy = f"use a profile or role of account {cluster.account}"
-        raise CloudError(f"these credentials belong to account {account}, but this is {cluster}: {remedy}")
+        raise wrong_account(account, f"this is {cluster}", cluster.account)
+
+
+def wrong_account(account: str, place: str, needed: str) -> CloudError:
+    """The error for credentials of *account* where those of the *needed* one are, as *place* says."""
+    remedy = f"use a profile or role of account {needed}"
+    return CloudError(f"these credentials belong to account {account}, but {place}: {remedy}")
 
 
 def token(aws: Aws, cluster: Cluster) -> str:

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spotmpi.aws.account import Aws
-from spotmpi.aws.eks import require_account
-from spotmpi.aws.errors import CloudError
+from spotmpi.aws.eks import require_account, wrong_account
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError
 
@@ -36,5 +35,4 @@ def require_account_of_state(aws: Aws, region: str, stack: str, state: Mapping[s
     accounts = {match[1] for match in map(_ACCOUNT.match, arns) if match}
     if accounts and (own := aws.account_id(region)) not in accounts:
         other = ", ".join(sorted(accounts))
-        remedy = f"use a profile or role of account {other}"
-        raise CloudError(f"these credentials belong to account {own}, but stack {stack} is built in {other}: {remedy}")
+        raise wrong_account(own, f"stack {stack} is built in {other}", other)

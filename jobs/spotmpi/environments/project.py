@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from spotmpi.core import names
+from spotmpi.core.archives import Member
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 from spotmpi.environments.stack_file import stack_of
 
@@ -24,12 +24,6 @@ cd "$(dirname "$0")/.."
 [ -x .venv/bin/python ] || python3 -m venv .venv
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 """
-
-
-class _File(NamedTuple):
-    name: str  # relative to the project
-    content: bytes
-    executable: bool = False
 
 
 def stack_file(environment: str) -> str:
@@ -61,34 +55,34 @@ def write(environment: str, folder: Path) -> list[Path]:
     if problems:
         raise InputError(problems[:5])
     if not (folder / ".gitignore").exists():
-        files.append(_File(".gitignore", _IGNORED.encode()))
+        files.append(Member(".gitignore", _IGNORED.encode()))
     return [_write(folder / file.name, file) for file in files]
 
 
-def _stacks(stack: str) -> Iterator[_File]:
+def _stacks(stack: str) -> Iterator[Member]:
     """The stack's file, and that of the stack that keeps its storage, where it has one."""
     ready = names.PROJECT / "stacks"
     start = stack if (ready / f"Pulumi.{stack}.yaml").is_file() else _DEFAULT_STACK
-    yield _File(stack_file(stack), (ready / f"Pulumi.{start}.yaml").read_bytes())
+    yield Member(stack_file(stack), (ready / f"Pulumi.{start}.yaml").read_bytes())
     data = ready / f"Pulumi.{start}-data.yaml"
     if data.is_file():
-        yield _File(stack_file(f"{stack}-data"), data.read_bytes())
+        yield Member(stack_file(f"{stack}-data"), data.read_bytes())
 
 
-def _program() -> Iterator[_File]:
+def _program() -> Iterator[Member]:
     """Pulumi.yaml, the program with its locked requirements, and the scripts that CI and people run."""
-    yield _File("Pulumi.yaml", (names.PROJECT / "Pulumi.yaml").read_bytes())
+    yield Member("Pulumi.yaml", (names.PROJECT / "Pulumi.yaml").read_bytes())
     program = names.PROJECT / "infra"
     for path in sorted(program.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts and path.name != "requirements.lock":
-            yield _File(f"infra/{path.relative_to(program)}", path.read_bytes())
-    yield _File("requirements.txt", (program / "requirements.lock").read_bytes())
-    yield _File("scripts/setup", _SETUP.encode(), True)
+            yield Member(f"infra/{path.relative_to(program)}", path.read_bytes())
+    yield Member("requirements.txt", (program / "requirements.lock").read_bytes())
+    yield Member("scripts/setup", _SETUP.encode(), True)
     for name in _SCRIPTS:
-        yield _File(f"scripts/{name}", (names.PROJECT / "scripts" / name).read_bytes(), True)
+        yield Member(f"scripts/{name}", (names.PROJECT / "scripts" / name).read_bytes(), True)
 
 
-def _workflows(stack: str, stacks: list[_File]) -> Iterator[_File]:
+def _workflows(stack: str, stacks: list[Member]) -> Iterator[Member]:
     """The workflows that preview, build and destroy, for these stacks."""
     written = {Path(file.name).stem.removeprefix("Pulumi.") for file in stacks}
 
@@ -98,10 +92,10 @@ def _workflows(stack: str, stacks: list[_File]) -> Iterator[_File]:
 
     for path in sorted((names.PROJECT / _WORKFLOWS).glob("environment-*.yml")):
         text = re.sub(r"options: \[(.*)\]", options, path.read_text(encoding="utf-8"))
-        yield _File(f"{_WORKFLOWS}/{path.name}", text.replace("requirements.lock", "requirements.txt").encode())
+        yield Member(f"{_WORKFLOWS}/{path.name}", text.replace("requirements.lock", "requirements.txt").encode())
 
 
-def _write(path: Path, file: _File) -> Path:
+def _write(path: Path, file: Member) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(file.content)

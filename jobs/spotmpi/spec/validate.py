@@ -49,6 +49,7 @@ class TargetCapabilities(NamedTuple):
     capacity: tuple[Problem, ...] = ()  # why its deadline cannot be kept there, or a Capacity Block not be used
 
 
+_NO_CHECKPOINTS = "a pool writes no checkpoints; remove it"
 Check = Callable[[JobSpec, TargetCapabilities], Iterable[Problem]]
 
 
@@ -168,7 +169,7 @@ def _pool(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
         yield Problem("mpi.args", spec.mpi.args, "a pool starts no mpirun; remove it")
     for key, set_ in (("path", spec.checkpoint.path), ("memory", spec.checkpoint.memory)):
         if set_ is not None:
-            yield Problem(f"checkpoint.{key}", set_, "a pool writes no checkpoints; remove it")
+            yield Problem(f"checkpoint.{key}", set_, _NO_CHECKPOINTS)
     gpus = spec.pool.gpu * spec.pool.count if spec.pool else 0
     if gpus > capabilities.gpus:
         yield Problem(
@@ -306,7 +307,7 @@ def _keep(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     except InputError as error:
         yield from (Problem("keep", each.value, each.remedy) for each in error.problems)
     if spec.launcher == POOL:
-        yield Problem("keep", spec.keep, "a pool writes no checkpoints; remove it")
+        yield Problem("keep", spec.keep, _NO_CHECKPOINTS)
     if spec.stream and validate_cluster.predicts(spec) and spec.stream.write not in (None, *FORMATS):
         yield Problem("keep", spec.keep, f'the results are written elsewhere: use stream.write = "{FORMATS[0]}"')
 

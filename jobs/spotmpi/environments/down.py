@@ -74,10 +74,7 @@ class _Down:
             raise input_error("STACK", stack.stack, remedy)
         if stack.kind == "account":
             raise input_error("STACK", stack.stack, f"the roles of CI: `pulumi destroy --stack {stack.stack}`")
-        if self._delete_data not in (None, name):
-            raise input_error(
-                "--delete-data", self._delete_data, f"must be the environment's name, {name}, to delete its data"
-            )
+        stack.check_deletion(self._delete_data)
         # The state tells where the file was changed since the build.
         state = self._dependencies.pulumi.state(stack.stack) or {}
         own = any(kind == FILE_SYSTEMS for kind, _ in resources_in_state(state))

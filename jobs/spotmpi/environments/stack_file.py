@@ -69,6 +69,12 @@ class StackFile:
         """The environment's name, which its tags and its cluster carry."""
         return _ENVIRONMENT + self.stack
 
+    def check_deletion(self, name: str | None) -> None:
+        """Raise InputError where data is to be deleted, and *name* is not that of the environment."""
+        if name not in (None, self.environment):
+            remedy = f"must be the environment's name, {self.environment}, to delete its data"
+            raise input_error("--delete-data", name, remedy)
+
 
 def stack_of(environment: str) -> str:
     """The stack of an environment's name; other names are returned unchanged."""

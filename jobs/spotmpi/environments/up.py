@@ -84,9 +84,7 @@ class _Up:
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
         """The title and the function of each step, in order."""
-        if self._options.delete_data not in (None, self._stack.environment):
-            remedy = f"must be the environment's name, {self._stack.environment}, to delete its data"
-            raise input_error("--delete-data", self._options.delete_data, remedy)
+        self._stack.check_deletion(self._options.delete_data)
         if self._stack.kind == "data":
             owner = self._stack.stack.removesuffix("-data")
             if owner == self._stack.stack:

@@ -29,7 +29,7 @@ def test_an_installed_package_is_copied_once_and_works_alone(tmp_path: Path) -> 
 
     assert names.rank_source() == folder and list((tmp_path / "source").iterdir()) == [folder]
     files = {str(path.relative_to(folder)) for path in folder.rglob("*.py")}
-    assert files == {member.name for member in archives.agent_files(names.SOURCE)}
+    assert files == {member.name for member in archives.agent_files()}
     code = "import spotmpi.agent.children; print(spotmpi.__file__)"
     result = subprocess.run([sys.executable, "-S", "-E", "-c", code], cwd=folder, capture_output=True, text=True)
     assert result.stdout.strip() == str(folder / "spotmpi" / "__init__.py"), result.stderr

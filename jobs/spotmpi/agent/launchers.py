@@ -128,7 +128,8 @@ def _mpirun(start: Start) -> list[str]:
     if mpi.family >= 5:
         arguments += ["--map-by", "slot:OVERSUBSCRIBE", "--output", "tag"]
     else:
-        arguments += ["--map-by", "slot", "--oversubscribe", "--tag-output"]
+        # Called by its path, it would put its own folder before all others of PATH: /usr/bin before that of a venv.
+        arguments += ["--noprefix", "--map-by", "slot", "--oversubscribe", "--tag-output"]
     return arguments + (["--allow-run-as-root"] if mpi.root else [])
 
 

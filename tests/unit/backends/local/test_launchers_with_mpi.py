@@ -328,6 +328,22 @@ def test_every_rank_sees_the_same_variables_except_its_own_numbers(
     assert {**requested, "SPOTMPI_WORLD_SIZE": "2"}.items() <= first.items()
 
 
+@pytest.mark.parametrize("start", [each for each in MPIRUNS if each.id == "mpirun-4"])
+def test_ranks_find_commands_in_the_order_of_path_not_first_beside_mpirun(
+    local: BackendHarness, start: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `python3` in a venv, where Debian's mpirun has another one beside it."""
+    own = tmp_path / "bin" / "python3"
+    own.parent.mkdir()
+    own.write_text("#!/bin/sh\necho the first on PATH\n")
+    own.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{own.parent}:{os.environ['PATH']}")
+
+    output = texts(local.all_events({**start, "command": ["python3", "train.py"]}))
+
+    assert output.count("the first on PATH") == start["slots"]
+
+
 @pytest.mark.parametrize("start", MPIRUNS)
 def test_quick_and_long_lines_of_each_rank_arrive_whole_and_in_order(
     local: BackendHarness, start: dict[str, Any]

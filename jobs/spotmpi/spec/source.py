@@ -62,7 +62,8 @@ def with_entries(spec: JobSpec, convert: Convert = str) -> JobSpec:
         changes["data"] = spec.data.model_copy(update={"path": path})
     if spec.init and (init := convert(_place(spec.init, _MODELS))) != spec.init:
         changes["init"] = init
-    if spec.stream and spec.stream.source and (source := _place(spec.stream.source, _DATASETS)) != spec.stream.source:
+    name = spec.stream.source if spec.stream else None
+    if spec.stream and name and (source := _place(name, _DATASETS, is_source=True)) != name:
         changes["stream"] = spec.stream.model_copy(update={"source": source})
     return spec.model_copy(update=changes) if changes else spec
 
@@ -77,20 +78,30 @@ def setting_with_places(text: str, convert: Convert = str) -> str:
     """
 
     def with_place(found: re.Match[str]) -> str:
-        place = _place(found[4], (_DATASETS, _MODELS))
-        return f'{found[1]}"{place if found[2] == "source" else convert(place)}"'
+        is_source = found[2] == "source"
+        place = _place(found[4], (_DATASETS, _MODELS), is_source)
+        return f'{found[1]}"{place if is_source else convert(place)}"'
 
     return _ENTRY_SETTING.sub(with_place, text)
 
 
-def _place(text: str, kinds: str | tuple[str, ...]) -> str:
-    """The place of the entry that *text* names, if it is of one of these *kinds*; other texts as they are."""
+def _place(text: str, kinds: str | tuple[str, ...], is_source: bool = False) -> str:
+    """The place of the entry that *text* names, if it is of one of these *kinds*; other texts as they are.
+
+    Raises:
+        InputError: there is no such entry, or nothing in it to read: for a stream, whose source it is, no row.
+    """
     if not text.startswith(kinds):
         return text
     from spotmpi.entries.store import Store  # few specs name an entry
 
     store = Store()
-    place: str = store.place(store.find(text).reference)
+    found = store.find(text)
+    lacking = "files" if not found.files else "rows" if is_source and found.rows == 0 else None
+    if lacking:
+        command = f"`spotmpi why datasets:{found.name}@{found.key[:12]}`"
+        raise input_error("data set", text, f"{found.title} has no {lacking}: {command} shows what it was made from")
+    place: str = store.place(found.reference)
     return place
 
 
@@ -143,8 +154,13 @@ def from_values(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job
     except ValidationError as error:
         problems = [problem(dict(detail), JobSpec) for detail in error.errors()]
         wrong = {str(detail["loc"][0]) for detail in error.errors()}
-    rest = {key: value for key, value in merged.items() if key not in wrong}
-    raise WrongKeys(problems, JobSpec.model_validate(rest), frozenset(_likely_key(key) for key in wrong))
+    rest = JobSpec.model_validate({key: value for key, value in merged.items() if key not in wrong})
+    try:
+        rest = with_entries(rest)
+    except InputError as error:
+        problems += error.problems
+        wrong |= {"data", "init", "stream"}  # which may name an entry: what is said of it is said
+    raise WrongKeys(problems, rest, frozenset(_likely_key(key) for key in wrong))
 
 
 class WrongKeys(InputError):

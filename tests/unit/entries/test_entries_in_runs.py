@@ -13,7 +13,7 @@ from spotmpi.core import names, wording
 from spotmpi.core.errors import InputError
 from spotmpi.entries.store import reference_in
 from spotmpi.runs import fingerprint
-from spotmpi.spec.source import read_spec
+from spotmpi.spec.source import read_spec, setting_with_places
 from spotmpi.streams.order import Settings
 from spotmpi.streams.sources import parts_of
 from spotmpi.study.sweep import Sweep, load_sweep, sweep_folder
@@ -82,6 +82,40 @@ def test_an_unknown_data_set_is_an_error_of_one_line(versions: list[DataSet], ke
     text = "datasets:absent"
     with pytest.raises(InputError, match=r"datasets:absent.: is not in the store .*; it has: numbers"):
         read_spec({"command": ["true"], key: text if key == "data" else {"source": text, **STREAM}})
+
+
+@pytest.mark.parametrize("url", ["", "memory://"])
+def test_a_data_set_with_nothing_to_read_is_named_as_the_spec_names_it(
+    tmp_path: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("SPOTMPI_STORE", f"{url}{tmp_path}/store")
+    modules.write(
+        sets="import spotmpi\n\n@spotmpi.dataset\ndef nothing(raw: spotmpi.Source):\n    return None\n\n"
+        "@spotmpi.dataset\ndef names(raw: spotmpi.Source):\n    return raw.table.slice(0, 0)\n"
+    )
+    (tmp_path / "raw.csv").write_text("x\n1\n")
+    sets = modules.load()
+    _, columns = (each.options(pool=pool)(tmp_path / "raw.csv") for each in (sets.nothing, sets.names))
+    values = {"command": ["true"]}
+    spec = read_spec({**values, "data": "datasets:names"})
+    assert spec.data and spec.data.path == columns.path
+    for name, lacking, more in (
+        ("nothing", "files", {"data": "datasets:nothing"}),
+        ("nothing", "files", {"stream": {"source": "datasets:nothing", **STREAM}}),
+        ("names", "rows", {"stream": {"source": "datasets:names", **STREAM}}),
+    ):
+        with pytest.raises(InputError, match=f"data set = 'datasets:{name}': {name}:1 has no {lacking}: `spotmpi why"):
+            read_spec({**values, **more})
+    with pytest.raises(InputError, match="names:1 has no rows"):
+        setting_with_places("stream.source=datasets:names")
+
+
+def test_a_spec_with_another_mistake_names_entries_all_the_same(versions: list[DataSet]) -> None:
+    values = {"command": ["true"], "launcher": "none", "unknown": 1, "data": "datasets:numbers:1"}
+    for more, problems in (({}, ["unknown"]), ({"init": "models:absent"}, ["unknown", "model"])):
+        with pytest.raises(InputError) as error:
+            spotmpi.plan_run({**values, **more})
+        assert [each.field for each in error.value.problems] == problems
 
 
 def test_data_behind_a_url_is_copied_to_this_machine_and_a_stream_reads_it_there(

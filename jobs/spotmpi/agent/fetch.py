@@ -161,8 +161,10 @@ class Fetch:
         except (Unavailable, *DAMAGES) as error:
             raise Unavailable("%s: %s" % (self._values["name"], error)) from error
         except OSError as error:
-            kind = Unavailable if error.errno in _FULL else OSError
-            raise kind("%s: %s" % (self._values["name"], error)) from error
+            if error.errno in _FULL:
+                remedy = "free space on the volume, then try again"
+                raise Unavailable("%s: %s; %s" % (self._values["name"], error.strerror, remedy)) from error
+            raise OSError("%s: %s" % (self._values["name"], error)) from error
 
     def run(self) -> list[int]:
         """Fetch, verify and unpack it, unless done before: its files, their bytes, and how many files were transferred.

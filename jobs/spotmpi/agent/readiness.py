@@ -55,8 +55,8 @@ class Staging:
         try:
             self._copy(plan["from"], plan["to"], plan["stage"])
         except OSError as error:
-            reason = "data %s cannot be staged: %s" % (plan["from"], error)
-            self.failure = outcome_of_error(error)._replace(reason=reason)
+            failure = outcome_of_error(error)
+            self.failure = failure._replace(reason="data %s cannot be staged: %s" % (plan["from"], failure.reason))
 
     def _copy(self, source: str, target: str, stage: str) -> None:
         """Copy all files below *source*; OSError where they do not fit."""

@@ -183,7 +183,7 @@ def _ended(checkpoint: Written, reason: str = "timer") -> None:
     if problem is None:
         _report(protocol.CHECKPOINT, iteration=iteration, path=path, seconds=seconds, reason=reason)
     else:
-        print_message("checkpoint of iteration %d not written: %s; earlier ones are untouched" % (iteration, problem))
+        print_message(checkpoint.failure)
 
 
 def _report(kind: str, **values: Any) -> None:

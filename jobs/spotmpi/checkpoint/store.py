@@ -6,6 +6,7 @@ One at a time is written to the volume while training goes on, from a copy of th
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -26,6 +27,10 @@ from spotmpi.checkpoint.state import Part, bytes_of, decode, encode
 _DAMAGED = "damaged-"
 Values = Dict[str, Any]
 
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space there"),
+    errno.EFBIG: "raise the limit of the size of files (ulimit -f)",
+}
 _PIECE = 1 << 20  # bytes between two looks whether to go on
 
 
@@ -153,8 +158,10 @@ class Store:
         try:
             size, digest = _write_state(temporary, parts)
             files.publish(temporary, final, self._manifest(iteration, values, reason, size, digest))
-        except (OSError, Dropped):
+        except (OSError, Dropped) as error:
             shutil.rmtree(temporary, ignore_errors=True)
+            if isinstance(error, OSError) and error.errno:
+                raise OSError(error.errno, error.strerror, self._folder) from error
             raise
         files.keep_newest(self._folder, self._keep)
         return final
@@ -247,6 +254,18 @@ class Written(NamedTuple):
     path: str
     seconds: float
     problem: Optional[OSError] = None
+
+    @property
+    def failure(self) -> str:
+        """The problem for people: where, what and a remedy."""
+        error = self.problem or OSError()
+        reason = "%s: %s" % (error.filename, error.strerror) if error.strerror else str(error)
+        remedy = _REMEDIES.get(error.errno or 0, "")
+        return "checkpoint of iteration %d not written: %s%s; earlier ones are untouched" % (
+            self.iteration,
+            reason,
+            remedy and "; " + remedy,
+        )
 
 
 class Dropped(Exception):

@@ -303,10 +303,7 @@ class _Training:
             self._reporter.checkpoint(iteration, Path(path), seconds, reason)
             return
         retry = f"; training continues, the next try is in {self._options.checkpoint_every:g} s"
-        self._reporter.warn(
-            f"checkpoint of iteration {iteration} not written: {problem}; earlier ones are untouched"
-            + (retry if self._iteration < self.total else "")
-        )
+        self._reporter.warn(checkpoint.failure + (retry if self._iteration < self.total else ""))
 
     def _progress(self) -> TrainingProgress:
         size = self._job.world.size

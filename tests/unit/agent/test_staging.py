@@ -62,7 +62,7 @@ def test_data_that_does_not_fit_is_refused_before_a_byte_is_copied(shared_folder
 def test_a_missing_folder_ends_the_run_with_its_name(tmp_path: Path) -> None:
     failure = stage_data(tmp_path / "voc", tmp_path / "node").failure
     assert failure and failure.exit_code == protocol.NOT_RETRYABLE
-    assert str(failure.reason).startswith(f"data {tmp_path}/voc cannot be staged: [Errno 2]")
+    assert failure.reason == f"data {tmp_path}/voc cannot be staged: {tmp_path}/voc: No such file or directory"
 
 
 def test_data_that_cannot_be_read_for_a_moment_can_be_staged_by_another_attempt(

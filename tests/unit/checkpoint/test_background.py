@@ -149,7 +149,10 @@ def test_a_full_volume_is_a_line_and_leaves_nothing_behind(
     store.write_later(7, {}, {"a": 1}, ended.append)
     volume.answer()
 
-    assert [str(each.problem) for each in ended] == ["[Errno 28] No space left on device"] and names(tmp_path) == []
+    line = (
+        f"checkpoint of iteration 7 not written: {tmp_path}/volume: No space left on device; free space there; earlier"
+    )
+    assert [each.failure for each in ended] == [f"{line} ones are untouched"] and names(tmp_path) == []
 
 
 def test_where_memory_does_not_suffice_for_a_copy_it_is_written_at_once(

@@ -119,7 +119,8 @@ def test_a_checkpoint_that_cannot_be_written_is_a_line_and_not_the_end(
         full.setattr(os, "fsync", refuse)
         spotmpi.checkpoint.save(1, {}, now=True)
 
-    assert "checkpoint of iteration 1 not written: [Errno 28] No space left on device" in capsys.readouterr().err
+    problem = f"checkpoint of iteration 1 not written: {rank}: No space left on device; free space there; earlier ones"
+    assert problem in capsys.readouterr().err
     assert list(rank.iterdir()) == []
 
 

@@ -182,7 +182,8 @@ def test_a_full_volume_is_a_permanent_failure(volume: Volume, site: Site, monkey
 
     monkeypatch.setattr("os.replace", full)
     code, result = volume.fetch_weights(site)
-    assert code == 78 and result["failed"] == "weights.npz: [Errno 28] No space left on device"
+    reason = "weights.npz: No space left on device; free space on the volume, then try again"
+    assert code == 78 and result["failed"] == reason
 
 
 def test_notes_that_were_torn_cost_only_time(volume: Volume, site: Site) -> None:

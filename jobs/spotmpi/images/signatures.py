@@ -55,13 +55,19 @@ def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
         remedy = f"is encrypted in a form that cosign alone reads: sign with `cosign sign --key {path}`, or {_MAKE}"
         raise input_error(option, str(path), remedy)
     try:
+        key = load_pem_private_key(content, None)
+    except TypeError:  # it is encrypted
+        password = _password(path)
+        if not password:
+            raise input_error(option, str(path), f"is encrypted: set {_PASSWORD} to its password") from None
         try:
-            key = load_pem_private_key(content, None)
-        except TypeError:  # it is encrypted
-            key = load_pem_private_key(content, _password(path).encode())
-    except (TypeError, ValueError, UnsupportedAlgorithm) as error:  # the first of these for an empty password
-        remedy = f"is not a private key in PEM, or its password ({_PASSWORD}) is missing or wrong; {_MAKE}"
-        raise input_error(option, str(path), remedy) from error
+            key = load_pem_private_key(content, password.encode())
+        except (ValueError, UnsupportedAlgorithm) as error:
+            remedy = f"check {_PASSWORD}, or the file, which may be damaged"
+            raise input_error(option, str(path), f"cannot be decrypted by the password: {remedy}") from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        what = "a public key: name the private one" if b"PUBLIC KEY" in content else "not a private key in PEM"
+        raise input_error(option, str(path), f"is {what}; {_MAKE}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise input_error(option, str(path), f"is not an ECDSA key over P-256, as cosign has them; {_MAKE}")
     return key
@@ -74,7 +80,8 @@ def public_key(path: Path) -> ec.EllipticCurvePublicKey:
     try:
         key = load_pem_public_key(content)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise input_error(option, str(path), f"is not a public key in PEM; {make}") from error
+        what = "a private key" if b"PRIVATE KEY" in content else "not a public key in PEM"
+        raise input_error(option, str(path), f"is {what}; {make}") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise input_error(option, str(path), "is not an ECDSA key over P-256, as cosign has them")
     return key
@@ -177,7 +184,9 @@ def _content(path: Path, option: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise input_error(wording.option(option), str(path), f"cannot be read: {error.strerror or error}") from error
+        remedy = "name a PEM file that you may read"
+        reason = f"cannot be read: {error.strerror or error}; {remedy}"
+        raise input_error(wording.option(option), str(path), reason) from error
 
 
 def _password(path: Path) -> str:

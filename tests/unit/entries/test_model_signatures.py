@@ -259,9 +259,9 @@ def test_a_private_key_may_have_a_password(
     key, registry = pair(tmp_path / "cosign"), opened()
     (tmp_path / "cosign.key").write_bytes(private(key, b"lace"))
     push = ("push", "digits", f"{registry.host}/team/digits:2", "--sign-key", "cosign.key")
-    assert "or its password (COSIGN_PASSWORD) is missing or wrong" in failure(*push, code=2)
+    assert "is encrypted: set COSIGN_PASSWORD to its password" in failure(*push, code=2)
     monkeypatch.setenv("COSIGN_PASSWORD", "wrong")
-    assert "or its password (COSIGN_PASSWORD) is missing or wrong" in failure(*push, code=2)
+    assert "cannot be decrypted by the password: check COSIGN_PASSWORD" in failure(*push, code=2)
     monkeypatch.setenv("COSIGN_PASSWORD", "lace")
     assert invoke("models", *push).returncode == 0
     (tmp_path / "cosign.key").write_bytes(private(key))
@@ -287,8 +287,9 @@ def test_a_terminal_is_asked_for_the_password(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.usefixtures("model")
 def test_what_is_no_key_is_refused_before_anything_is_sent(tmp_path: Path, key: Key) -> None:
     contents: dict[str, tuple[bytes, str]] = {
-        "absent": (b"", "cannot be read: No such file or directory"),
-        "text": (b"text", "is not a private key in PEM, or its password"),
+        "absent": (b"", "cannot be read: No such file or directory; name a PEM file that you may read"),
+        "text": (b"text", "is not a private key in PEM; `openssl ecparam"),
+        "cosign.pub": (Path("cosign.pub").read_bytes(), "is a public key: name the private one; `openssl ecparam"),
         "sigstore": (b"-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n", "cosign alone reads: sign with `cosign sign"),
         "rsa": (private(rsa.generate_private_key(65537, 2048)), "is not an ECDSA key over P-256"),
         "p384": (private(ec.generate_private_key(ec.SECP384R1())), "is not an ECDSA key over P-256"),
@@ -298,6 +299,6 @@ def test_what_is_no_key_is_refused_before_anything_is_sent(tmp_path: Path, key: 
             Path(name).write_bytes(content)
         line = failure("push", "digits", "127.0.0.1:1/team/digits:2", "--sign-key", name, code=2)
         assert message in line and "--sign-key = " in line, line
-    for name, message in (("absent", "cannot be read"), ("cosign.key", "is not a public key in PEM; `openssl ec -in")):
+    for name, message in (("absent", "cannot be read"), ("cosign.key", "is a private key; `openssl ec -in")):
         assert message in failure("pull", "127.0.0.1:1/team/digits:2", "--key", name, code=2)
     assert "those of a store are not signed" in failure("pull", "digits", "--key", "cosign.pub", code=2)

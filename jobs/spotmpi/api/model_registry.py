@@ -136,7 +136,8 @@ def _entry(repository: Repository, manifest: Mapping[str, Any], source: Image) -
     except (StopIteration, LookupError, TypeError, ValueError, AttributeError):
         size = _LARGEST + 1
     if size <= _LARGEST:
-        found = form.read(repository.read_blob(digest, size).decode(errors="replace"), str(source))
+        push = "push it again from a store that has it (`spotmpi models push`)"
+        found = form.read(repository.read_blob(digest, size).decode(errors="replace"), f"of {source}", push)
         if found.kind == MODEL:
             return found
     remedy = "pull it with oras or modctl, and keep its files with a run of yours"

@@ -26,6 +26,7 @@ KINDS = (DATASET, MODEL)
 WORDS = {DATASET: "data set", MODEL: "model"}
 COMMANDS = {DATASET: "spotmpi data", MODEL: "spotmpi models"}
 SHORT = 12  # digits of a key that people see
+_REMEDY = "restore it from a copy, or remove its folder and make the entry again"
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 _KEY = re.compile(r"[0-9a-f]{64}")
 LATEST = 253402300800.0  # Unix seconds of the year 10000, which dates do not reach
@@ -148,8 +149,8 @@ def write(manifest: Manifest) -> str:
     return json.dumps({**values, "digest": _digest(values)}, indent=1) + "\n"
 
 
-def read(text: str, place: str) -> Manifest:
-    """The manifest in *text*, which was read from *place*.
+def read(text: str, place: str, remedy: str = _REMEDY) -> Manifest:
+    """The manifest in *text*, which was read from *place*; *remedy* is what to do there if it is damaged.
 
     Raises:
         SpotmpiError: it was edited or damaged, or a later version wrote it.
@@ -168,7 +169,6 @@ def read(text: str, place: str) -> Manifest:
         raise SpotmpiError(f"the manifest {place} is not one that spotmpi writes: {error}") from error
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):  # msgspec.ValidationError: a ValueError
         pass
-    remedy = "restore it from a copy, or remove its folder and make the entry again"
     raise SpotmpiError(f"the manifest {place} was edited or damaged, its digest is not that of its content: {remedy}")
 
 

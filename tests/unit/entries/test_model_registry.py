@@ -383,6 +383,22 @@ def test_a_manifest_that_no_version_writes_is_not_kept_and_breaks_no_list(
     assert invoke("models", "list").returncode == 0 and len(Store().list()) == 2
 
 
+def test_an_edited_manifest_in_a_registry_has_a_remedy_that_a_registry_has(tmp_path: Path, model: Manifest) -> None:
+    with registries.registry(tmp_path, False) as registry:
+        image = push_by_hand(registry, msgspec.structs.replace(model, files=()))
+        assert registry.data
+        edited = json.dumps({**msgspec.to_builtins(model), "digest": "0" * 64}).encode()
+        kind, content = registry.data.manifests["team/digits", "evil"]
+        layer = {**json.loads(content)["layers"][0], "digest": digest_of(edited), "size": len(edited)}
+        registry.data.blobs[digest_of(edited)] = edited
+        values = {**json.loads(content), "layers": [layer]}
+        registry.data.manifests["team/digits", "evil"] = (kind, json.dumps(values).encode())
+        said = failure("pull", image)
+    assert (
+        f"the manifest of {image} was edited or damaged, its digest is not that of its content: push it again" in said
+    )
+
+
 def test_a_model_that_is_larger_than_the_disk_is_refused_before_anything_is_pulled(
     tmp_path: Path, model: Manifest
 ) -> None:

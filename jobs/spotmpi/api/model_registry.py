@@ -100,9 +100,10 @@ def pull(image: str, store: str | None, key: str | Path | None, echo: Echo, keep
             _require_same_files(existing, entry, source)
             echo(f"{existing.title} is that model already")
             return Model(existing, opened)
-        if numbers := opened.versions(MODEL, entry.name).numbers():
+        versions = opened.versions(MODEL, entry.name)
+        if others := [each for each in versions.numbers() if versions.key(str(each)) != entry.key]:
             remedy = f"{wording.option('keep', 'NAME')} keeps it under another name"
-            echo(f"pulling another model than {entry.name}:{numbers[-1]}, as the next version of that name: {remedy}")
+            echo(f"pulling another model than {entry.name}:{others[-1]}, as the next version of that name: {remedy}")
         places: dict[str, Path] = {}  # by digest
         total = wording.counted(len(entry.files), "file")
         with opened.room_for(entry) as new:

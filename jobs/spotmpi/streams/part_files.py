@@ -98,7 +98,8 @@ def _build(task: Task, keep: bool) -> list[Record]:
         if error.filename is None or str(error.filename).startswith(local or task.folder):
             remedies = {errno.ENOSPC: _SPACE, errno.EDQUOT: _SPACE, errno.ENAMETOOLONG: "give the file a shorter name"}
             remedy = remedies.get(error.errno or 0, "check that folder, then call it again: complete parts are kept")
-            raise StreamError(f"{task.stem} cannot be written to {task.folder}: {error.strerror}; {remedy}") from error
+            reason = os.strerror(error.errno) if error.errno else error  # pyarrow has a text of its own there
+            raise StreamError(f"{task.stem} cannot be written to {task.folder}: {reason}; {remedy}") from error
         raise
 
 

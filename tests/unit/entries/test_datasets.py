@@ -630,7 +630,7 @@ def test_a_full_disk_is_one_line_and_the_next_call_continues(
 
     def full(task: Any, *arguments: Any) -> None:
         if task.stem == "c":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
         publish(task, *arguments)
 
     ratings = modules.load().ratings.options(pool=pool)

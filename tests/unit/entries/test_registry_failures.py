@@ -12,7 +12,9 @@ import pytest
 
 from spotmpi.api import models as api
 from spotmpi.api.model_registry import ENTRY_FILE
+from spotmpi.core.errors import SpotmpiError
 from spotmpi.entries.manifest import MODEL, Manifest, describe
+from spotmpi.entries.storage import Storage
 from spotmpi.entries.store import Store
 from spotmpi.images.oci import INDEX, MANIFEST, digest_of
 from spotmpi.streams import storage
@@ -133,6 +135,24 @@ def test_files_are_pulled_to_the_disk_of_the_store_and_nothing_is_left_of_a_pull
     data.blobs[state] = good
     found = Path(api.pull_to_store(image).path)
     assert [path.stat().st_mode & 0o777 for path in (found / "state", found / "again/state")] == [0o444, 0o444]
+
+
+def test_a_pull_after_one_that_found_a_full_disk_is_not_called_one_of_another_model(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its number is taken before it is complete."""
+    monkeypatch.setenv("SPOTMPI_STORE", str(tmp_path / "other"))
+    image = f"{registry.host}/team/digits:1"
+
+    def full(*arguments: object) -> bool:
+        raise SpotmpiError("No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(Storage, "create", full)
+        assert "No space left" in failure("pull", image)
+    assert Store().versions("models", "digits").numbers() == [1] and Store().list() == []
+    output = invoke("models", "pull", image)
+    assert output.stdout.startswith("digits:1  ") and "another model" not in output.stderr
 
 
 def test_a_store_that_cannot_be_written_is_said_before_anything_is_pulled(

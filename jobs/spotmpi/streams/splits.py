@@ -57,10 +57,41 @@ def rows_between(raw: Source, low: float, high: float, by: str | None, seed: int
     else:
         if by not in table.column_names:
             raise StreamError(f"{raw.name} has no column {by!r}: it has {', '.join(table.column_names)}")
+        if pyarrow.types.is_nested(table.schema.field(by).type):
+            remedy = "split by a column of single values, or at random, without `by`"
+            raise StreamError(f"column {by!r} of {raw.name} has the type {table.schema.field(by).type}: {remedy}")
         encoded = table.column(by).combine_chunks().dictionary_encode(null_encoding="encode")
-        known = [_place(value, seed) for value in encoded.dictionary.to_pylist()]
+        known = [_place(value, seed) for value in _values(encoded.dictionary)]
         places = numpy.array([*known, 0.0])[encoded.indices.to_numpy(zero_copy_only=False)]
     return table.filter(pyarrow.array((low <= places) & (places < high)))
+
+
+def _values(column: Any) -> list[object]:
+    """The values of a column as objects of Python, for all types in which a file may have the same values.
+
+    Times with a zone are those of UTC. Objects of Python have no nanoseconds: times with some are text.
+    """
+    import pyarrow
+
+    types, kind = pyarrow.types, column.type
+    if types.is_timestamp(kind) and kind.tz:
+        kind = pyarrow.timestamp(kind.unit, "UTC")
+        column = column.cast(kind)
+    if types.is_decimal(kind):
+        return [value if value is None else _shortest(value) for value in column.to_pylist()]
+    if not types.is_temporal(kind) or getattr(kind, "unit", "") != "ns":
+        found: list[object] = column.to_pylist()
+        return found
+    coarse = pyarrow.duration("us") if types.is_duration(kind) else pyarrow.time64("us")
+    coarse = pyarrow.timestamp("us", kind.tz) if types.is_timestamp(kind) else coarse
+    pairs = zip(column.cast(coarse, safe=False).to_pylist(), column.cast(pyarrow.int64()).to_pylist(), strict=True)
+    return [f"{value} {count % 1000}" if count is not None and count % 1000 else value for value, count in pairs]
+
+
+def _shortest(value: Any) -> str:
+    """A decimal number as text, without zeros at its end: columns have their own numbers of digits."""
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _place(value: object, seed: int) -> float:

@@ -49,6 +49,47 @@ def test_a_value_is_in_one_set_though_it_is_a_fraction_in_some_files(
     assert not sets[0] & sets[1] and len(sets[0] | sets[1]) == 301
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (pyarrow.timestamp("us", "UTC"), pyarrow.timestamp("us", "Europe/Berlin")),
+        (pyarrow.timestamp("us"), pyarrow.timestamp("ns")),
+        (pyarrow.timestamp("ms", "UTC"), pyarrow.timestamp("ns", "America/New_York")),
+        (pyarrow.duration("us"), pyarrow.duration("ns")),
+        (pyarrow.decimal128(30, 2), pyarrow.decimal128(38, 9)),
+        (pyarrow.decimal128(30, 2), pyarrow.int64()),
+    ],
+    ids=str,
+)
+def test_a_value_is_in_one_set_whichever_type_of_time_or_number_a_file_has(
+    tmp_path: Path, modules: Modules, pool: InProcess, first: pyarrow.DataType, second: pyarrow.DataType
+) -> None:
+    found = []
+    for kind in (first, second):
+        column = pyarrow.array(range(0, 40_000_000, 1_000_000))
+        if pyarrow.types.is_temporal(kind):
+            is_duration = pyarrow.types.is_duration(kind)
+            column = column.cast(pyarrow.duration("us") if is_duration else pyarrow.timestamp("us"))
+        path = tmp_path / f"{len(found)}.parquet"
+        pyarrow.parquet.write_table(pyarrow.table({"row": range(40), "by": column.cast(kind)}), path)
+        name = f"set{len(found)}"
+        found.append(spotmpi.split(path, {"a": 0.5}, by="by", name=name, pool=pool)["a"].table["row"].to_pylist())
+    assert found[0] == found[1] and 0 < len(found[0]) < 40
+
+
+def test_nanoseconds_decide_and_nested_values_are_refused_in_one_line(
+    tmp_path: Path, modules: Modules, pool: InProcess
+) -> None:
+    times = pyarrow.array([1_700_000_000_000_000_000 + row for row in range(100)]).cast(pyarrow.timestamp("ns"))
+    table = pyarrow.table({"time": times, "list": [[row] for row in range(100)]})
+    pyarrow.parquet.write_table(table, tmp_path / "0.parquet")
+    found = spotmpi.split(tmp_path / "0.parquet", {"a": 0.5, "b": 0.5}, by="time", name="times", pool=pool)
+    assert 20 < found["a"].rows < 80 and found["a"].rows + found["b"].rows == 100
+    message = r"column 'list' of 0.parquet has the type list<.*>: split by a column of single values, or at random"
+    with pytest.raises(SpotmpiError, match=message):
+        spotmpi.split(tmp_path / "0.parquet", {"a": 0.5}, by="list", name="lists", pool=pool)
+
+
 def test_a_split_by_seed_has_its_shares_and_each_row_once(ratings: Path, pool: InProcess) -> None:
     found = spotmpi.split(ratings, {"train": 0.7, "valid": 0.1, "test": 0.2}, name="ratings", pool=pool)
     rows = [row for each in found.values() for row in each.table.column("row").to_pylist()]

@@ -64,7 +64,7 @@ def test_a_value_is_in_one_set_though_it_is_a_fraction_in_some_files(
 def test_a_value_is_in_one_set_whichever_type_of_time_or_number_a_file_has(
     tmp_path: Path, modules: Modules, pool: InProcess, first: pyarrow.DataType, second: pyarrow.DataType
 ) -> None:
-    found = []
+    found: list[list[int]] = []
     for kind in (first, second):
         column = pyarrow.array(range(0, 40_000_000, 1_000_000))
         if pyarrow.types.is_temporal(kind):

@@ -60,10 +60,27 @@ def _up(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> int:
     if status := _run_all(pulumi, [("stack", "select", "--create", *provider), *allow]):
         return status
     try:
-        status = _update(file, pulumi, *_GUARDRAILS)
+        status = _build(file, pulumi)
     finally:
         closed = _close(file, pulumi, temporary, len(permanent))
     return status or closed
+
+
+def _build(file: StackFile, pulumi: Pulumi) -> int:
+    """Status of `spotmpi up`, or of Pulumi alone: for what is no environment, and without spotmpi as in `_destroy`."""
+    lacking = "what was deleted by hand, or was being created when an update was killed, is not looked for"
+    if file.kind == "compute" and (spotmpi := _find_spotmpi(lacking)):
+        return pulumi.run_spotmpi(spotmpi, "up", pulumi.stack, "--yes", "--no-images", *_GUARDRAILS)
+    return _update(file, pulumi, *_GUARDRAILS)
+
+
+def _find_spotmpi(lacking: str) -> str | None:
+    """The command of spotmpi next to this Python; None, and what is lacking then is printed, where there is none."""
+    spotmpi = Path(sys.executable).with_name("spotmpi")
+    if spotmpi.exists():
+        return str(spotmpi)
+    print(f"{spotmpi} is not installed: {lacking}", file=sys.stderr)
+    return None
 
 
 def _update(file: StackFile, pulumi: Pulumi, *options: str) -> int:
@@ -150,11 +167,9 @@ def _destroy(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> in
 
 def _take_down(pulumi: Pulumi) -> int:
     """Status of `spotmpi down`, or of Pulumi alone."""
-    spotmpi = Path(sys.executable).with_name("spotmpi")
-    if not spotmpi.exists():
-        print(f"{spotmpi} is not installed: leftover resources are not listed", file=sys.stderr)
-        return _run_all(pulumi, [("destroy", "--yes", "--skip-preview"), ("stack", "rm", "--yes", "--preserve-config")])
-    return pulumi.run_spotmpi(str(spotmpi), "down", pulumi.stack, "--yes")
+    if spotmpi := _find_spotmpi("leftover resources are not listed"):
+        return pulumi.run_spotmpi(spotmpi, "down", pulumi.stack, "--yes")
+    return _run_all(pulumi, [("destroy", "--yes", "--skip-preview"), ("stack", "rm", "--yes", "--preserve-config")])
 
 
 def _preview_parser() -> tuple[Command, argparse.ArgumentParser]:

@@ -37,6 +37,13 @@ def node_group_step(op: str, scaling_group: str) -> dict[str, Any]:
 SET_ACCESS = "config set --path spotmpi:access"
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No spotmpi next to Python, as in a project that `spotmpi init --environment` wrote."""
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+
+
+@pytest.mark.usefixtures("alone")
 def test_a_stack_with_a_kms_key_needs_no_passphrase(
     pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch, lab_file: Path
 ) -> None:
@@ -116,6 +123,36 @@ def test_a_stack_is_taken_down_by_spotmpi_down(
     assert pulumi.commands == ["stack --show-name"]
 
 
+@pytest.mark.parametrize("status", [0, 1])
+def test_an_environment_is_built_by_spotmpi_up_and_closed_to_the_runner_however_that_ends(
+    pulumi: ScriptedPulumi, ci: Ci, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    program = tmp_path / "bin" / "spotmpi"
+    program.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/call\npulumi by spotmpi\nexit {status}\n')
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program.with_name("python")))
+    create_cluster("198.51.100.7/32", "192.0.2.1/32")
+    pulumi.answers(*["0 done"] * 6)
+    assert ci("up", "lab", "--access", "192.0.2.1/32")[0] == status
+    assert (tmp_path / "call").read_text() == "up lab --yes --no-images --policy-pack infra/guardrails\n"
+    *before, by_spotmpi, removed, preview, update = pulumi.commands
+    assert by_spotmpi.startswith("by spotmpi")
+    assert before == ["stack select --create", f"{SET_ACCESS}[1] 192.0.2.1/32"]
+    assert [removed, preview, update] == [
+        "config rm --path spotmpi:access[1]",
+        "preview --target **aws:eks/cluster:Cluster::**",
+        "up --yes --skip-preview --target **aws:eks/cluster:Cluster::**",
+    ]
+
+
+def test_spotmpi_up_is_the_real_command_with_the_options_that_ci_gives(
+    pulumi: ScriptedPulumi, ci: Ci, lab_file: Path
+) -> None:
+    pulumi.answers("0 selected")
+    code, _, errors = ci("up", "lab")
+    assert code == 2 and "--policy-pack" in errors and "infra/guardrails" in errors  # which the small project lacks
+
+
 def test_spotmpi_down_is_the_real_command(pulumi: ScriptedPulumi, ci: Ci) -> None:
     pulumi.never_built()  # else the state is shown, which needs no passphrase
     pulumi.answers("0 lab", "255 error: incorrect passphrase")
@@ -133,6 +170,7 @@ def test_what_ci_confirms_by_a_variable_refuses_no_preview_of_spotmpi_down(
     assert pulumi.commands == ["destroy --preview-only"]
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("status", [0, 255])
 def test_without_spotmpi_next_to_python_pulumi_takes_the_stack_down(
     pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch, status: int
@@ -146,6 +184,7 @@ def test_without_spotmpi_next_to_python_pulumi_takes_the_stack_down(
     assert pulumi.commands == ["stack --show-name", "destroy --yes --skip-preview", *remove]
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("arguments", "answers", "status", "message"),
     [
@@ -188,19 +227,19 @@ QUOTA = (
 )
 
 
-@pytest.mark.parametrize("command", ["up", "preview"])
-def test_what_pulumi_says_is_explained_as_by_spotmpi_up(pulumi: ScriptedPulumi, ci: Ci, command: str) -> None:
+@pytest.mark.parametrize(("command", "stack"), [("up", "p3-data"), ("preview", "lab")])
+def test_what_pulumi_says_is_explained_as_by_spotmpi_up(
+    pulumi: ScriptedPulumi, ci: Ci, command: str, stack: str
+) -> None:
     pulumi.answers("0 done", "0 done", f"7 {QUOTA}")
-    code, output, errors = ci(command, "lab")
+    code, output, errors = ci(command, stack)
     assert code == 7 and QUOTA in output
-    assert errors.splitlines()[-1] == f"error: {explain('lab', command, QUOTA)}"
+    assert errors.splitlines()[-1] == f"error: {explain(stack, command, QUOTA)}"
     assert "a quota of the account is used up: delete what nobody needs, or request an increase" in errors
 
 
-def test_without_spotmpi_pulumis_own_words_are_all_that_is_shown(
-    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.executable", "/nowhere/python")
+@pytest.mark.usefixtures("alone")
+def test_without_spotmpi_pulumis_own_words_are_all_that_is_shown(pulumi: ScriptedPulumi, ci: Ci) -> None:
     pulumi.answers("0 selected", f"7 {QUOTA}")
     code, output, errors = ci("up", "lab")
     assert code == 7 and QUOTA in output and "error: " not in errors
@@ -238,6 +277,7 @@ def test_at_night_a_lock_that_no_job_can_hold_any_more_is_cancelled(
     assert pulumi.commands[1:4] == CANCELLED
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("age", "count", "options"),
     [
@@ -265,6 +305,7 @@ def test_any_other_lock_is_left_to_whoever_holds_it(
     assert pulumi.commands == ["stack --show-name", "destroy --yes --skip-preview"]
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_lock_is_reported_in_the_words_of_spotmpi_which_a_project_may_lack(
     pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +356,7 @@ def create_cluster(*cidrs: str) -> None:
     )
 
 
+@pytest.mark.usefixtures("alone")
 def test_up_appends_addresses_to_those_of_the_file(
     pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,6 +366,7 @@ def test_up_appends_addresses_to_those_of_the_file(
     assert pulumi.commands == ["stack select --create", f"{SET_ACCESS}[1] 203.0.113.0/24", PREVIEW, UP]
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(("build_answer", "status"), [("0 built", 0), ("7 quota", 7)])
 def test_a_temporary_address_is_removed_however_the_build_ends(
     pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch, build_answer: str, status: int
@@ -345,12 +388,14 @@ def test_a_temporary_address_is_removed_however_the_build_ends(
     assert "removing access to the Kubernetes API for 192.0.2.1/32" in errors
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_build_without_a_cluster_has_no_access_to_remove(pulumi: ScriptedPulumi, ci: Ci) -> None:
     pulumi.answers("0 selected", "0 set", "7 quota", "0 removed")
     assert ci("up", "lab", "--access", "192.0.2.1/32")[0] == 7
     assert pulumi.commands[-1] == "config rm --path spotmpi:access[1]"
 
 
+@pytest.mark.usefixtures("alone")
 def test_an_address_that_could_not_be_removed_is_reported_and_fails_the_command(pulumi: ScriptedPulumi, ci: Ci) -> None:
     create_cluster("198.51.100.7/32", "192.0.2.1/32")
     pulumi.answers("0 selected", "0 set", "0 previewed", "0 built", "0 removed", "0 previewed", "9 throttled")
@@ -358,6 +403,7 @@ def test_an_address_that_could_not_be_removed_is_reported_and_fails_the_command(
     assert code == 9 and "may still be open to 192.0.2.1/32: repeat the command" in errors
 
 
+@pytest.mark.usefixtures("alone")
 def test_an_address_that_an_earlier_build_left_is_not_removed_by_an_update_that_was_refused(
     pulumi: ScriptedPulumi, ci: Ci
 ) -> None:
@@ -374,6 +420,7 @@ def test_persistent_storage_needs_no_access(pulumi: ScriptedPulumi, ci: Ci) -> N
     assert ci("up", "p3-data")[0] == 0
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("step", "lost"),
     [

@@ -43,11 +43,16 @@ class StepOptions:
             metavar="NAME",
         ),
     ] = None
+    policy_pack: Annotated[
+        str | None,
+        typer.Option("--policy-pack", help="Build only what this Pulumi policy pack allows.", metavar="FOLDER"),
+    ] = None
 
     @property
     def up(self) -> UpOptions:
-        """As those of `up`; InputError for an invalid duration, and for data without a folder."""
+        """As those of `up`; InputError for an invalid duration, data without a folder, and a folder without policies."""
         from datetime import timedelta
+        from pathlib import Path
 
         from spotmpi.core.errors import input_error
         from spotmpi.environments.up import UpOptions
@@ -56,6 +61,8 @@ class StepOptions:
         seconds = None if self.expires is None else read_duration("--expires", self.expires)
         if seconds is not None and seconds < _MIN_EXPIRATION:
             raise input_error("--expires", self.expires, "must be at least 5m")
+        if self.policy_pack is not None and not (Path(self.policy_pack) / "PulumiPolicy.yaml").is_file():
+            raise input_error("--policy-pack", self.policy_pack, "must be a folder with a PulumiPolicy.yaml")
         return UpOptions(
             images=not self.no_images,
             smoke_run=not self.no_smoke,
@@ -63,6 +70,7 @@ class StepOptions:
             data=_pushes(self.data or []),
             delete_data=self.delete_data,
             replace_nodes=self.replace_nodes,
+            policy_pack=None if self.policy_pack is None else Path(self.policy_pack).resolve(),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from spotmpi.agent import record
 from spotmpi.aws import log_group, state_bucket
@@ -46,7 +47,8 @@ class NotConfirmed(SpotmpiError):
 class UpOptions:
     """What to do after the build, when the node groups expire, and data as (source, folder on the storage).
 
-    An update may delete data if `delete_data` is the environment's name, and with `replace_nodes` interrupt runs.
+    An update may delete data if `delete_data` is the environment's name, and with `replace_nodes` interrupt runs. It
+    has to be what the Pulumi policies in the folder `policy_pack` allow.
     """
 
     images: bool = True
@@ -55,6 +57,7 @@ class UpOptions:
     data: tuple[tuple[str, str], ...] = ()
     delete_data: str | None = None
     replace_nodes: bool = False
+    policy_pack: Path | None = None
 
 
 def up(stack: str, dependencies: Dependencies, options: UpOptions | None = None) -> Environment:
@@ -223,7 +226,9 @@ class _Up:
         pulumi.run(stack, "stack", "select", "--create", *(("--secrets-provider", provider) if provider else ()))
         correct_state(stack, self._stack.stack, self._region, self._dependencies)
         # The steps are complete only if the program refuses no replacement of nodes; `_require_allowed` does.
-        preview = pulumi.with_flags(REPLACE_NODES).preview(stack)
+        pack = self._options.policy_pack
+        policies = ("--policy-pack", str(pack)) if pack else ()
+        preview = pulumi.with_flags(REPLACE_NODES).preview(stack, *policies)
         if warning:
             self._dependencies.echo(warning)
         if not preview.changes:
@@ -238,7 +243,7 @@ class _Up:
             raise NotConfirmed(f"{stack} was not changed")
         if losses.nodes:
             pulumi = pulumi.with_flags(REPLACE_NODES)
-        pulumi.run(stack, "up", "--yes", "--skip-preview")
+        pulumi.run(stack, "up", "--yes", "--skip-preview", *policies)
 
     def _require_offered(self, stack: str, steps: Sequence[Step]) -> None:
         """Raise where EKS would refuse a version in the middle of the update."""

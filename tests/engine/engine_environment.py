@@ -40,6 +40,7 @@ class EngineEnvironment(FakeEnvironment):
         self.account.before_answer = self.read_cloud
         self.account.answers["DeleteLogGroup"] = self.delete_log_group
         self.account.answers["UpdateAutoScalingGroup"] = self.resize
+        self.account.answers["DeleteNodegroup"] = self.delete_node_group
         offer_versions(self.account)
 
     def read_cloud(self) -> None:
@@ -86,6 +87,12 @@ class EngineEnvironment(FakeEnvironment):
         """Delete one that EKS has recreated in the stand-in cloud as well."""
         self.cloud.deleted_resources.log_groups.discard(request["logGroupName"])
         self.account.logs.delete_log_group(region, request)
+
+    def delete_node_group(self, region: str, request: Mapping[str, Any]) -> None:
+        """Delete one from the stand-in cloud, outside of Pulumi."""
+        for group in self.cloud.records.of(NODE_GROUP):
+            if group.inputs["nodeGroupName"] == request["nodegroupName"]:
+                self.cloud.records.delete(group)
 
     @property
     def pulumi(self) -> Pulumi:

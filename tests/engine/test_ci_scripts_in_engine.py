@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import boto3
 import pytest
 from moto import mock_aws
 
 from infra.ci import commands
+from infra.ci.pulumi_cli import Pulumi
+from spotmpi.cli import environment_commands
+from tests.command_line import invoke
 from tests.engine.engine import Engine
-from tests.engine.providers.aws_cluster import ROLE
+from tests.engine.engine_environment import EngineEnvironment
+from tests.engine.providers.aws_cluster import ADDON, ROLE
 from tests.engine.providers.aws_network import CLUSTER
 from tests.engine.providers.cloud import Cloud
 
@@ -21,11 +27,28 @@ Ci = Callable[..., int]
 
 
 @pytest.fixture
-def ci(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ci]:
-    """Runs one of the commands on the engine's copy of the project, with the variables that the workflows set."""
+def environment(engine: Engine, cloud: Cloud) -> EngineEnvironment:
+    return EngineEnvironment(engine, cloud)
+
+
+@pytest.fixture
+def ci(engine: Engine, environment: EngineEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ci]:
+    """Runs one of the commands on the engine's copy of the project, with the variables that the workflows set.
+
+    The command of spotmpi that it starts runs in this process, where its account is the stand-in cloud.
+    """
     variables = {**engine.variables(), "SPOTMPI_ACCOUNT": "123456789012", "SPOTMPI_ACCESS": TEAM}
-    for name, value in variables.items():
+    for name, value in {**variables, "SPOTMPI_STATE": str(tmp_path / "kept")}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.chdir(engine.project)
+    monkeypatch.setattr(environment_commands, "open_dependencies", lambda stack, yes: environment.dependencies)
+
+    def run_spotmpi(pulumi: Pulumi, program: str, *arguments: str) -> int:
+        output = invoke(*arguments)
+        print(output.stderr, file=sys.stderr)
+        return output.returncode
+
+    monkeypatch.setattr(Pulumi, "run_spotmpi", run_spotmpi)
     with mock_aws():
         yield lambda command, *arguments: commands.main(command, arguments, engine.project)
 
@@ -46,12 +69,25 @@ def known_to_moto(*cidrs: str) -> None:
 
 
 def test_a_ready_stack_is_built_and_closed_to_the_runner_and_previewed_without_what_opens_its_state(
-    ci: Ci, engine: Engine, cloud: Cloud, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ci: Ci,
+    engine: Engine,
+    cloud: Cloud,
+    environment: EngineEnvironment,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known_to_moto(TEAM, RUNNER)
     assert ci("up", "lab", "--access", RUNNER) == 0
     assert [call.method for call in cloud.script.changes() if call.token == CLUSTER] == ["create", "update"]
     assert allowed_addresses(cloud) == engine.config("lab")["spotmpi:access"] == [TEAM]
+
+    # What somebody deleted is built anew, by the rules of the guardrails.
+    (addon, *_) = addons = cloud.records.of(ADDON)
+    cloud.records.delete(addon)
+    environment.output.clear()
+    assert ci("up", "lab") == 0
+    assert len(cloud.records.of(ADDON)) == len(addons)
+    assert sum("spotmpi-guardrails@" in line for line in environment.output) == 2  # in its preview and its update
 
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
     files = {path: path.read_bytes() for path in engine.folder.rglob("*") if path.is_file() and "state" in path.parts}

@@ -93,7 +93,7 @@ def test_what_somebody_deletes_in_aws_is_built_anew_and_without_its_cluster_an_e
     assert {kind: len(cloud.records.of(kind)) for kind in kinds} == {
         kind: number + 1 for kind, number in before.items()
     }
-    assert any(line.startswith("deleted outside of Pulumi, to be built anew: ") for line in environment.output)
+    assert any(line.startswith("to be built anew: deleted outside of Pulumi: ") for line in environment.output)
     assert engine.up("cpu").changes == []
 
     (cluster,) = cloud.records.of(CLUSTER)
@@ -104,6 +104,31 @@ def test_what_somebody_deletes_in_aws_is_built_anew_and_without_its_cluster_an_e
         SpotmpiError, match="deleted outside of Pulumi: cluster spotmpi-cpu: `spotmpi down cpu` deletes"
     ):
         up("cpu", environment.dependencies, options)
+    assert down("cpu", environment.dependencies) == () and len(cloud.records) == 0
+
+
+def test_a_node_group_whose_nodes_could_not_join_is_deleted_and_built_anew_which_pulumi_alone_would_keep(
+    engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.chdir(engine.project)
+    environment, options = EngineEnvironment(engine, cloud), UpOptions(images=False)
+    engine.configure("cpu", {"spotmpi:access": ACCESS})
+    fault = cloud.script.fail("create", NODE_GROUP, name="spotmpi-cpu-c6i", after_success=True, incomplete=True)
+    fault.message = "unexpected state 'CREATE_FAILED', wanted target 'ACTIVE'. last error: i-1: NodeCreationFailure: x"
+    with pytest.raises(SpotmpiError, match=r"aws:eks:NodeGroup spotmpi-cpu-c6i: .*NodeCreationFailure"):
+        up("cpu", environment.dependencies, options)
+    (failed,) = [each for each in cloud.records.of(NODE_GROUP) if each.outputs["status"] == "CREATE_FAILED"]
+    engine.up("cpu").require_success()
+    assert failed in cloud.records.of(NODE_GROUP)
+
+    up("cpu", environment.dependencies, options)
+
+    assert {each.outputs["status"] for each in cloud.records.of(NODE_GROUP)} == {"ACTIVE"}
+    name = failed.inputs["nodeGroupName"]
+    assert f"Delete node group {name}, which failed in AWS, and build anew?" in environment.actions
+    assert engine.up("cpu").changes == []
     assert down("cpu", environment.dependencies) == () and len(cloud.records) == 0
 
 

@@ -50,7 +50,7 @@ class StepOptions:
 
     @property
     def up(self) -> UpOptions:
-        """As those of `up`; InputError for an invalid duration, data without a folder, and a folder without policies."""
+        """As those of `up`; InputError for an invalid duration, data without a folder, a folder without policies."""
         from datetime import timedelta
         from pathlib import Path
 

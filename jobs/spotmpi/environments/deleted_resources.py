@@ -1,4 +1,8 @@
-"""What was deleted outside of Pulumi, whose state has it still, so that an update would not build it again."""
+"""What an update would not build anew, since Pulumi's state has it: what AWS has deleted, or could not create.
+
+Of a node group whose nodes could not join, the state has an error, and the next update sends an empty update, which
+succeeds (`Create` and `Update` in pkg/tfbridge/provider.go of pulumi-terraform-bridge).
+"""
 
 from __future__ import annotations
 
@@ -30,15 +34,25 @@ _ABSENT = (
     *("MountTargetNotFound", "AccessPointNotFound"),
 )
 _FOUNDATIONS = ("network", "cluster")
+# Statuses in AWS's models: of clusters, node groups and add-ons in EKS, and `LifeCycleState` in EFS.
+DELETED, DELETING = "DELETED", "DELETING"
+_FAILED = ("CREATE_FAILED", "DELETE_FAILED", "FAILED")
+_WORDS = {DELETED: "deleted outside of Pulumi", DELETING: "being deleted by AWS"}
+_FAILURE = "failed in AWS"
+# What holds no data, and can be deleted where it has failed.
+_DELETIONS = {"aws:eks/nodeGroup:NodeGroup": "delete_nodegroup", "aws:eks/addon:Addon": "delete_addon"}
+_INTERVAL, _TIMEOUT = 10.0, 1800.0  # seconds between checks, and for a deletion; that of a node group drains its nodes
 
 
 @dataclass(frozen=True)
 class DeletedResource:
-    """A resource in Pulumi's state that AWS does not have: its kind in words, its id there, and its URN."""
+    """A resource in Pulumi's state that AWS does not have, or soon will not: its kind in words, id, URN and status."""
 
     kind: str
     id: str
     urn: str
+    status: str
+    resource: Mapping[str, Any]
 
     @property
     def is_foundation(self) -> bool:
@@ -63,13 +77,51 @@ def correct_state(stack: str, environment: str, region: str, dependencies: Depen
     deleted, failures = find_deleted(dependencies.aws, region, state)
     for failure in failures:
         echo(f"whether parts of {stack} were deleted can't be checked: {failure}")
-    if gone := [str(each) for each in deleted if each.is_foundation]:
+    if not deleted:
+        return
+    if gone := [each for each in deleted if each.is_foundation]:
         _require_unlocked(stack, state, pulumi)
         remedy = f"`spotmpi down {environment}` deletes the rest, then this command builds all anew"
-        raise SpotmpiError(f"{stack} was not changed: deleted outside of Pulumi: {', '.join(gone)}: {remedy}")
-    if deleted:
-        echo(f"deleted outside of Pulumi, to be built anew: {', '.join(map(str, deleted))}")
-        _refresh(stack, [*_with_dependents({each.urn for each in deleted}, _resources(state))], pulumi)
+        raise SpotmpiError(f"{stack} was not changed: {_by_status(gone)}: {remedy}")
+    if present := [each for each in deleted if each.status != DELETED]:
+        _require_unlocked(stack, state, pulumi)
+        _delete_failed(stack, region, present, dependencies)
+        _wait_until_deleted(region, present, dependencies)
+    echo(f"to be built anew: {_by_status(deleted)}")
+    _refresh(stack, [*_with_dependents({each.urn for each in deleted}, _resources(state))], pulumi)
+
+
+def _by_status(resources: Sequence[DeletedResource]) -> str:
+    """The resources in words, with what AWS says of them."""
+    named: dict[str, list[str]] = {}
+    for each in resources:
+        named.setdefault(_WORDS.get(each.status, _FAILURE), []).append(str(each))
+    return "; ".join(f"{word}: {', '.join(names)}" for word, names in named.items())
+
+
+def _delete_failed(stack: str, region: str, resources: Sequence[DeletedResource], dependencies: Dependencies) -> None:
+    """Delete what has failed, after a confirmation: it can't be updated, and its nodes may bill."""
+    failed = [each for each in resources if each.status != DELETING]
+    if not failed:
+        return
+    names = ", ".join(map(str, failed))
+    if not dependencies.confirm(f"Delete {names}, which failed in AWS, and build anew?"):
+        raise SpotmpiError(f"{stack} was not changed: {_FAILURE}: {names}: delete that, then repeat the command")
+    for each in failed:
+        arguments, method = _arguments(each.resource), _DELETIONS[each.resource["type"]]
+        dependencies.aws.find("eks", region, method, _ABSENT, **arguments)
+
+
+def _wait_until_deleted(region: str, resources: Sequence[DeletedResource], dependencies: Dependencies) -> None:
+    """Wait until AWS has deleted these; SpotmpiError where it fails, or takes too long."""
+    waited, waiting = 0.0, list(resources)
+    dependencies.echo(f"waiting until AWS has deleted {', '.join(map(str, waiting))}")
+    while waiting := [each for each in waiting if _status(dependencies.aws, region, each.resource) != DELETED]:
+        if waited >= _TIMEOUT:
+            remedy = "look in the console for what it waits for, then repeat the command"
+            raise SpotmpiError(f"not deleted by AWS after {_TIMEOUT:.0f} s: {', '.join(map(str, waiting))}: {remedy}")
+        dependencies.sleep(_INTERVAL)
+        waited += _INTERVAL
 
 
 def _with_dependents(urns: set[str], resources: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -103,13 +155,13 @@ def _resources(state: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 def find_deleted(aws: Aws, region: str, state: Mapping[str, Any] | None) -> tuple[list[DeletedResource], list[str]]:
     """What AWS lacks of a stack's state, by `pulumi stack export`, and why something could not be asked; CloudError."""
     with ConcurrentCalls() as calls:
-        pending = [(each, calls.submit(partial(_exists, aws, region, each))) for each in _known(_resources(state))]
+        pending = [(each, calls.submit(partial(_status, aws, region, each))) for each in _known(_resources(state))]
         answers = [(each, call.result()) for each, call in pending]
     failures = [answer.detail for _, answer in answers if isinstance(answer, CallFailure)]
     deleted = [
-        DeletedResource(_KINDS[each["type"]][3], _names(each)[-1], each["urn"])
+        DeletedResource(_KINDS[each["type"]][3], _names(each)[-1], each["urn"], answer, each)
         for each, answer in answers
-        if answer is False
+        if isinstance(answer, str) and _is_lost(each, answer)
     ]
     return deleted, list(dict.fromkeys(failures))
 
@@ -127,8 +179,23 @@ def _names(resource: Mapping[str, Any]) -> list[str]:
     return str(resource["id"]).split(":", len(_KINDS[resource["type"]][2]) - 1)
 
 
-def _exists(aws: Aws, region: str, resource: Mapping[str, Any]) -> bool:
-    service, method, keys, _ = _KINDS[resource["type"]]
-    arguments = dict(zip(keys, _names(resource), strict=True))
-    values = {key: [name] if key == "VpcIds" else name for key, name in arguments.items()}
-    return aws.find(service, region, method, _ABSENT, **values) is not None
+def _is_lost(resource: Mapping[str, Any], status: str) -> bool:
+    """Whether it is gone, or will be: a file system that failed may hold data, so that is not."""
+    can_go = resource["type"] in _DELETIONS or _KINDS[resource["type"]][3] in _FOUNDATIONS
+    return status in (DELETED, DELETING) or (can_go and status in _FAILED)
+
+
+def _status(aws: Aws, region: str, resource: Mapping[str, Any]) -> str:
+    """What AWS says of a resource, in capitals: DELETED where it does not exist, empty for a kind without a status."""
+    service, method, _, _ = _KINDS[resource["type"]]
+    arguments = {key: [name] if key == "VpcIds" else name for key, name in _arguments(resource).items()}
+    answer = aws.find(service, region, method, _ABSENT, **arguments)
+    if answer is None:
+        return DELETED
+    described = next(value for key, value in answer.items() if key != "ResponseMetadata")
+    one = described[0] if isinstance(described, list) else described
+    return str(one.get("status") or one.get("LifeCycleState") or "").upper()
+
+
+def _arguments(resource: Mapping[str, Any]) -> dict[str, str]:
+    return dict(zip(_KINDS[resource["type"]][2], _names(resource), strict=True))

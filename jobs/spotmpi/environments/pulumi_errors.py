@@ -15,6 +15,8 @@ _LAST_LINES = 15  # of an output without diagnostics
 _LONGEST, _LONGEST_KNOWN = 300, 200  # characters of a provider's message, and of one whose remedy is known
 _DUPLICATE_ENTRY = re.compile(r"EKS Access Entry \([^:()]+:(arn:[^()]+)\).*already in use on this cluster")
 _REFUSAL = re.compile(r'before hook "[^"]*" failed: (.*)')  # how the Pulumi program refuses to replace running nodes
+# What a policy of `--policy-pack` forbids: its name, the resource, what the policy is about, and what it says.
+_VIOLATION = re.compile(r"^ +- \[mandatory\] +(\S+) +\([^()\s]+: ([^()\s]+)\)\n.*\n +(.*)", re.MULTILINE)
 # A hook that the engine was still waiting for when the program ended with its own error.
 _CANCELLED = re.compile(r"rpc error: code = (Unavailable|Canceled) desc = ")
 _RESOURCE = re.compile(r"  (?P<resource>[\w.:/-]+ \([^()]+\)):")
@@ -54,6 +56,11 @@ _CAPACITY = ("InsufficientInstanceCapacity", "UnfulfillableCapacity", "Unsupport
 
 def explain(stack: str, command: str, output: str) -> str:
     """The error of `pulumi COMMAND` on a stack, by what it printed."""
+    if violations := list(dict.fromkeys(_VIOLATION.findall(output))):
+        rule, resource, found = violations[0]
+        more = f" (and {counted(len(violations) - 1, 'more violation')}, above)" if len(violations) > 1 else ""
+        remedy = "change the stack's settings, or the policy pack"
+        return f"{stack} breaks a policy: {resource}: {found} ({rule}){more}: {remedy}"
     text = _relevant(output)
     if known := refusal(stack, text):
         return known

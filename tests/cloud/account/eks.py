@@ -49,6 +49,7 @@ class Eks:
     status: str = "ACTIVE"
     security_group: str = "sg-nodes"
     addons: dict[str, str] = field(default_factory=dict)
+    addon_status: dict[str, str] = field(default_factory=dict)  # of those that are not ACTIVE
     principals: set[str] = field(default_factory=set)  # with an access entry
     foreign: set[str] = field(default_factory=set)  # add-ons that the environment did not create
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -108,9 +109,17 @@ class Eks:
         return {"nodegroups": sorted(self.groups)}
 
     def describe_nodegroup(self, region: str, request: Request) -> Any:
-        if request["nodegroupName"] not in self.groups:
+        """A node group; one that is being deleted is gone after this."""
+        if (name := request["nodegroupName"]) not in self.groups:
             raise Refusal("ResourceNotFoundException")
-        return {"nodegroup": self.groups[request["nodegroupName"]]}
+        gone = self.groups[name].get("status") == "DELETING"
+        return {"nodegroup": self.groups.pop(name) if gone else self.groups[name]}
+
+    def delete_nodegroup(self, region: str, request: Request) -> Any:
+        """Begin with its deletion."""
+        group = self.groups[request["nodegroupName"]]
+        group["status"] = "DELETING"
+        return {"nodegroup": dict(group)}
 
     def describe_access_entry(self, region: str, request: Request) -> Any:
         if request["principalArn"] not in self.principals:
@@ -118,11 +127,20 @@ class Eks:
         return {"accessEntry": {"principalArn": request["principalArn"]}}
 
     def describe_addon(self, region: str, request: Request) -> Any:
+        """An add-on; one that is being deleted is gone after this."""
         name = request["addonName"]
         if name not in self.addons:
             raise Refusal("ResourceNotFoundException")
         tags = {} if name in self.foreign else {"spotmpi:environment": request["clusterName"]}
-        return {"addon": {"addonName": name, "addonVersion": self.addons[name], "status": "ACTIVE", "tags": tags}}
+        version, status = self.addons[name], self.addon_status.get(name, "ACTIVE")
+        if status == "DELETING":
+            del self.addons[name], self.addon_status[name]
+        return {"addon": {"addonName": name, "addonVersion": version, "status": status, "tags": tags}}
+
+    def delete_addon(self, region: str, request: Request) -> Any:
+        """Begin with its deletion."""
+        self.addon_status[request["addonName"]] = "DELETING"
+        return {"addon": {"addonName": request["addonName"], "status": "DELETING"}}
 
     def describe_addon_versions(self, region: str, request: Request) -> Any:
         kubernetes = request["kubernetesVersion"]

@@ -44,7 +44,7 @@ class Efs:
             return {"MountTargets": [{"MountTargetId": target} for target in targets]}
         if request["MountTargetId"] not in self.mount_targets:
             raise Refusal("MountTargetNotFound")
-        return {"MountTargets": [{"MountTargetId": request["MountTargetId"]}]}
+        return {"MountTargets": [{"MountTargetId": request["MountTargetId"], "LifeCycleState": "available"}]}
 
 
 @dataclass

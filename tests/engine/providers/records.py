@@ -93,6 +93,10 @@ class Records:
         self._records[old.key] = changed = replace(old, **changes)
         return changed
 
+    def fail(self, record: Record) -> Record:
+        """Put one in its place that exists and is of no use, as a node group whose nodes can't join."""
+        return self.change(record, outputs={**record.outputs, "status": "CREATE_FAILED"})
+
     def remove(self, record: Record) -> None:
         """Remove a record that no other one uses."""
         if users := self.users_of(record):

@@ -27,7 +27,8 @@ class Call:
 class Fault:
     """Calls that fail or take long: of type and method, from the `nth` match on, `times` times.
 
-    With `after_success` they do so once the thing is done, as a provider that waits for what it has asked for.
+    With `after_success` they do so once the thing is done, as a provider that waits for what it has asked for; with
+    `incomplete` the provider names it as well, so that it is in the state, with an error.
     With `once_made` they wait until something of that type was created, at most a minute.
     """
 
@@ -39,6 +40,7 @@ class Fault:
     seconds: float = 0.0
     message: str | None = None
     after_success: bool = False
+    incomplete: bool = False
     once_made: str | None = None
     matched: int = 0
 

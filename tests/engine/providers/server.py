@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
+from google.rpc.status_pb2 import Status
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
 from tests.engine.providers import eks, schema
@@ -16,6 +17,7 @@ from tests.engine.providers.cloud import Cloud, Provider, ResourceRequest
 from tests.engine.providers.kubernetes import Kubernetes
 from tests.engine.providers.records import Record, Refusal
 from tests.engine.providers.scaling_api import serving_scaling
+from tests.engine.providers.script import Fault
 from tests.engine.providers.tls import Tls
 from tests.engine.providers.wire import from_struct, to_struct
 
@@ -136,6 +138,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         """What `act` gives, as the script has it; a refusal becomes the call's error. Both go into the journal."""
         refused: str | None = None
         answer: Any = None
+        after: Fault | None = None
         try:
             after = self._script.before(method, resource.token, resource.name)
             if not context.is_active():
@@ -144,14 +147,30 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
             if after:
                 self._script.over.wait(after.seconds)
                 refused = after.message
+                if after.incomplete:
+                    answer = self._provider.cloud.records.fail(answer)
         except Refusal as error:
             refused = str(error)
         except grpc.RpcError as error:
             refused = str(error.details())
         self._script.record(method, resource.token, resource.name, preview, refused)
+        if refused and after and after.incomplete:
+            context.set_trailing_metadata((("grpc-status-details-bin", _incomplete(answer, refused)),))
         if refused:
             context.abort(grpc.StatusCode.UNKNOWN, f"{resource.name}: {refused}")
         return answer
+
+
+def _incomplete(record: Record, reason: str) -> bytes:
+    """What tells the engine that a thing exists although its creation failed.
+
+    As AWS's provider does once it has an id (`initializationError` in pkg/tfbridge/provider.go).
+    """
+    inputs, outputs = to_struct(record.inputs), to_struct(record.outputs)
+    error = provider_pb2.ErrorResourceInitFailed(id=record.id, properties=outputs, inputs=inputs, reasons=[reason])
+    status = Status(code=grpc.StatusCode.UNKNOWN.value[0], message=reason)
+    status.details.add().Pack(error)
+    return bytes(status.SerializeToString())
 
 
 def _resource_request(request: Any) -> ResourceRequest:

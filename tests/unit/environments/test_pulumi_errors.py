@@ -250,3 +250,24 @@ def test_of_an_exception_in_the_program_the_last_line_is_told() -> None:
         "exception: "
         "ValueError: boom; the same command continues"
     )
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_what_breaks_a_policy_is_told_instead_of_the_interrupt_by_which_the_program_then_ends(number: int) -> None:
+    """As Pulumi 3.272 prints it."""
+    violations = "".join(
+        f"        - [mandatory]  no-world-open-api  (aws:eks/cluster:Cluster: spotmpi-lab{each})\n"
+        "          a Kubernetes API open to the world\n          0.0.0.0/0 may reach it\n"
+        for each in range(number)
+    )
+    output = (
+        " +  pulumi:pulumi:Stack spotmpi-lab create 1 error\nPolicies:\n"
+        f"    \u274c spotmpi-guardrails@v0.0.1 (local: infra/guardrails)\n{violations}\nDiagnostics:\n"
+        "  pulumi:pulumi:Stack (spotmpi-lab):\n    error: preview failed\n\n    Traceback (most recent call last):\n"
+        '      File "selectors.py", line 468, in select\n    KeyboardInterrupt\n\n'
+    )
+    more = " (and 1 more violation, above)" if number > 1 else ""
+    assert explain("lab", "preview", output) == (
+        f"lab breaks a policy: spotmpi-lab0: 0.0.0.0/0 may reach it (no-world-open-api){more}: "
+        "change the stack's settings, or the policy pack"
+    )

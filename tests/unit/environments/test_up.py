@@ -297,105 +297,12 @@ def test_pulumis_errors_come_with_a_remedy(lab: FakeEnvironment, failure: str, m
     assert message in str(failed.value) and "\n" not in str(failed.value)
 
 
-def _hold(lab: FakeEnvironment, **deployment: Any) -> None:
-    """Let Pulumi's state have this, in the form of `pulumi stack export`."""
-    (lab.folder / "lab.held").write_text(json.dumps({"deployment": {"resources": [], **deployment}}))
-
-
-def _urn(kind: str, name: str) -> str:
-    return f"urn:pulumi:lab::spotmpi::spotmpi:cluster:Cluster${kind}::{name}"
-
-
-def test_what_a_killed_update_was_creating_is_named_instead_of_being_created_once_more(lab: FakeEnvironment) -> None:
-    """Pulumi only warns of it (pkg/resource/deploy/deployment.go), and what exists bills on and is in no state."""
-    group = "aws:eks/nodeGroup:NodeGroup"
-    operation = {"resource": {"urn": _urn(group, "spotmpi-lab-system"), "type": group}, "type": "creating"}
-    _hold(lab, pending_operations=[operation, {**operation, "type": "updating"}])
-    with pytest.raises(SpotmpiError) as refused:
-        lab.up()
-    assert str(refused.value) == (
-        f"an earlier update of lab was killed while it created {group} spotmpi-lab-system: they may exist and bill, "
-        "and Pulumi does not know them: delete them in AWS if they do, then `pulumi refresh --clear-pending-creates "
-        "--yes --stack lab`, then repeat the command"
+def test_a_policy_pack_is_asked_at_the_preview_and_at_the_update(lab: FakeEnvironment, tmp_path: Path) -> None:
+    lab.up(images=False, policy_pack=tmp_path)
+    select, preview, update = lab.pulumi_commands()
+    assert (select, preview.split()[-3:-1], update.split()[-3:-1]) == (
+        *(FIRST[0], ["--policy-pack", str(tmp_path)], ["--policy-pack", str(tmp_path)]),
     )
-    assert lab.pulumi_commands() == FIRST[:1] and lab.actions == []
-    assert lab.down() == [] and str(refused.value) in lab.output
-
-
-ROOT = {"type": "pulumi:pulumi:Stack", "urn": "urn:pulumi:lab::spotmpi::pulumi:pulumi:Stack::spotmpi-lab"}
-
-
-@pytest.mark.parametrize("at_work", ["up", "down"])
-def test_an_update_that_still_runs_is_not_taken_for_a_killed_one_nor_what_it_deletes_for_deleted(
-    lab: FakeEnvironment, at_work: str
-) -> None:
-    """Its state has what it is at work on."""
-    operation = {"resource": {"urn": _urn("aws:ec2/vpc:Vpc", "spotmpi-lab")}, "type": "creating"}
-    network = {"type": "aws:ec2/vpc:Vpc", "id": "vpc-1", "urn": _urn("aws:ec2/vpc:Vpc", "spotmpi-lab")}
-    if at_work == "up":
-        _hold(lab, resources=[ROOT], pending_operations=[operation])
-    else:
-        _hold(lab, resources=[ROOT, network])
-    (lab.folder / "lab.lock").write_text("ann@laptop (pid 7) at 2026-11-27T02:00:00Z")
-    with pytest.raises(SpotmpiError, match="stack lab is locked by another update, of ann@laptop at"):
-        lab.up()
-    with pytest.raises(SpotmpiError, match="stack lab is locked by another update, of ann@laptop at"):
-        lab.down()
-    assert not any("killed" in line for line in lab.output)
-
-
-STORAGE = [
-    {"type": f"aws:efs/{kind[0].lower()}{kind[1:]}:{kind}", "id": id, "urn": _urn(f"aws:efs/{kind}", id)}
-    for kind, id in (("FileSystem", "fs-00000001"), ("MountTarget", "fsmt-00000001"), ("AccessPoint", "fsap-00000001"))
-]
-IN_CLUSTER = [
-    {"type": kind, "id": f"spotmpi-lab:{name}", "urn": _urn(kind, name)}
-    for kind, name in (
-        ("aws:eks/nodeGroup:NodeGroup", "spotmpi-lab-g4dn"),
-        ("aws:eks/addon:Addon", "coredns"),
-        ("aws:eks/accessEntry:AccessEntry", "arn:aws:iam::123456789012:role/ann"),
-    )
-]
-
-
-def test_what_somebody_deleted_in_aws_is_built_anew_and_pulumi_would_not_notice(lab: FakeEnvironment) -> None:
-    group = IN_CLUSTER[0]["urn"]
-    tag = {"type": "aws:autoscaling/tag:Tag", "id": "eks-1,a", "urn": _urn("aws:autoscaling/tag:Tag", "a")}
-    job = {"type": "kubernetes:core/v1:Secret", "id": "a", "urn": _urn("kubernetes:core/v1:Secret", "a")}
-    dependents = [{**each, "dependencies": [group]} for each in (tag, job)]
-    _hold(lab, resources=[*STORAGE, *IN_CLUSTER, *dependents])
-    lab.account.efs.file_systems, lab.account.efs.access_points = {"fs-00000001": {}}, {"fsap-00000001"}
-    lab.account.eks.addons = {"coredns": "v1"}
-    lab.up(images=False)
-    role = "arn:aws:iam::123456789012:role/ann"
-    deleted = f"mount target fsmt-00000001, node group spotmpi-lab-g4dn, access of {role}"
-    assert f"deleted outside of Pulumi, to be built anew: {deleted}" in lab.output
-    targets = " ".join(f"--target {each['urn']}" for each in (STORAGE[1], IN_CLUSTER[0], IN_CLUSTER[2], tag))
-    assert lab.pulumi_commands()[:3] == [FIRST[0], f"refresh --yes --skip-preview {targets} @lab", FIRST[1]]
-
-
-@pytest.mark.parametrize(
-    ("kind", "id", "name"),
-    [("aws:eks/cluster:Cluster", "spotmpi-lab", "cluster"), ("aws:ec2/vpc:Vpc", "vpc-1", "network")],
-)
-def test_an_environment_without_its_cluster_or_network_is_taken_down_first(
-    lab: FakeEnvironment, kind: str, id: str, name: str
-) -> None:
-    _hold(lab, resources=[{"type": kind, "id": id, "urn": _urn(kind, id)}, *IN_CLUSTER])
-    with pytest.raises(SpotmpiError, match=f"deleted outside of Pulumi: {name} {id}: `spotmpi down lab` deletes the"):
-        lab.up()
-    assert lab.pulumi_commands() == FIRST[:1] and lab.actions == []
-    assert lab.down() == []
-
-
-def test_what_pulumi_only_reads_or_aws_may_not_be_asked_for_is_left_alone(lab: FakeEnvironment) -> None:
-    system, target, _ = STORAGE
-    _hold(lab, resources=[{**system, "external": True}, target])
-    lab.account.refuse("DescribeMountTargets", "AccessDenied")
-    lab.up(images=False)
-    denied = "elasticfilesystem:DescribeMountTargets in us-east-1 is not permitted: allow it in your IAM policy"
-    assert f"whether parts of lab were deleted can't be checked: {denied}" in lab.output
-    assert not any(line.startswith("refresh") for line in lab.pulumi_commands())
 
 
 def test_pulumi_is_a_process_in_the_project_whose_output_is_shown_line_by_line(tmp_path: Path) -> None:

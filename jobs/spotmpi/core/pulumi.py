@@ -6,11 +6,30 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.wording import shorten
+
 STACK = "pulumi:pulumi:Stack"  # the type of the resource that all others are in
 NO_SUCH_STACK = "no stack named"
 # What Pulumi's S3 client says without a region, and of a bucket in another one (pulumi-aws#1170, mapt#392).
 _BUCKET_REGION = re.compile(r"Missing ?Region|BucketRegionError|PermanentRedirect")
+# What Pulumi's backend says of a state or a lock that is no JSON, as a full disk leaves them, and of its folder.
+_NO_JSON = re.compile(
+    r"failed to load checkpoint: .*?(unexpected end of JSON input|invalid character|cannot unmarshal)"
+)
+_NO_LOCK = re.compile(r"^ *error: unexpected end of JSON input", re.MULTILINE)
+_NO_FOLDER = re.compile(r"unable to open bucket file://([^?\s]+)\S*: (.*)")
+_NOT_WRITTEN = re.compile(r"blob \(.*(no space left on device|permission denied|read-only file system)")
+_NO_PASSPHRASE = re.compile(r"unable to read PULUMI_CONFIG_PASSPHRASE_FILE: open (.*)")
 _LOCK = re.compile(r"created by (.+) \(pid \d+\) at (\S+)")  # pkg/backend/diy/lock.go
+
+_RESTORE = "restore an earlier version of it, which a versioned bucket has, as does .pulumi/backups there"
+
+
+def require_deployment(stack: str, state: Mapping[str, Any]) -> None:
+    """SpotmpiError for a state without content, which Pulumi takes for that of a new stack: it would build all anew."""
+    if not state.get("deployment"):
+        raise SpotmpiError(f"the state of {stack} is damaged, as it is empty: {_RESTORE}")
 
 
 def refusal(stack: str, output: str) -> str | None:
@@ -27,6 +46,15 @@ def refusal(stack: str, output: str) -> str | None:
         return f"the state of {stack} needs a passphrase for its secrets, or a key: {remedy}"
     if "incorrect passphrase" in output or "passphrase must be set" in output:
         return f"the state of {stack} can't be decrypted: set PULUMI_CONFIG_PASSPHRASE to the one it was created with"
+    if passphrase := _NO_PASSPHRASE.search(output):
+        file = shorten(passphrase[1], 120)
+        return f"the file in PULUMI_CONFIG_PASSPHRASE_FILE can't be read: {file}: correct the variable"
+    if folder := _NO_FOLDER.search(output):
+        where = shorten(folder[2].removeprefix(f"stat {folder[1]}: "), 120)
+        return f"the folder in PULUMI_BACKEND_URL can't be opened: {where}: correct the variable, or create the folder"
+    if problem := _NOT_WRITTEN.search(output):
+        remedy = f"mend that; if a lock stays, `pulumi cancel --yes --stack {stack}`; then repeat the command"
+        return f"Pulumi can't write the state of {stack}: {problem[1]}: {remedy}"
     if "PULUMI_ACCESS_TOKEN" in output:
         return "pulumi is not logged in: set PULUMI_BACKEND_URL, for example to s3://my-state, or `pulumi login`"
     if _BUCKET_REGION.search(output):
@@ -37,11 +65,14 @@ def refusal(stack: str, output: str) -> str | None:
         return "Pulumi lacks a plugin and could not install it: check this machine's network, then repeat the command"
     if "No module named" in output:
         return "the project's .venv lacks what its Pulumi program imports: run `./scripts/setup` there, then repeat"
-    if "newer than what this version of the Pulumi CLI understands" in output:
+    if "newer than what this version of the Pulumi CLI understands" in output or "unsupported checkpoint" in output:
         return f"a newer Pulumi wrote the state of {stack}: update this one, then repeat the command"
+    if _NO_JSON.search(output):
+        return f"the state of {stack} is damaged, as it is no JSON: {_RESTORE}"
+    if _NO_LOCK.search(output):
+        return f"a lock of {stack} is damaged: if no update of it is running, `pulumi cancel --yes --stack {stack}`"
     if "snapshot integrity error" in output or "could not deserialize deployment" in output:
-        older = "restore an earlier version of it, which a versioned bucket has, as does .pulumi/backups there"
-        return f"the state of {stack} is damaged: `pulumi state repair --stack {stack}`, or {older}"
+        return f"the state of {stack} is damaged: `pulumi state repair --stack {stack}`, or {_RESTORE}"
     if "account ID not allowed" in output:
         return f"the credentials are for another account than that of {stack}: assume a role there; nothing was changed"
     return None

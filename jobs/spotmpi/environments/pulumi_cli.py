@@ -14,7 +14,7 @@ from typing import Any
 
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.pulumi import NO_SUCH_STACK
+from spotmpi.core.pulumi import NO_SUCH_STACK, require_deployment
 from spotmpi.core.wording import Echo
 from spotmpi.environments.changes import Preview, read_steps
 from spotmpi.environments.pulumi_errors import explain
@@ -59,7 +59,7 @@ class Pulumi:
         return Preview(False)
 
     def state(self, stack: str) -> dict[str, Any] | None:
-        """The state of a stack, secrets encrypted; None where the stack does not exist."""
+        """The state of a stack, secrets encrypted; None where the stack does not exist; SpotmpiError."""
         process = self._start(stack, "stack", "export", quiet=True)
         output, errors = process.communicate()
         if process.returncode:
@@ -67,6 +67,7 @@ class Pulumi:
                 return None
             raise SpotmpiError(explain(stack, "stack export", errors))
         values: dict[str, Any] = json.loads(output)
+        require_deployment(stack, values)
         return values
 
     def outputs(self, stack: str) -> dict[str, Any]:

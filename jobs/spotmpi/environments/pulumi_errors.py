@@ -21,7 +21,10 @@ _VIOLATION = re.compile(r"^ +- \[mandatory\] +(\S+) +\([^()\s]+: ([^()\s]+)\)\n.
 _CANCELLED = re.compile(r"rpc error: code = (Unavailable|Canceled) desc = ")
 _RESOURCE = re.compile(r"  (?P<resource>[\w.:/-]+ \([^()]+\)):")
 # The engine's own, which follow from an error of a resource.
-_NO_REASON = re.compile(r"(update|preview|destroy|refresh) failed|\d+ errors? occurred:?|error:?")
+_NO_REASON = re.compile(
+    r"(update|preview|destroy|refresh) failed|\d+ errors? occurred:?|error:?"
+    r"|(rpc error: code = \w+ desc = )?grpc: the client connection is closing"  # to the program, once it is ended
+)
 # What AWS's provider writes around AWS's words.
 _AROUND = (
     (re.compile(r"^\s*sdk-v2/provider2?\.go:\d+: sdk\.helper_schema: "), ""),

@@ -234,6 +234,15 @@ def test_a_hook_that_is_cancelled_because_the_program_refuses_is_not_the_reason(
     assert explain("g5", "preview", output + other.format(refused)) == "g5 was not changed: group a has 2 running nodes"
 
 
+def test_that_the_engine_ended_the_program_is_not_the_reason() -> None:
+    output = (
+        "Diagnostics:\n  pulumi:pulumi:Stack (spotmpi-lab):\n    error: grpc: the client connection is closing\n\n"
+        "  aws:ec2:NatGateway (spotmpi-lab):\n    error: boom\n\n"
+    )
+    expected = "`pulumi up --stack lab` failed: aws:ec2:NatGateway spotmpi-lab: boom; the same command continues"
+    assert explain("lab", "up", output) == expected
+
+
 def test_an_engine_that_ends_without_a_reason_shows_its_last_line() -> None:
     assert explain("lab", "up", "one\ntwo\n") == "`pulumi up --stack lab` failed: two; the same command continues"
     assert "failed: no output;" in explain("lab", "up", "")
@@ -270,4 +279,15 @@ def test_what_breaks_a_policy_is_told_instead_of_the_interrupt_by_which_the_prog
     assert explain("lab", "preview", output) == (
         f"lab breaks a policy: spotmpi-lab0: 0.0.0.0/0 may reach it (no-world-open-api){more}: "
         "change the stack's settings, or the policy pack"
+    )
+
+
+@pytest.mark.parametrize("problem", ["no space left on device", "permission denied", "read-only file system"])
+def test_a_state_that_can_not_be_written_is_told_with_the_lock_that_may_stay(problem: str) -> None:
+    """As Pulumi 3.272 prints it."""
+    lock = ".pulumi/locks/organization/spotmpi/lab/6a33d8aa.json"
+    output = f'error: blob (key "{lock}") (code=Unknown): write /mnt/state/{lock}.18ec51b7.tmp: {problem}\n'
+    assert explain("lab", "up", output) == (
+        f"Pulumi can't write the state of lab: {problem}: mend that; if a lock stays, "
+        "`pulumi cancel --yes --stack lab`; then repeat the command"
     )

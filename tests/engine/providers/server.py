@@ -8,8 +8,7 @@ from typing import Any
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
-from google.rpc.status_pb2 import Status
-from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
+from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc, status_pb2
 
 from tests.engine.providers import eks, schema
 from tests.engine.providers.aws import Aws
@@ -168,7 +167,7 @@ def _incomplete(record: Record, reason: str) -> bytes:
     """
     inputs, outputs = to_struct(record.inputs), to_struct(record.outputs)
     error = provider_pb2.ErrorResourceInitFailed(id=record.id, properties=outputs, inputs=inputs, reasons=[reason])
-    status = Status(code=grpc.StatusCode.UNKNOWN.value[0], message=reason)
+    status = status_pb2.Status(code=grpc.StatusCode.UNKNOWN.value[0], message=reason)
     status.details.add().Pack(error)
     return bytes(status.SerializeToString())
 

@@ -62,6 +62,7 @@ PLACES = {
     "jobs/spotmpi/cli/completion.py": (2, "what is not seen is not offered"),
     "jobs/spotmpi/cli/pull.py": (2, "a size that is shown"),
     "jobs/spotmpi/cli/run.py": (2, CHECK),
+    "jobs/spotmpi/cli/up.py": (1, CHECK),
     "jobs/spotmpi/core/archives.py": (1, OWN),
     "jobs/spotmpi/core/code_folder.py": (7, CHECK),
     "jobs/spotmpi/core/names.py": (2, OWN),

@@ -73,10 +73,9 @@ def test_each_sample_is_trained_on_once_an_epoch_across_changes_and_the_model_is
 
     attempts = attempts_of(local, run)
     assert [each["world"]["size"] for each in attempts] == [2, 1, 2], attempts
-    assert [each["resumed_iteration"] for each in attempts] == [
-        None,
-        *(each["last_iteration"] for each in attempts[:2]),
-    ]
+    # The node is back after 15 s by itself, on a busy machine before the first iteration without it.
+    reached = [each["last_iteration"] or each["resumed_iteration"] for each in attempts]
+    assert [each["resumed_iteration"] for each in attempts] == [None, *reached[:2]]
     counts = Counter((tmp_path / "elastic").read_text().split())
     assert len(counts) == SAMPLES
     assert Counter(counts.values()) == {

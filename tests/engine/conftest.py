@@ -9,6 +9,7 @@ import pytest
 from tests.engine.built_stack import BuiltStack, built_stack
 from tests.engine.cloud_builder import CloudBuilder
 from tests.engine.engine import Engine, repository_project
+from tests.engine.engine_environment import EngineEnvironment
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.server import StandInServers, serve_cloud
 from tests.engine.stack_lifecycle import StackLifecycle, run_lifecycle
@@ -48,6 +49,15 @@ def engine(tmp_path: Path, servers: StandInServers, warm_python: Path) -> Engine
     engine_ = Engine(tmp_path, servers)
     repository_project(engine_, warm_python)
     return engine_
+
+
+@pytest.fixture
+def environment(engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEnvironment:
+    """What `up` and `down` work with on this machine, where nothing of the user's is read or written."""
+    monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))  # which `down` cleans
+    monkeypatch.chdir(engine.project)
+    return EngineEnvironment(engine, cloud)
 
 
 OTHERS = [

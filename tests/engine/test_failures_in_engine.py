@@ -4,7 +4,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -34,12 +33,9 @@ def _creations(script: Script) -> list[tuple[str, str]]:
 
 
 def test_a_killed_up_leaves_a_lock_and_what_it_was_creating_and_the_next_up_names_both(
-    engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, cloud: Cloud, environment: EngineEnvironment
 ) -> None:
     """AWS has created what the killed provider was waiting for."""
-    monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    monkeypatch.chdir(engine.project)
     prepare(engine, "lab")
     slow = cloud.script.slow("create", NODE_GROUP, 120, times=2, after_success=True)
     process = engine.start("up", "--stack", "lab", "--yes", "--skip-preview")
@@ -48,7 +44,6 @@ def test_a_killed_up_leaves_a_lock_and_what_it_was_creating_and_the_next_up_name
     engine.kill(process)
     locked = engine.up("lab").require_failure()
     assert "currently locked" in locked.text
-    environment = EngineEnvironment(engine, cloud)
     for command in (up, down):
         with pytest.raises(
             SpotmpiError, match=r"stack lab is locked by another update, of .+ at 20.+`pulumi cancel --yes"
@@ -75,12 +70,9 @@ def test_a_killed_up_leaves_a_lock_and_what_it_was_creating_and_the_next_up_name
 
 
 def test_what_somebody_deletes_in_aws_is_built_anew_and_without_its_cluster_an_environment_goes_down(
-    engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, cloud: Cloud, environment: EngineEnvironment
 ) -> None:
-    monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    monkeypatch.chdir(engine.project)
-    environment, options = EngineEnvironment(engine, cloud), UpOptions(images=False)
+    options = UpOptions(images=False)
     engine.configure("cpu", {"spotmpi:access": ACCESS})
     up("cpu", environment.dependencies, options)
     kinds = (NODE_GROUP, MOUNT_TARGET, ADDON)
@@ -108,12 +100,9 @@ def test_what_somebody_deletes_in_aws_is_built_anew_and_without_its_cluster_an_e
 
 
 def test_a_node_group_whose_nodes_could_not_join_is_deleted_and_built_anew_which_pulumi_alone_would_keep(
-    engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, cloud: Cloud, environment: EngineEnvironment
 ) -> None:
-    monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    monkeypatch.chdir(engine.project)
-    environment, options = EngineEnvironment(engine, cloud), UpOptions(images=False)
+    options = UpOptions(images=False)
     engine.configure("cpu", {"spotmpi:access": ACCESS})
     fault = cloud.script.fail("create", NODE_GROUP, name="spotmpi-cpu-c6i", after_success=True, incomplete=True)
     fault.message = "unexpected state 'CREATE_FAILED', wanted target 'ACTIVE'. last error: i-1: NodeCreationFailure: x"
@@ -214,13 +203,9 @@ def test_persistent_storage_outlives_its_environment_and_is_protected(engine: En
 
 
 def test_up_and_down_end_with_one_line_that_names_resource_reason_and_remedy(
-    engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, cloud: Cloud, environment: EngineEnvironment
 ) -> None:
     """A quota that is used up at `up`, and at `down` something in the network that is in no state."""
-    monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    monkeypatch.chdir(engine.project)
-    environment = EngineEnvironment(engine, cloud)
     engine.configure("cpu", {"spotmpi:access": ACCESS})
     head = "operation error EC2: {}, https response error StatusCode: 400, RequestID: 6bd3b1c6-0b1a, api error "
 

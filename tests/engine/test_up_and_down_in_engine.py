@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from spotmpi.environments.resource_inventory import read_inventory
 from spotmpi.environments.up import up
 from spotmpi.runs.reader import RunState
 from tests.cloud.account.answers import ACCOUNT
-from tests.engine.engine import Engine
 from tests.engine.engine_environment import EngineEnvironment
 from tests.engine.providers.aws_cluster import LOG_GROUP
 from tests.engine.providers.aws_network import NODE_GROUP, SUBNET, VPC
@@ -27,69 +25,60 @@ pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::Deprecatio
 CNI = {"node.k8s.amazonaws.com/instance_id": "i-1"}
 
 
-@pytest.fixture
-def lab(engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEnvironment:
-    monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))  # which down cleans
-    monkeypatch.chdir(engine.project)
-    return EngineEnvironment(engine, cloud)
-
-
-def interrupt_at(step: str, lab: EngineEnvironment, work: Any) -> None:
+def interrupt_at(step: str, environment: EngineEnvironment, work: Any) -> None:
     """Do *work* with one injected failure, which must be reported."""
-    lab.failures[step] = "injected failure"
+    environment.failures[step] = "injected failure"
     with pytest.raises(SpotmpiError, match="injected failure"):
         work()
 
 
-def up_broken_off_at_every_step(lab: EngineEnvironment, cloud: Cloud) -> None:
+def up_broken_off_at_every_step(environment: EngineEnvironment, cloud: Cloud) -> None:
     """Up: broken off in the engine, at an image and at the small run; then done, each thing once."""
     cloud.script.fail("create", NODE_GROUP)
     with pytest.raises(SpotmpiError, match=r"`pulumi up --stack lab` failed.*the same command continues"):
-        up("lab", lab.dependencies)
+        up("lab", environment.dependencies)
     for step in ("push", "run"):
-        interrupt_at(step, lab, lambda: up("lab", lab.dependencies))
-    environment = up("lab", lab.dependencies)
-    assert environment.cluster == "spotmpi-lab"
-    created = lab.changes("create")
-    assert len(created) == len(set(created)) and not lab.changes("delete")
-    steps = [action if action.startswith("push") else action.split()[0] for action in lab.actions]
+        interrupt_at(step, environment, lambda: up("lab", environment.dependencies))
+    assert up("lab", environment.dependencies).cluster == "spotmpi-lab"
+    created = environment.changes("create")
+    assert len(created) == len(set(created)) and not environment.changes("delete")
+    steps = [action if action.startswith("push") else action.split()[0] for action in environment.actions]
     counts = {"Build": 2, "push chainermn": 2, "push pytorch": 1, "run": 2}
     assert {step: steps.count(step) for step in counts} == counts
 
 
-def down_with_much_in_its_way(lab: EngineEnvironment, cloud: Cloud, network: str) -> None:
+def down_with_much_in_its_way(environment: EngineEnvironment, cloud: Cloud, network: str) -> None:
     """Down: a run that can't be stopped does not prevent it; a leaked interface is deleted; a failure is reported."""
-    lab.account.ec2.interfaces["eni-leaked"] = (network, "available", CNI)
-    lab.runs = [RunState("a-1", "", "a", "running")]
-    lab.failures["stop"] = "injected failure"
+    environment.account.ec2.interfaces["eni-leaked"] = (network, "available", CNI)
+    environment.runs = [RunState("a-1", "", "a", "running")]
+    environment.failures["stop"] = "injected failure"
     cloud.script.fail("delete", SUBNET)
     cloud.script.fail("delete", VPC)
     with pytest.raises(SpotmpiError, match=r"`pulumi destroy --stack lab` failed.*the same command continues"):
-        down("lab", lab.dependencies)
-    assert "a-1 can't be stopped: injected failure" in lab.output
-    assert lab.account.ec2.interfaces == {} and len(cloud.records) > 0
+        down("lab", environment.dependencies)
+    assert "a-1 can't be stopped: injected failure" in environment.output
+    assert environment.account.ec2.interfaces == {} and len(cloud.records) > 0
 
 
-def test_up_and_down_continue_at_every_step_and_leave_nothing(lab: EngineEnvironment, cloud: Cloud) -> None:
-    lab.engine.configure("lab", {"spotmpi:access": ACCESS, "spotmpi:cluster": {"encrypt_secrets": True}})
-    up_broken_off_at_every_step(lab, cloud)
+def test_up_and_down_continue_at_every_step_and_leave_nothing(environment: EngineEnvironment, cloud: Cloud) -> None:
+    environment.engine.configure("lab", {"spotmpi:access": ACCESS, "spotmpi:cluster": {"encrypt_secrets": True}})
+    up_broken_off_at_every_step(environment, cloud)
 
     # Up again: no confirmation, no change.
-    created = lab.changes("create")
-    lab.actions.clear()
-    up("lab", lab.dependencies)
-    assert lab.actions == [] and lab.changes("create") == created
+    created = environment.changes("create")
+    environment.actions.clear()
+    up("lab", environment.dependencies)
+    assert environment.actions == [] and environment.changes("create") == created
 
-    (network,) = lab.account.ec2.networks
-    down_with_much_in_its_way(lab, cloud, network)
-    lab.account.logs.groups.add("/aws/eks/spotmpi-lab/late")
+    (network,) = environment.account.ec2.networks
+    down_with_much_in_its_way(environment, cloud, network)
+    environment.account.logs.groups.add("/aws/eks/spotmpi-lab/late")
 
     # Continued: everything is deleted but the resource in no state, which is listed.
     # What AWS still tells of the rest is not a leftover, and the log group that EKS makes again is deleted again.
-    (leftover,) = down("lab", lab.dependencies)
+    (leftover,) = down("lab", environment.dependencies)
     again = "/aws/eks/spotmpi-lab/cluster"
-    assert f"deleted log group {again}, which EKS had recreated" in lab.output
+    assert f"deleted log group {again}, which EKS had recreated" in environment.output
     assert {arn.split(":")[5].partition("/")[0] for arn in cloud.deleted_resources.tagged} == {
         "instance",
         "volume",
@@ -100,35 +89,39 @@ def test_up_and_down_continue_at_every_step_and_leave_nothing(lab: EngineEnviron
     assert read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).of("networks") == {network}
 
     # Once that is deleted nothing is left, also not the stack's state.
-    lab.account.logs.groups.clear()
-    assert down("lab", lab.dependencies) == ()
+    environment.account.logs.groups.clear()
+    assert down("lab", environment.dependencies) == ()
     assert read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).ids == {}
-    assert lab.dependencies.pulumi.state("lab") is None
+    assert environment.dependencies.pulumi.state("lab") is None
 
 
 @pytest.mark.nightly("two more ups; by day the stand-in's refusal and the step of up are held one by one")
-def test_up_finds_a_log_group_that_eks_recreated_after_a_manual_destroy(lab: EngineEnvironment, cloud: Cloud) -> None:
-    lab.engine.configure("lab", {"spotmpi:access": ACCESS})
-    up("lab", lab.dependencies)
-    lab.engine.destroy("lab").require_success()
+def test_up_finds_a_log_group_that_eks_recreated_after_a_manual_destroy(
+    environment: EngineEnvironment, cloud: Cloud
+) -> None:
+    environment.engine.configure("lab", {"spotmpi:access": ACCESS})
+    up("lab", environment.dependencies)
+    environment.engine.destroy("lab").require_success()
     assert cloud.deleted_resources.log_groups == {"/aws/eks/spotmpi-lab/cluster"}
 
-    up("lab", lab.dependencies)
+    up("lab", environment.dependencies)
 
     assert [record.id for record in cloud.records.of(LOG_GROUP)] == ["/aws/eks/spotmpi-lab/cluster"]
 
 
 def test_persistent_storage_outlives_down_until_its_deletion_is_requested_by_name(
-    lab: EngineEnvironment, cloud: Cloud
+    environment: EngineEnvironment, cloud: Cloud
 ) -> None:
-    lab.engine.configure("p3", {"spotmpi:access": ACCESS})
-    up("p3", lab.dependencies)
+    environment.engine.configure("p3", {"spotmpi:access": ACCESS})
+    up("p3", environment.dependencies)
     (storage,) = cloud.records.of(FILE_SYSTEM)
 
-    assert down("p3", lab.dependencies) == ()
+    assert down("p3", environment.dependencies) == ()
     assert cloud.records.of(FILE_SYSTEM) == [storage]
-    assert any(line.startswith("not deleted, and billed by the GB: the storage spotmpi-p3-data") for line in lab.output)
+    assert any(
+        line.startswith("not deleted, and billed by the GB: the storage spotmpi-p3-data") for line in environment.output
+    )
 
-    assert down("p3", lab.dependencies, "spotmpi-p3") == ()
+    assert down("p3", environment.dependencies, "spotmpi-p3") == ()
     assert len(cloud.records) == 0
-    assert json.dumps(lab.output).count("PRIVATE KEY") == 0
+    assert json.dumps(environment.output).count("PRIVATE KEY") == 0

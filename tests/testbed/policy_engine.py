@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from lightkube import Client, KubeConfig
+from lightkube.config.models import Cluster, Context, User
+from lightkube.core.decoders import WatchEvent
 from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.resources.networking_v1 import NetworkPolicy
 
+from spotmpi.core.structs import inspected
 from tests.testbed.control_plane import ControlPlane
 from tests.testbed.controller import Controller
 from tests.testbed.errors import TestbedError
@@ -106,6 +109,8 @@ class _Watched:
 
     def start(self) -> None:
         """Watch from now on."""
+        for model in (*self._kinds, WatchEvent, Cluster, Context, User):
+            inspected(model)
         for kind in self._kinds:
             threading.Thread(target=self._watch, args=(kind,), daemon=True).start()
 

@@ -25,6 +25,7 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
+from spotmpi.core.structs import inspected
 from spotmpi.core.wording import Echo
 from spotmpi.entries.manifest import DATASET, FORMAT, MODEL, WORDS, describe, digest_of
 from spotmpi.entries.store import Store
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
 
 
+@inspected
 class KeepRequest(msgspec.Struct, frozen=True):
     """What a run becomes a version of: an entry of *kind* and *name* in a store, and as which version it is kept."""
 

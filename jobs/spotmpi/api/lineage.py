@@ -20,6 +20,7 @@ from spotmpi.aws.billing import Bill
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
+from spotmpi.core.structs import inspected
 from spotmpi.core.wording import counted, dollars
 from spotmpi.entries.manifest import MANIFEST, SHORT, WORDS, File, Input, Manifest, RawFile, Reference
 from spotmpi.entries.store import Store, folder, is_reference, read_reference, reference_in
@@ -57,6 +58,7 @@ class Node:
             yield from each.walk()
 
 
+@inspected
 class _SavedCost(msgspec.Struct):
     """What is read of ``bill.json``, see `environments.cost.Cost`."""
 

@@ -17,6 +17,7 @@ import msgspec
 from spotmpi.agent.store import size_and_digest
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
+from spotmpi.core.structs import inspected
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -93,6 +94,7 @@ class Code(msgspec.Struct, frozen=True, omit_defaults=True):
     diff: str | None = None  # a digest of the changes to that commit
 
 
+@inspected
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an entry is made of and from; *details* are those of its kind, such as metrics of a model."""
 

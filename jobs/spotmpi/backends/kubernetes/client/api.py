@@ -13,7 +13,6 @@ from email.utils import parsedate_to_datetime
 from typing import Any, BinaryIO
 
 import httpx2
-import msgspec
 from lightkube import ApiError, codecs
 from lightkube.core.decoders import decode_list, decode_watch_event
 from lightkube.core.generic_client import GenericAsyncClient
@@ -33,6 +32,7 @@ from spotmpi.backends.kubernetes.client.kubeconfig import (
     in_pod,
     proxy_of,
 )
+from spotmpi.core.structs import inspected
 from spotmpi.plan.pods import CONTAINER
 
 Object = dict[str, Any]
@@ -84,16 +84,21 @@ _SILENT_FAILURES = 3  # of a watch in a row; 6 seconds, and more where connectin
 CLOCK_TOLERANCE = 2.0  # seconds of difference that count as none: Date has whole seconds, and travels
 
 
+def inspect_models() -> None:
+    """Let msgspec inspect the models of objects, once, in one thread only; see `core.structs.inspected`.
+
+    It takes 20 ms of processor time, so not at import.
+    """
+    with _MODELS_LOCK:
+        _inspect_models()
+
+
 @functools.cache
 def _inspect_models() -> None:
-    """Let msgspec inspect all models, under the lock: two threads that do so at once crash the interpreter (0.22.0).
-
-    It takes 20 ms of processor time, once. What has been inspected may be used by any number of threads.
-    """
     for resource in _RESOURCES.values():
         decode_list(b'{"items":[]}', resource)
     for model in _OTHER_MODELS:
-        msgspec.json.Decoder(model)
+        inspected(model)
     decode_watch_event(b'{"type":"BOOKMARK","object":{}}')
 
 
@@ -177,8 +182,7 @@ class ClusterApi:
 
     @functools.cached_property
     def _client(self) -> Any:
-        with _MODELS_LOCK:
-            _inspect_models()
+        inspect_models()
         # lightkube's AsyncClient has no way to stream a log that is not followed, nor to set the clock.
         client = _Client(*self._connection, namespace=self.namespace, lazy=True, field_manager="spotmpi")
         client._watch_timeout = self._silence  # else without limit

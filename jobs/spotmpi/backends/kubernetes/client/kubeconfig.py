@@ -35,6 +35,10 @@ from spotmpi.aws.errors import CallError, CloudError
 from spotmpi.backends.kubernetes.client.login_program import RenewedToken, login_of
 from spotmpi.core import names
 from spotmpi.core.errors import input_error
+from spotmpi.core.structs import inspected
+
+for _model in (Cluster, Context, User):
+    inspected(_model)
 
 LISTS = ("clusters", "contexts", "users")
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
@@ -45,6 +49,7 @@ _ENDPOINT_LIFETIME = 60.0  # seconds: a cluster that is built anew has another e
 _TOKEN_LIFETIME = 10 * 60.0  # seconds, well below those of `eks.LIFETIME`
 
 
+@inspected
 class ProxiedCluster(Cluster, omit_defaults=True):
     """A cluster with the proxy that leads to it and the name in its certificate, if they are not as usual."""
 
@@ -52,6 +57,7 @@ class ProxiedCluster(Cluster, omit_defaults=True):
     tls_server_name: str | None = msgspec.field(name="tls-server-name", default=None)
 
 
+@inspected
 class Impersonator(User, omit_defaults=True):
     """A user who acts as another one, if any."""
 

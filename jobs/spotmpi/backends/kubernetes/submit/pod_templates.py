@@ -40,6 +40,7 @@ def validate(pod: Object, templates: Sequence[Template]) -> None:
     The API server would silently drop unknown fields, and refuse wrong values only when it creates pods.
     """
     names = ", ".join(template.name for template in templates)
+    cluster_api.inspect_models()
     try:
         known = PodTemplateSpec.from_dict(pod).to_dict()
     except ValueError as error:

@@ -180,6 +180,8 @@ class Beneath:
         up = next((at for at, part in enumerate(steps) if part != ".."), len(steps))
         if target.startswith("/") or up >= len(parts) or ".." in steps[up:] or "\0" in target:
             raise ValueError("is a link out of the run's folder, to %s" % target)
+        if not target:
+            raise ValueError("is a link without a target")
         os.symlink(target, parts[-1], dir_fd=self.enter(parts[:-1]))
 
 

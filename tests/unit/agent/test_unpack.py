@@ -97,6 +97,7 @@ HOSTILE = {
     "file below a file": [entry("f"), entry("f/x")],
     "folder in place of a file": [entry("f"), folder("f")],
     "file in place of a folder": [folder("d"), entry("d/x"), entry("d")],
+    "link to nothing": [link("empty", "")],
     "link to itself": [link("loop", "loop"), entry("loop/x"), entry("loop")],
     "cases": [link("Out", HOME), entry("out/.bashrc"), entry("OUT")],
     "top": [entry("."), entry(""), link("./", HOME), folder("."), folder("./")],

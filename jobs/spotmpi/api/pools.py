@@ -30,7 +30,6 @@ from spotmpi.spec.job import POOL
 from spotmpi.spec.source import Source, load_spec
 
 STAGES = {"prepare": WORKER, "postprocess": POSTPROCESS}  # the roles of the workers of a stream by what they do
-_CLOSED = "closed by its driver"
 Output = Callable[[int, str, Sequence[str]], None]
 
 
@@ -222,7 +221,7 @@ class NewRun(ExistingRun):
         atexit.unregister(self._say_open)
         super().close()
         if self.run:
-            stopping.stop_run(self._backend, self.run, _CLOSED, self._echo)
+            stopping.stop_run(self._backend, self.run, reader.CLOSED, self._echo)
 
     def _say_open(self, process: int) -> None:
         """Say at the end of the *process* that opened the pool that it goes on, and costs."""

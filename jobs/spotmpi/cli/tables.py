@@ -9,6 +9,7 @@ from pathlib import Path
 
 from spotmpi.core import names
 from spotmpi.core.wording import printable
+from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
 
 _PROMOTIONS = 3  # that are shown, the newest ones
@@ -85,7 +86,7 @@ def show_status(state: RunState, as_json: bool) -> None:
     for name, value in facts.items():
         if value not in (None, ""):
             print(f"{name:<10} {printable(value)}")
-    if state.over and state.state != "succeeded":
+    if state.over and state.state != "succeeded" and state.reason != reader.CLOSED:
         print(f"continue   {continue_command(state)}")
 
 

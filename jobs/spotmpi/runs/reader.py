@@ -26,6 +26,7 @@ from spotmpi.streams.figures import Reports
 RUNNING = "running"
 ELSEWHERE = "elsewhere"
 UNKNOWN = "unknown"
+CLOSED = "closed by its driver"  # the reason of a pool's end after which nobody has calls for it
 _MAX_MATCHES = 5  # ids that a message names
 _TAIL = 1 << 17  # bytes
 _MAX_TAIL = 2 * protocol.MAX_REPORT

@@ -183,6 +183,19 @@ def test_a_run_without_agent_is_lost_unless_its_end_is_recorded(tmp_path: Path) 
     assert reader.state(names.RunPaths(tmp_path)).state == "failed"
 
 
+def test_a_pool_that_its_driver_has_closed_is_not_one_to_continue(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for reason, count in (("stopped by root", 1), (reader.CLOSED, 0)):
+        lines = [
+            {"t": 1.0, "event": record.SUBMITTED, "name": "x"},
+            {"t": 2.0, "event": record.STOPPED, "reason": reason},
+        ]
+        (tmp_path / record.EVENTS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        tables.show_status(reader.state(names.RunPaths(tmp_path)), as_json=False)
+        assert capsys.readouterr().out.count("\ncontinue   spotmpi run --resume") == count
+
+
 def test_machines_that_are_avoided_are_in_status_and_logs_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

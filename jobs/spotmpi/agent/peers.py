@@ -317,15 +317,22 @@ class Coordinator(Members):
             self._unconfirmed.add(member)
             self.machines[member] = {**(greeting.get("machine") or {}), "member": member.text}
 
+    def _superseded(self, pod: Member, restart_count: int) -> str | None:
+        """Why an older pod than one that has joined is not welcome; None for the newest, which is noted."""
+        if restart_count < self._restart_counts.get(pod, 0):
+            return "a newer pod of %s has joined" % (pod,)
+        self._restart_counts[pod] = restart_count
+        return None
+
     def _refusal(self, pod: Member, restart_count: int) -> str | None:
         """Why an authenticated worker is not welcome, or None."""
         if self._restart_count is not None and restart_count != self._restart_count:
             return "restart count %s is not %d" % (restart_count, self._restart_count)
         if pod == COORDINATOR or pod.number >= self._counts.get(pod.role, 0):
             return "%s is not expected" % (pod,)
-        if restart_count < self._restart_counts.get(pod, 0):
-            return "a newer pod of %s has joined" % (pod,)
-        self._restart_counts[pod] = restart_count
+        reason = self._superseded(pod, restart_count)
+        if reason:
+            return reason
         member = self._member_of(pod)
         if member not in self.workers:
             return None

@@ -12,6 +12,8 @@ from .launcher_output import Line
 from .peers import Channel, Coordinator
 from .plan import COORDINATOR, Member, RunPlan, workers
 
+CONNECTION_LOST = "node 0 lost the connection to it"  # why a pod without a place of its own left
+
 
 def tables(plan: RunPlan) -> dict[str, str]:
     """The tables of the spec that describe the workers of a run, by role."""
@@ -48,16 +50,14 @@ class PoolCoordinator(Coordinator):
     def _refusal(self, member: Member, restart_count: int) -> str | None:
         if member.role not in self._tables:
             return super()._refusal(member, restart_count)
-        if restart_count < self._restart_counts.get(member, 0):
-            return "a newer pod of %s has joined" % (member,)
-        self._restart_counts[member] = restart_count
-        if member in self.workers:
+        reason = self._superseded(member, restart_count)
+        if not reason and member in self.workers:
             self._lose(member)
-        return None
+        return reason
 
     def _lose(self, member: Member) -> None:
         self.workers[member].close()
-        reason = self._leave_reasons.pop(member, "node 0 lost the connection to it")
+        reason = self._leave_reasons.pop(member, CONNECTION_LOST)
         if member in self.ready:
             self._record.event(record.LEFT, attempt=self._attempt, member=member.text, reason=reason)
         self._forget(member)

@@ -11,7 +11,7 @@ from .context import AgentContext
 from .launcher_output import Line
 from .peers import Channel
 from .plan import COORDINATOR, NODE, STANDBY, Member
-from .pool_coordinator import PoolCoordinator, tables
+from .pool_coordinator import CONNECTION_LOST, PoolCoordinator, tables
 
 JOIN_GRACE = 5.0  # seconds in which agents that live join the next agent of node 0, before others take their places
 
@@ -61,7 +61,7 @@ class StandbyCoordinator(PoolCoordinator):
         """Handle what has arrived, and let pods that stand by do the work of lost nodes."""
         super().serve(timeout)
         for member in [member for member in self.workers if member.role == STANDBY and self.workers[member].lost]:
-            self._lose_standby(member, "node 0 lost the connection to it")
+            self._lose_standby(member, CONNECTION_LOST)
         if self._clock.uptime() >= self._fill_after:
             for promotion in self._fill_vacancies():
                 self._welcome(promotion.node)

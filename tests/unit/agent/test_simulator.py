@@ -245,7 +245,8 @@ def check_checkpoints(run: Run) -> None:
         if killed:
             # The pod of the first notice is gone after its grace, however long ranks went on.
             grace = run.schedule.grace - END_TIME
-            assert (stored and stored[0] <= killed[0]) or killed[0] >= wish + grace, "no time for it"
+            fenced = any(fact.at <= killed[0] for fact in run.of(number, "replaced"))  # by its successor, at once
+            assert fenced or (stored and stored[0] <= killed[0]) or killed[0] >= wish + grace, "no time for it"
             assert killed[0] <= wish + run.schedule.grace, "programs end too late"
 
 
@@ -364,6 +365,9 @@ KILLED_RANKS = Schedule(nodes=3, ends=("-9@4", "137@2", "75@5"))
 KILLED_RANK_AND_LOST_NODE = Schedule(events=(Event(11, "kill", 1),), nodes=3, ends=("-9@2",), replaces=True)
 LOST_IN_RECOVERY = Schedule(events=(Event(14, "kill", 1),), nodes=3, ends=("137@2",))
 REPLACED_NODE = Schedule(events=(Event(7, "replace", 40),))
+REPLACED_AFTER_A_NOTICE = Schedule(
+    events=(Event(2, "delete", 0), Event(4, "replace", 0)), nodes=1, checkpoint=9.0, grace=12.0
+)
 REPLACED_AT_A_FAILURE = Schedule(events=(Event(9, "replace", 0),), nodes=1, ends=("1@2",))
 SILENT_NODE = Schedule(events=(Event(7, "partition", 1),), nodes=2)
 LOST_ALONE = Schedule(events=(Event(20, "kill", 1),), nodes=3, replaces=True)
@@ -420,6 +424,7 @@ RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.
 @example(LATE_CLOCK)
 @example(SILENT_NODE)
 @example(REPLACED_NODE)
+@example(REPLACED_AFTER_A_NOTICE)
 @example(REPLACED_AT_A_FAILURE)
 @example(COSTLY)
 @example(STALLED_AGENT)

@@ -122,6 +122,8 @@ def test_persistent_storage_outlives_down_until_its_deletion_is_requested_by_nam
         line.startswith("not deleted, and billed by the GB: the storage spotmpi-p3-data") for line in environment.output
     )
 
+    environment.account.backup.back_up(storage.id, "spotmpi-p3-data", days=2)
     assert down("p3", environment.dependencies, "spotmpi-p3") == ()
     assert len(cloud.records) == 0
+    assert any(f"2 recovery points of {storage.id} in AWS Backup" in line for line in environment.output)
     assert json.dumps(environment.output).count("PRIVATE KEY") == 0

@@ -136,6 +136,10 @@ class Aws:
         """The number of the account that the credentials belong to; CallError or CloudError."""
         return str(self.call("sts", region, "get_caller_identity")["Account"])
 
+    def partition(self, region: str) -> str:
+        """The partition of *region*, as ARNs have it: aws, aws-cn or another."""
+        return str(self._session.get_partition_for_region(region))
+
     def presign_identity(self, region: str, headers: Mapping[str, str], seconds: int) -> str:
         """An address with which others learn from STS in *region* who we are, if they send *headers* too; CloudError.
 

@@ -13,6 +13,7 @@ Document = dict[str, Any]
 LOOK: Sequence[str] = (
     "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeScalingActivities",
+    "backup:ListRecoveryPointsByResource",
     "ce:GetCostAndUsage",
     "cloudformation:DescribeStacks",
     "cloudformation:ListStacks",  # describing all stacks needs both
@@ -82,7 +83,7 @@ _READ = (
     *("autoscaling:Describe*", "ec2:Describe*", "ecr:Describe*", "ecr:GetLifecyclePolicy", "ecr:GetRepositoryPolicy"),
     *("ecr:List*", "eks:Describe*", "eks:List*", "elasticfilesystem:Describe*", "iam:Get*", "iam:List*"),
     *("kms:Describe*", "kms:Get*", "kms:List*", "logs:Describe*", "logs:List*", "tag:GetResources"),
-    *("cloudformation:DescribeStacks", "cloudformation:ListStacks"),
+    *("cloudformation:DescribeStacks", "cloudformation:ListStacks", "backup:ListRecoveryPointsByResource"),
 )
 # People log in to registries, too; shorter than all names, as IAM limits the length of a policy.
 _READ_BY_PEOPLE = (*(each for each in _READ if not each.startswith("ecr:Get")), "ecr:Get*")

@@ -115,7 +115,13 @@ def _keys(aws: Aws, region: str, ids: Ids) -> set[str]:
     return {id for id in ids if key_exists(aws, region, id)}
 
 
+def _none(aws: Aws, region: str, ids: Ids) -> set[str]:
+    return set()
+
+
 _CHECKS: Mapping[tuple[str, str], Callable[[Aws, str, Ids], set[str]]] = {
+    # AWS Backup copies a file system's tags to its recovery points, which are to outlive it; `down` names them itself.
+    ("backup", "recovery-point"): _none,
     ("ecr", "repository"): _listed("ecr", "describe_repositories", "repositories", "repositoryName"),
     ("elasticfilesystem", "access-point"): _listed("efs", "describe_access_points", "AccessPoints", "AccessPointId"),
     ("elasticfilesystem", "file-system"): _listed("efs", "describe_file_systems", "FileSystems", "FileSystemId"),

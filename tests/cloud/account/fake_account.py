@@ -19,7 +19,7 @@ from tests.cloud.account.ec2 import Ec2
 from tests.cloud.account.eks import Eks, Ssm
 from tests.cloud.account.management import AutoScaling, CloudFormation, Logs, Sts, Tagging
 from tests.cloud.account.market import Pricing, ServiceQuotas
-from tests.cloud.account.storage import S3, Ecr, Efs, Kms
+from tests.cloud.account.storage import S3, Backup, Ecr, Efs, Kms
 
 FILTER_VALUES = 200  # that EC2 takes
 
@@ -43,9 +43,9 @@ class FakeAccount(Aws):
         """Make it as new, with its clients, which take a while to create."""
         self.ec2, self.pricing, self.quotas = Ec2(), Pricing(), ServiceQuotas()
         self.eks, self.ssm = Eks(), Ssm()
-        self.efs, self.s3, self.ecr, self.kms = Efs(), S3(), Ecr(), Kms()
+        self.efs, self.backup, self.s3, self.ecr, self.kms = Efs(), Backup(), S3(), Ecr(), Kms()
         self.autoscaling, self.logs = AutoScaling(), Logs()
-        self.cloudformation, self.tagging, self.sts = CloudFormation(), Tagging(), Sts()
+        self.cloudformation, self.tagging, self.sts = CloudFormation(), Tagging(self.backup.environments), Sts()
         self.answers: dict[str, Answer] = {}
         self.requests: list[tuple[str, str, Request]] = []  # operation, region and parameters
         self.rights: set[str] = set()  # the IAM actions of all calls so far

@@ -123,9 +123,11 @@ class Tagging:
     """The tagging API: resources by ARN with their environment, whether they exist or not, and `owned` by clusters.
 
     The original lists terminated instances for an hour (boto3#1704), which EC2 returns as terminated; deleted volumes,
-    which EC2 does not return (aws-cli#8197); and KMS keys until their deletion, which KMS returns as pending.
+    which EC2 does not return (aws-cli#8197); and KMS keys until their deletion, which KMS returns as pending. It lists
+    *recovery_points*, too, which AWS Backup tags (its resource type backup:recovery-point).
     """
 
+    recovery_points: Mapping[str, str]
     resources: dict[str, str] = field(default_factory=dict)
 
     owned: dict[str, str] = field(default_factory=dict)
@@ -133,7 +135,8 @@ class Tagging:
     def get_resources(self, region: str, request: Request) -> Any:
         (tag,) = request["TagFilters"]
         cluster = tag["Key"].removeprefix("kubernetes.io/cluster/")
-        resources, name = (self.resources, tag["Values"][0]) if cluster == tag["Key"] else (self.owned, cluster)
+        environments = {**self.resources, **self.recovery_points}
+        resources, name = (environments, tag["Values"][0]) if cluster == tag["Key"] else (self.owned, cluster)
         return {"ResourceTagMappingList": [{"ResourceARN": arn} for arn, owner in resources.items() if owner == name]}
 
 

@@ -1,4 +1,4 @@
-"""Services that store: EFS, S3, ECR, and KMS, which has the keys to them."""
+"""Services that store: EFS with AWS Backup, S3, ECR, and KMS, which has the keys to them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from botocore.auth import S3SigV4QueryAuth
 
-from tests.cloud.account.answers import Refusal, Request, Tags, signature_of, tagged
+from tests.cloud.account.answers import ACCOUNT, Refusal, Request, Tags, signature_of, tagged
 
 
 @dataclass
@@ -45,6 +45,33 @@ class Efs:
         if request["MountTargetId"] not in self.mount_targets:
             raise Refusal("MountTargetNotFound")
         return {"MountTargets": [{"MountTargetId": request["MountTargetId"], "LifeCycleState": "available"}]}
+
+
+@dataclass
+class Backup:
+    """Recovery points of AWS Backup: the ARN and the status of each, by the ARN of what it is a backup of.
+
+    They outlive it, until the end of their time (AWS Backup Developer Guide, Deleting backups).
+    ListRecoveryPointsByResource has those of all vaults, also of what was deleted.
+    """
+
+    points: dict[str, dict[str, str]] = field(default_factory=dict)
+    environments: dict[str, str] = field(default_factory=dict)  # of each recovery point
+
+    def back_up(self, file_system: str, environment: str, days: int, region: str = "us-east-1") -> None:
+        """Back up a file system on so many days.
+
+        It copies the tags of the file system to the recovery points (AWS Backup Developer Guide, Copy tags onto
+        backups), whose ARNs are not those of EFS (its table of resources with full management).
+        """
+        own = self.points.setdefault(f"arn:aws:elasticfilesystem:{region}:{ACCOUNT}:file-system/{file_system}", {})
+        for _ in range(days):
+            arn = f"arn:aws:backup:{region}:{ACCOUNT}:recovery-point:{len(self.environments):08}-0EB3-435A-A80B-1"
+            own[arn], self.environments[arn] = "COMPLETED", environment
+
+    def list_recovery_points_by_resource(self, region: str, request: Request) -> Any:
+        points = self.points.get(request["ResourceArn"], {})
+        return {"RecoveryPoints": [{"RecoveryPointArn": arn, "Status": status} for arn, status in points.items()]}
 
 
 @dataclass

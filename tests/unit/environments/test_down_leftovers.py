@@ -170,3 +170,44 @@ def test_an_interface_that_is_attached_after_it_was_listed_is_left_alone(live: F
     live.account.before_answer = attach
     assert delete_unused_interfaces(live.account, inventory) == ["eni-0", "eni-2"]
     assert set(live.account.ec2.interfaces) == {"eni-1"}
+
+
+def test_backups_outlive_their_file_system_and_are_named_but_are_no_leftovers(live: FakeEnvironment) -> None:
+    """AWS Backup copies the environment's tag to them, by which `down` took them for leftovers for 35 days."""
+    live.account.backup.back_up("fs-1", "spotmpi-lab", days=3)
+    live.account.backup.back_up("fs-of-another", "spotmpi-lab", days=1)
+
+    assert live.down() == []
+
+    stays = "except 3 recovery points in AWS Backup, billed by the GB until they expire"
+    assert live.actions[0] == f"Destroy spotmpi-lab and ALL DATA on its storage {stays}?"
+    arn = f"arn:aws:elasticfilesystem:us-east-1:{ACCOUNT}:file-system/fs-1"
+    command = f"aws backup list-recovery-points-by-resource --resource-arn {arn} --region us-east-1"
+    assert (
+        "not deleted, and billed by the GB until they expire: 3 recovery points of fs-1 in AWS Backup, "
+        f"which `{command}` lists; docs/cloud.md#backups says how to restore or delete them"
+    ) in live.output
+    assert read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).ids == {}
+
+
+def test_the_backups_of_storage_that_is_kept_stay_with_it(lab: FakeEnvironment) -> None:
+    lab.write_stack("  spotmpi:storage: {keep: true}\n")
+    lab.write_stack("  spotmpi:kind: data\n", "lab-data")
+    lab.up(images=False)
+    lab.account.backup.back_up("fs-kept", "spotmpi-lab-data", days=2)
+    lab.forget()
+
+    assert lab.down() == []
+    assert lab.actions[0] == "Destroy spotmpi-lab?" and not any("recovery point" in line for line in lab.output)
+
+    assert lab.down("spotmpi-lab") == []
+    assert "except 2 recovery points in AWS Backup" in lab.actions[-1]
+    assert any("2 recovery points of fs-kept in AWS Backup" in line for line in lab.output)
+
+
+def test_backups_that_may_not_be_listed_do_not_block_down(live: FakeEnvironment) -> None:
+    live.account.refuse("ListRecoveryPointsByResource", "AccessDeniedException")
+    assert live.down() == []
+    assert live.actions[0] == "Destroy spotmpi-lab and ALL DATA on its storage?"
+    refused = "backup:ListRecoveryPointsByResource in us-east-1 is not permitted: allow it in your IAM policy"
+    assert f"backups can't be listed: {refused}" in live.output

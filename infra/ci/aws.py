@@ -15,9 +15,11 @@ def check_account(file: StackFile, client: Any = None) -> str:
     try:
         identity = (client or boto3.client("sts", region_name=file.region)).get_caller_identity()
     except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
-        raise CiError(
-            f"no usable AWS credentials ({error}): log in, or assume a role in account {file.account}"
-        ) from error
+        remedy = f"log in, or assume a role in account {file.account}"
+        # What a region answers that does not know the account's keys, as it is not enabled in it.
+        if getattr(error, "response", {}).get("Error", {}).get("Code") == "InvalidClientTokenId":
+            remedy += f", or enable the region (`aws account enable-region --region-name {file.region}`)"
+        raise CiError(f"no usable AWS credentials ({error}): {remedy}") from error
     if identity["Account"] != file.account:
         message = f"the credentials are for account {identity['Account']}, but stack {file.stack!r} belongs to"
         raise CiError(f"{message} {file.account}: assume a role there; nothing was changed")

@@ -20,6 +20,7 @@ from infra.ci.redaction import redact
 from spotmpi.environments import changes
 from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.environments.pulumi_errors import explain
+from tests.cloud.account.fake_account import FakeAccount
 from tests.infra.conftest import ACCOUNT, Ci
 from tests.infra.scripted_pulumi import STATE, ScriptedPulumi, secret
 
@@ -338,6 +339,12 @@ def test_unusable_credentials_name_the_account_to_log_in_to(error: Exception) ->
         aws.check_account(file, Refusing())
     with pytest.raises(CiError, match="who may reach cluster spotmpi-lab"):
         aws.allowed_cidrs(file, ["192.0.2.1/32"], Refusing())
+
+
+def test_a_region_that_does_not_know_the_keys_may_have_to_be_enabled() -> None:
+    file = stack_file.StackFile("lab", "af-south-1", ACCOUNT, "compute")
+    with pytest.raises(CiError, match=r"enable the region .`aws account enable-region --region-name af-south-1`"):
+        aws.check_account(file, FakeAccount().client("sts", "af-south-1"))
 
 
 def test_file_and_variable_have_to_agree_on_the_account(lab_file: Path) -> None:

@@ -9,10 +9,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 from spotmpi.aws.concurrent_calls import MAX_CALLS
-from spotmpi.aws.errors import THROTTLED_SHORT, CallError, translate_error
+from spotmpi.aws.errors import (
+    THROTTLED_SHORT,
+    CallError,
+    CloudError,
+    RegionNotEnabled,
+    rejects_key,
+    translate_error,
+)
 from spotmpi.core.redaction import guard_logs, remember
 from spotmpi.core.wording import Echo
 
+ANY_REGION = "us-east-1"  # enabled in every account, so any call about other regions can go there
 _IAM_PREFIXES = {"service-quotas": "servicequotas", "efs": "elasticfilesystem"}
 _MAX_ATTEMPTS = 6
 _PAUSES = (10.0, 20.0, 40.0)  # seconds after which a call is sent again that AWS throttles after all these attempts
@@ -72,10 +80,25 @@ class Aws:
             try:
                 response: dict[str, Any] = getattr(client, method)(**arguments)
             except Exception as error:
-                raise _call_error(error, client, service, method, region) from error
+                raise self._call_error(error, client, service, method, region) from error
             return response
 
         return self._unless_throttled(send)
+
+    def _call_error(self, error: Exception, client: Any, service: str, method: str, region: str) -> Exception:
+        if rejects_key(error) and region != ANY_REGION and self._is_accepted(region):
+            return RegionNotEnabled(region)
+        return _call_error(error, client, service, method, region)
+
+    def _is_accepted(self, region: str) -> bool:
+        """Whether AWS accepts the credentials where every account is, in the partition of *region*."""
+        if self.partition(region) != self.partition(ANY_REGION):
+            return False
+        try:
+            self.account_id(ANY_REGION)
+        except CloudError:
+            return False
+        return True
 
     def _unless_throttled(self, send: Callable[[], _Answer]) -> _Answer:
         """What *send* returns, which is called again, after a pause, while AWS throttles it."""
@@ -118,7 +141,7 @@ class Aws:
             try:
                 return [item for page in pages for item in page.get(key, [])]
             except Exception as error:
-                raise _call_error(error, client, service, method, region) from error
+                raise self._call_error(error, client, service, method, region) from error
 
         return self._unless_throttled(send)
 

@@ -28,7 +28,10 @@ THROTTLED = {
 THROTTLED_SHORT = "throttled"  # the `short` of these
 NO_ANSWER = "no answer"  # the `short` of a call that reached nothing
 _COST_EXPLORER = "ce:", "LimitExceededException"  # which it answers to too many calls (Cost Explorer API reference)
-UNKNOWN_KEY = {"AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "OptInRequired"}
+UNKNOWN_KEY = {
+    *("AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "OptInRequired"),
+    *("InvalidAccessKeyId", "InvalidToken"),  # S3's
+}
 SIGNATURE = {"SignatureDoesNotMatch", "InvalidSignatureException", "RequestTimeTooSkewed", "RequestExpired"}
 _MAX_SKEW = timedelta(minutes=4)  # AWS accepts 5 minutes; a smaller difference is not the cause
 LOG_IN = "log in again (`aws sso login`, or new keys)"
@@ -36,6 +39,17 @@ LOG_IN = "log in again (`aws sso login`, or new keys)"
 
 class CloudError(SpotmpiError):
     """No call to AWS can succeed: credentials, region, clock or network."""
+
+
+class RegionNotEnabled(CloudError):
+    """No call to one region can succeed, though the credentials are valid elsewhere."""
+
+    def __init__(self, region: str) -> None:
+        command = f"aws account enable-region --region-name {region}"
+        # Tokens of the global STS are for the regions that every account has (aws-vault#512).
+        again = "if it is enabled, log in again with AWS_STS_REGIONAL_ENDPOINTS=regional"
+        valid = f"{region} rejects these credentials, which AWS accepts elsewhere"
+        super().__init__(f"{valid}: enable it (`{command}`); {again}")
 
 
 class CallError(CloudError):
@@ -49,6 +63,12 @@ class CallError(CloudError):
         self.short = short
         self.code = code
         self.headers: Mapping[str, str] = {}
+
+
+def rejects_key(error: Exception) -> bool:
+    """Whether AWS answered that it does not know the access key, as a region does that is not enabled."""
+    response = getattr(error, "response", None)
+    return isinstance(response, dict) and response.get("Error", {}).get("Code") in UNKNOWN_KEY
 
 
 def translate_error(error: Exception, action: str, region: str, now: datetime | None = None) -> CloudError:

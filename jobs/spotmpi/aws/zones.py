@@ -6,10 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spotmpi.aws.account import Aws
-from spotmpi.aws.errors import NO_ANSWER, CallError
+from spotmpi.aws.account import ANY_REGION, Aws
+from spotmpi.aws.errors import NO_ANSWER, CallError, RegionNotEnabled
 
-ANY_REGION = "us-east-1"  # enabled in every account, so any call about other regions can go there
 EKS_SOURCE = "Amazon EKS User Guide, networking requirements for VPC and subnets, read November 2026"
 NO_REGION = "not an AWS region; write it like us-east-1"  # the remedy where `is_region` says so
 STORAGE_SOURCE = "Amazon EFS User Guide, Supported Availability Zones for One Zone file systems, read November 2026"
@@ -43,8 +42,8 @@ def regions(aws: Aws) -> dict[str, bool]:
     arguments = {"AllRegions": True}
     try:
         response = aws.call("ec2", aws.region or ANY_REGION, "describe_regions", **arguments)
-    except CallError as error:
-        if error.short != NO_ANSWER:  # a region that does not exist has no host
+    except (CallError, RegionNotEnabled) as error:
+        if isinstance(error, CallError) and error.short != NO_ANSWER:  # a region that does not exist has no host
             raise
         response = aws.call("ec2", ANY_REGION, "describe_regions", **arguments)
     return {each["RegionName"]: each.get("OptInStatus") != "not-opted-in" for each in response["Regions"]}

@@ -81,9 +81,8 @@ def authority_of(path: Path) -> str:
 
 
 def _objects(text: str, bucket: str, key: str, sha256: str | None, account: Any) -> list[Download]:
-    from spotmpi.aws.account import open_account
+    from spotmpi.aws.account import ANY_REGION, open_account
     from spotmpi.aws.state_bucket import region_of
-    from spotmpi.aws.zones import ANY_REGION
 
     aws = account or open_account()
     region = aws.region or ANY_REGION

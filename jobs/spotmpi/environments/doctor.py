@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from spotmpi.aws.account import Aws, open_account
+from spotmpi.aws.account import ANY_REGION, Aws, open_account
 from spotmpi.aws.concurrent_calls import ConcurrentCalls
 from spotmpi.aws.errors import CallError
-from spotmpi.aws.zones import ANY_REGION, NO_REGION, is_region
+from spotmpi.aws.zones import NO_REGION, is_region
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.redaction import redacted
 from spotmpi.environments.checks import access, account, capacity, cluster, leftovers, tools

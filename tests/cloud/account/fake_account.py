@@ -22,6 +22,15 @@ from tests.cloud.account.market import Pricing, ServiceQuotas
 from tests.cloud.account.storage import S3, Backup, Ecr, Efs, Kms
 
 FILTER_VALUES = 200  # that EC2 takes
+# By protocol: what a region answers that is not enabled in the account, as it does to unknown keys, since it knows none
+# of the account's (steampipe-plugin-aws#75, remotion-dev/github-unwrapped-2022#34, chalice#1445, aws-sdk-js#4129).
+NOT_ENABLED = {
+    "ec2": ("AuthFailure", "AWS was not able to validate the provided access credentials"),
+    "query": ("InvalidClientTokenId", "The security token included in the request is invalid"),
+    "json": ("UnrecognizedClientException", "The security token included in the request is invalid"),
+    "rest-json": ("UnrecognizedClientException", "The security token included in the request is invalid"),
+    "rest-xml": ("InvalidToken", "The provided token is malformed or otherwise invalid."),
+}
 
 
 class FakeAccount(Aws):
@@ -71,6 +80,9 @@ class FakeAccount(Aws):
         """
         if region not in (*self._session.get_available_regions("ec2"), "aws-global"):
             raise EndpointConnectionError(endpoint_url=f"https://{service}.{region}.amazonaws.com/")
+        if not self.ec2.enabled.get(region, True):
+            protocol = self.client(service, region).meta.service_model.resolved_protocol
+            raise Refusal(*NOT_ENABLED[protocol])
         where, refusal = self.refusals.get(operation, (region, None))
         if refusal and where in (None, region):
             raise refusal

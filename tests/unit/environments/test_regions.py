@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from spotmpi.aws import eks, quotas, state_bucket
+from spotmpi.aws.errors import CloudError
+from spotmpi.aws.instances import instances
+from spotmpi.aws.prices import group_prices
+from spotmpi.aws.state_bucket import Bucket
 from spotmpi.backends.targets import Target
 from spotmpi.core import environment
-from spotmpi.core.errors import InputError
+from spotmpi.core.environment import Environment
+from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.environments.cost import environment_cost
 from spotmpi.environments.doctor import doctor
 from spotmpi.environments.node_group_sizes import keep_warm
+from spotmpi.environments.zones.comparison import compare_zones
 from tests.cloud.account.ec2 import machine
+from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.fake_environment import SETTINGS, FakeEnvironment
 from tests.unit.core.test_environment import OUTPUTS
 
@@ -50,3 +59,75 @@ def test_what_is_no_name_of_a_region_is_refused_before_anything_is_asked(lab: Fa
     with pytest.raises(InputError, match="aws:region = 'US-EAST-1': not an AWS region; write it like us-east-1"):
         getattr(lab, command)()
     assert lab.actions == [] and lab.account.requests == []
+
+
+DISABLED = "af-south-1"  # in the account of the tests
+ENABLE = f"`aws account enable-region --region-name {DISABLED}`"
+
+
+def in_disabled_region(lab: FakeEnvironment) -> Environment:
+    """The environment in a region that was disabled after it was built."""
+    outputs = json.loads(json.dumps(OUTPUTS).replace("us-east-1", DISABLED))
+    (lab.folder / "outputs").write_text(json.dumps(outputs))
+    (lab.folder / "stacks" / "Pulumi.lab.yaml").write_text(SETTINGS.replace("us-east-1", DISABLED) + GROUPS)
+    return environment.parse(outputs)
+
+
+def price(lab: FakeEnvironment, there: Environment) -> object:
+    return group_prices(there, there.node_groups, lab.account, datetime.now(UTC))
+
+
+def cluster_of(there: Environment) -> eks.Cluster:
+    cluster = eks.parse(there.cluster_arn)
+    assert cluster is not None
+    return cluster
+
+
+COMMANDS: dict[str, Callable[[FakeEnvironment, Environment], object]] = {
+    "up": lambda lab, there: lab.up(),
+    "down": lambda lab, there: lab.down(),
+    "scale": lambda lab, there: keep_warm(there, "g4dn", 1, timedelta(hours=1), lab.account),
+    "cost": lambda lab, there: environment_cost(there, 0.0, Target(runs_folder=lab.folder), lab.account),
+    "nodes": lambda lab, there: instances(lab.account, DISABLED, ["i-1"]),
+    "zones": lambda lab, there: compare_zones(["g5.xlarge"], 1, [DISABLED], lab.account),
+    "zones, by default": lambda lab, there: compare_zones(["g5.xlarge"], 1, [], FakeAccount(DISABLED)),
+    "the bucket of the state": lambda lab, there: state_bucket.status(lab.account, DISABLED, Bucket("states", None)),
+    "a cluster's address": lambda lab, there: eks.describe(lab.account, cluster_of(there)),
+    "a run's price": price,
+    "a run's quota": lambda lab, there: quotas.limit(lab.account, DISABLED, "L-3819A6DF"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_region_that_is_not_enabled_ends_each_command_with_the_remedy(lab: FakeEnvironment, command: str) -> None:
+    """It answers as to wrong keys, by another code for each protocol, though the credentials are valid."""
+    there = in_disabled_region(lab)
+    with pytest.raises(SpotmpiError) as refused:
+        COMMANDS[command](lab, there)
+    message = str(refused.value)
+    assert ENABLE in message and "invalid" not in message and "\n" not in message
+    assert lab.actions == [] and lab.pulumi_commands() == []
+
+
+def test_doctor_names_a_region_that_is_not_enabled_once(lab: FakeEnvironment) -> None:
+    in_disabled_region(lab)
+    findings = doctor("lab", FakeAccount(DISABLED), lambda command: "v3.200.0", None)
+    assert [each.check for each in findings if each.level == "error"] == ["region"]
+    assert findings[1].message == f"{DISABLED} is not enabled in this account"
+    assert findings[1].command == ENABLE.strip("`") and findings[-1].message.startswith("not checked without a region:")
+
+
+def test_where_tokens_of_the_global_sts_are_not_valid_doctor_says_how_to_get_others(lab: FakeEnvironment) -> None:
+    """The region is enabled, and rejects them all the same (aws-vault#512)."""
+    in_disabled_region(lab)
+    account = FakeAccount(DISABLED)
+    account.script("DescribeRegions", Regions=[{"RegionName": DISABLED, "OptInStatus": "opted-in"}])
+    findings = doctor("lab", account, lambda command: "v3.200.0", None)
+    assert [each.check for each in findings if each.level == "error"] == ["credentials"]
+    assert "log in again with AWS_STS_REGIONAL_ENDPOINTS=regional" in findings[0].message
+
+
+def test_keys_that_no_region_accepts_are_reported_as_such(account: FakeAccount) -> None:
+    account.refuse("GetCallerIdentity", "InvalidClientTokenId")
+    with pytest.raises(CloudError, match=r"AWS rejects these credentials in af-south-1 \(InvalidClientTokenId\)"):
+        account.account_id(DISABLED)

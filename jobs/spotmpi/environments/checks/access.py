@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from spotmpi.aws import state_bucket
 from spotmpi.aws import zones as aws_zones
+from spotmpi.aws.account import ANY_REGION
+from spotmpi.aws.errors import RegionNotEnabled
 from spotmpi.aws.zones import Zone, default_second_zone, eks_supports, has_one_zone_storage, second_zones
 from spotmpi.environments.checks.check import Check, Finding, Subject
 from spotmpi.environments.stack_file import StackFile
@@ -16,7 +19,7 @@ _BUCKET = "state bucket"
 
 def credentials(subject: Subject) -> Iterator[Finding]:
     """Whether the credentials work, and belong to the stack's account."""
-    identity = subject.aws.call("sts", subject.region, "get_caller_identity")
+    identity = _identity(subject)
     account, arn = identity["Account"], identity["Arn"]
     expected = subject.stack.account if subject.stack else None
     if expected and expected != account:
@@ -36,6 +39,16 @@ def credentials(subject: Subject) -> Iterator[Finding]:
         )
     else:
         yield Finding("credentials", "ok", f"account {account} as {arn}")
+
+
+def _identity(subject: Subject) -> Mapping[str, Any]:
+    """Who the credentials belong to, by another region where that of the subject is not enabled, as `region` says."""
+    try:
+        return subject.aws.call("sts", subject.region, "get_caller_identity")
+    except RegionNotEnabled:
+        if aws_zones.regions(subject.aws).get(subject.region):
+            raise
+        return subject.aws.call("sts", ANY_REGION, "get_caller_identity")
 
 
 def region(subject: Subject) -> Iterator[Finding]:

@@ -90,7 +90,7 @@ def test_the_build_gives_rights_only_to_roles_with_the_boundary() -> None:
     assert not {action for action in allowed("build") if "PolicyVersion" in action or "DeleteRolePerm" in action}
     # People push images at the end of `up`, and upgrade; workflows do neither.
     registries = {action for action in allowed("build") | allowed("up") if action.startswith("ecr:Get")}
-    own = {"iam:PutRolePermissionsBoundary", "ssm:GetParameter", *PUSH, *registries}
+    own = {"iam:PutRolePermissionsBoundary", *PUSH, *registries}
     assert allowed("build") - own == allowed("up") - own
 
 

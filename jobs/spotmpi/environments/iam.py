@@ -83,13 +83,15 @@ _READ = (
     *("autoscaling:Describe*", "ec2:Describe*", "ecr:Describe*", "ecr:GetLifecyclePolicy", "ecr:GetRepositoryPolicy"),
     *("ecr:List*", "eks:Describe*", "eks:List*", "elasticfilesystem:Describe*", "iam:Get*", "iam:List*"),
     *("kms:Describe*", "kms:Get*", "kms:List*", "logs:Describe*", "logs:List*", "tag:GetResources"),
-    *("cloudformation:DescribeStacks", "cloudformation:ListStacks", "backup:ListRecoveryPointsByResource"),
+    *("cloudformation:DescribeStacks", "cloudformation:ListStacks", "backup:List*"),
 )
 # People log in to registries, too; shorter than all names, as IAM limits the length of a policy.
 _READ_BY_PEOPLE = (*(each for each in _READ if not each.startswith("ecr:Get")), "ecr:Get*")
-# The public parameters in which an upgrade finds the newest AMI release.
+# What the checks of `up` read besides. Without list prices its lines have none of groups on demand.
+_CHECKED = ("servicequotas:Get*",)
+# The public parameters in which an upgrade finds the newest AMI release, and `up` whether a setting has a newer one.
 _RELEASES = ("ssm:GetParameter",)
-_EKS_PARAMETERS = "arn:aws:ssm:*::parameter/aws/service/eks/*"
+_EKS_PARAMETERS = "arn:aws:ssm:*::parameter/aws/*"
 # By Pulumi's resource type: the actions that create, change and delete it, besides reading.
 BUILD: Mapping[str, Sequence[str]] = {
     "aws:autoscaling/tag:Tag": ("autoscaling:CreateOrUpdateTags", "autoscaling:DeleteTags"),
@@ -231,8 +233,7 @@ def policy(name: str, bucket: str | None = None) -> Document:
         scale = _allow("Scale", SCALE, _SCALING_GROUPS)
         return _document(_allow("Look", [*LOOK, _LOGIN]), scale, push, *state)
     if name == "up":
-        releases = _allow("Releases", _RELEASES, _EKS_PARAMETERS)
-        return _document(*_build_statements(_READ_BY_PEOPLE), push, releases, *state)
+        return _document(*_build_statements(_READ_BY_PEOPLE), push, *state)
     if name == "preview":
         return _document(_allow("Read", _READ), *state)
     if name == "build":
@@ -258,7 +259,8 @@ def _build_statements(read: Sequence[str] = _READ) -> list[Document]:
     pass_role["Condition"] = {"StringEquals": {"iam:PassedToService": list(_SERVICES)}}
     build, others = _allow("Build", actions & _UNTAGGED), actions - roles - _UNTAGGED
     return [
-        *(_allow("Read", read), build, *_of_environments(others), *_tagging()),
+        *(_allow("Read", [*read, *_CHECKED]), _allow("Releases", _RELEASES, _EKS_PARAMETERS)),
+        *(build, *_of_environments(others), *_tagging()),
         *(_allow("Roles", roles, _ROLES), pass_role),
     ]
 
@@ -281,14 +283,14 @@ def _tagging() -> list[Document]:
     on_creation["Condition"] = {"StringLike": {"ec2:CreateAction": "*"}}
     groups = _allow("TagGroups", ["ec2:CreateTags"], _ON_GROUPS)
     groups["Condition"] = {"StringLike": {"aws:RequestTag/spotmpi:environment": "spotmpi-*"}}
-    new_storage = _allow("TagNewStorage", ["elasticfilesystem:TagResource"])
+    new_storage = _allow("TagEfs", ["elasticfilesystem:TagResource"])
     new_storage["Condition"] = {"StringLike": {"elasticfilesystem:CreateAction": "*"}}
     return [on_creation, groups, new_storage]
 
 
 def _with_boundary(statements: Sequence[Document]) -> list[Document]:
     """The statements, limited to granting permissions to roles with the boundary."""
-    bounded = _allow("BoundedRoles", _GRANTS, _ROLES)
+    bounded = _allow("Bounded", _GRANTS, _ROLES)
     bounded["Condition"] = {"StringLike": {"iam:PermissionsBoundary": BOUNDARY}}
     others = [{**each, "Action": [action for action in each["Action"] if action not in _GRANTS]} for each in statements]
     return [*others, bounded]

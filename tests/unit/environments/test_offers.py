@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from fnmatch import fnmatch
 from typing import Any
 
 import pytest
 
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.environments.doctor import doctor
+from spotmpi.environments.iam import policy
+from spotmpi.environments.up import UpOptions, up
 from tests.cloud.account.answers import Refusal
 from tests.cloud.fake_environment import FakeEnvironment
 from tests.unit.environments.test_changes import step
@@ -84,3 +89,31 @@ def test_without_the_permission_to_read_what_eks_offers_the_update_goes_on(built
     built.up(images=False)
     assert UP in built.pulumi_commands()
     assert any("the versions that EKS offers can't be read" in line for line in built.output)
+
+
+ON_DEMAND = """  spotmpi:second_zone: us-east-1c
+  spotmpi:groups:
+    - {name: spot, type: g5.xlarge, max: 2}
+    - {name: sure, type: g4dn.xlarge, max: 2, market: on-demand}
+"""
+
+
+@pytest.mark.parametrize("purpose", ["build", "up"])
+def test_a_role_may_make_every_call_of_up_before_and_after_the_build(lab: FakeEnvironment, purpose: str) -> None:
+    """What it may not read is not checked: a quota that is too small, or an AMI release that EKS lacks."""
+    lab.write_stack(ON_DEMAND)
+    account, options = lab.account, UpOptions(images=False)
+    checked = replace(lab.dependencies, run_doctor=lambda *on: doctor(*on, lambda command: "v3.200.0", None))
+    account.logs.groups.add("/aws/eks/spotmpi-lab/cluster")
+    account.refuse("GetServiceQuota", "NoSuchResourceException")
+    account.script("GetAWSDefaultServiceQuota", Quota={"Value": 64.0})
+    up("lab", checked, options)
+    account.eks.version = "1.36"
+    announce(lab, addon("v1.36.1-eksbuild.2"), node_group("1.36.1-20261110"))
+    up("lab", checked, options)
+
+    calls = {each.replace("tagging:", "tag:") for each in account.rights}
+    calls -= {"sts:GetCallerIdentity", "pricing:GetProducts"}  # needs no permission; a policy's length is limited
+    assert {"ssm:GetParameter", "servicequotas:GetServiceQuota", "logs:DeleteLogGroup"} <= calls
+    allowed = [action for each in policy(purpose)["Statement"] for action in each["Action"]]
+    assert {call for call in calls if not any(fnmatch(call, action) for action in allowed)} == set()

@@ -8,7 +8,10 @@ class CiError(Exception):
 
 
 class Locked(CiError):
-    """Another command holds the stack, or one that was killed did not release it; `since` is the newest lock's time."""
+    """Another command holds the stack, or one that was killed did not release it.
+
+    `since` is when the newest lock was taken, if that is known.
+    """
 
     def __init__(self, message: str, since: datetime | None):
         super().__init__(message)

@@ -6,19 +6,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import IO, TextIO
 
+from infra.ci import locks
 from infra.ci.errors import CiError, Locked, NotBuilt
 from infra.ci.stack_file import StackFile
 from infra.login import PYTHON
 
 _PASSPHRASES = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 _BACKENDS = ("s3://", "gs://", "azblob://", "file://")
-_LOCKED = "the stack is currently locked"
-_LOCKS = re.compile(r"currently locked by (\d+) lock")
-_LOCK = re.compile(r"created by (.+) \(pid \d+\) at (\S+)")
 _UNKNOWN = "no stack named"
 # Run as a process, as the package is no part of a project that `spotmpi init --environment` wrote.
 _EXPLAIN = """\
@@ -107,11 +104,9 @@ class Pulumi:
 
     def _raise_known(self, output: str) -> None:
         """Raise the error that Pulumi's *output* stands for, with its remedy, where it is a known one."""
-        if _LOCKED in output:
-            holders = "; ".join(f"{by} at {time}" for by, time in _LOCK.findall(output))
-            remedy = f"if none is running, `pulumi cancel --yes --stack {self.stack}`"
-            message = f"stack {self.stack} is locked by another update{holders and f', of {holders}'}: {remedy}"
-            raise Locked(message, _newest_lock(output))
+        if message := locks.describe(self.stack, output):
+            newest = locks.newest(output, self.variables["PULUMI_BACKEND_URL"], self.project, self.stack)
+            raise Locked(message, newest)
         if _UNKNOWN in output:
             backend = self.variables["PULUMI_BACKEND_URL"]
             raise NotBuilt(f"no state of stack {self.stack!r} in {backend}: never built, or built with another backend")
@@ -120,16 +115,6 @@ class Pulumi:
             raise CiError(
                 f"EKS re-created {group[1]} after an environment was deleted: {remedy}, then repeat the command"
             )
-
-
-def _newest_lock(output: str) -> datetime | None:
-    """When the newest lock was taken, by the clock of the machine that did; None unless Pulumi tells it of each."""
-    count, times = _LOCKS.search(output), [time for _, time in _LOCK.findall(output)]
-    try:
-        taken = [datetime.fromisoformat(each) for each in times]
-    except ValueError:
-        return None
-    return max(taken) if count and len(taken) == int(count[1]) > 0 else None
 
 
 def for_stack(file: StackFile, project: Path, secrets: bool = True) -> Pulumi:

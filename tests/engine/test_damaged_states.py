@@ -58,10 +58,11 @@ def test_a_state_that_can_not_be_read_is_named_and_left_as_it_is(small: Engine, 
         path.write_bytes(original)
 
 
-def test_a_lock_that_a_full_disk_cut_off_is_cancelled_by_the_remedy(small: Engine) -> None:
+@pytest.mark.parametrize("content", ["", "\0" * 64, "[]"], ids=["empty", "zeros", "list"])
+def test_a_lock_that_a_full_disk_or_a_crash_damaged_is_cancelled_by_the_remedy(small: Engine, content: str) -> None:
     locks = small.folder / "state" / ".pulumi" / "locks" / "organization" / "small" / "small"
     locks.mkdir(parents=True, exist_ok=True)
-    (locks / "cut-off.json").write_text("")
+    (locks / "damaged.json").write_text(content)
     with pytest.raises(SpotmpiError, match=r"a lock of small is damaged: .*`pulumi cancel --yes --stack small`"):
         pulumi(small).run("small", "destroy", "--preview-only")
     small.run("cancel", "--yes", "--stack", "small").require_success()

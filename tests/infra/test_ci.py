@@ -12,6 +12,7 @@ import boto3
 import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError, ProfileNotFound
 from moto import mock_aws
+from moto.s3.models import s3_backends
 
 from infra import names
 from infra.ci import aws, losses, stack_file
@@ -304,6 +305,26 @@ def test_any_other_lock_is_left_to_whoever_holds_it(
     code, _, errors = ci("destroy", "lab", *options)
     assert code == 1 and "pulumi cancel --yes --stack lab" in errors
     assert pulumi.commands == ["stack --show-name", "destroy --yes --skip-preview"]
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("age", "code"), [(121, 0), (119, 1)])
+def test_of_a_damaged_lock_in_a_bucket_its_object_has_the_age(
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch, age: int, code: int
+) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://example-state/team?region=us-east-1")
+    client, now = boto3.client("s3", region_name="us-east-1"), datetime.now(UTC)
+    client.create_bucket(Bucket="example-state")
+    for file, minutes in {"lab/1.json": age + 60, "lab/2.json": age, "lab-two/1.json": 0}.items():
+        key = f"team/.pulumi/locks/organization/spotmpi/{file}"
+        client.put_object(Bucket="example-state", Key=key)
+        written = (now - timedelta(minutes=minutes)).replace(tzinfo=None)
+        s3_backends[ACCOUNT]["aws"].buckets["example-state"].keys[key].last_modified = written
+    pulumi.answers("0 lab", "255 error: unexpected end of JSON input", "0 cancelled", "0 destroyed", "0 removed")
+    result, _, errors = ci("destroy", "lab", "--cancel-locks-after", "120")
+    assert (result, pulumi.commands[1:4] == CANCELLED) == (code, code == 0)
+    assert (f"no job runs for {age} minutes" if code == 0 else "a lock of lab is damaged: if no update") in errors
 
 
 @pytest.mark.usefixtures("alone")

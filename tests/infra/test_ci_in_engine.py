@@ -74,6 +74,22 @@ def test_an_old_lock_is_cancelled_at_night(lock: Path, project: Path, capsys: py
     assert not lock.exists()
 
 
+# As a crash or a full disk leaves a file: cut off, without content, or zeros.
+@pytest.mark.parametrize("content", ["", '{"pid": 1, "us', "\0" * 64, "{}"], ids=["empty", "half", "zeros", "{}"])
+def test_a_lock_that_can_not_be_read_is_cancelled_at_night_by_the_age_of_its_file(
+    lock: Path, project: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    """It names no time, so Pulumi and `spotmpi down` know none."""
+    lock.write_text(content)
+    night = ("destroy", ["lab", "--cancel-locks-after", "120"], project)
+    assert commands.main(*night) == 1
+    assert "`pulumi cancel --yes --stack lab`" in capsys.readouterr().err and lock.exists()
+
+    os.utime(lock, (0, lock.stat().st_mtime - 121 * 60))
+    assert commands.main(*night) == 0
+    assert "no job runs for 121 minutes" in capsys.readouterr().err and not lock.exists()
+
+
 def test_a_stale_lock_is_recognized_by_the_clis_message_and_released_by_the_remedy(
     lock: Path, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

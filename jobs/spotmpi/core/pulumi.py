@@ -17,7 +17,10 @@ _BUCKET_REGION = re.compile(r"Missing ?Region|BucketRegionError|PermanentRedirec
 _NO_JSON = re.compile(
     r"failed to load checkpoint: .*?(unexpected end of JSON input|invalid character|cannot unmarshal)"
 )
-_NO_LOCK = re.compile(r"^ *error: unexpected end of JSON input", re.MULTILINE)
+_NO_LOCK = re.compile(
+    r"^ *error: (unexpected end of JSON input|invalid character '.*' looking for|json: cannot unmarshal .*lockContent)",
+    re.MULTILINE,
+)
 _NO_FOLDER = re.compile(r"unable to open bucket file://([^?\s]+)\S*: (.*)")
 _NOT_WRITTEN = re.compile(r"blob \(.*(no space left on device|permission denied|read-only file system)")
 _NO_PASSPHRASE = re.compile(r"unable to read PULUMI_CONFIG_PASSPHRASE_FILE: open (.*)")

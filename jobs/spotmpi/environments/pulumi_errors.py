@@ -53,6 +53,10 @@ _USED = re.compile(r"DependencyViolation|DeleteConflict|\w+InUse(Exception)?\b|N
 _HAS_GROUPS = re.compile(
     r"deleting EKS Cluster \((?P<name>[^()]+)\).*has nodegroups"
 )  # EKS API Reference, DeleteCluster
+_AT_WORK = re.compile(
+    r"\b(in progress|ConcurrentModification\w*|OperationAborted|ResourceContention|IncorrectFileSystemLifeCycleState)\b"
+    r"|\bdelete: timeout while waiting\b"
+)
 _NETWORK = re.compile(r"no such host|connection (refused|reset)|i/o timeout|TLS handshake timeout|send request failed")
 _CAPACITY = ("InsufficientInstanceCapacity", "UnfulfillableCapacity", "Unsupported")
 
@@ -167,7 +171,7 @@ def _remedy(text: str, stack: str) -> str:
     if _EXISTS.search(text):
         owner = "it exists and is not in this stack's state, so another stack or a former environment has it"
         return f"{owner}: `spotmpi doctor {stack}` lists leftovers; delete it, or rename the stack"
-    if re.search(r"\b(in progress|ConcurrentModification\w*|OperationAborted)\b", text):
+    if _AT_WORK.search(text):
         return "AWS is still at work on an earlier change of it: wait a few minutes"
     if cluster := _HAS_GROUPS.search(text):
         command = f"aws eks list-nodegroups --cluster-name {cluster['name']}"

@@ -121,6 +121,18 @@ REFUSED = {
         "ResourceInUseException: Cluster already exists with name: spotmpi-lab",
         "another stack or a former environment has it",
     ),
+    "a file system that AWS changes": (
+        "aws:efs:BackupPolicy (spotmpi-lab): deleting EFS Backup Policy (fs-1): operation error EFS: PutBackupPolicy, "
+        f"{V2}IncorrectFileSystemLifeCycleState: File system 'fs-1' is in the wrong state: updating",
+        "deleting EFS Backup Policy (fs-1): IncorrectFileSystemLifeCycleState",
+        "AWS is still at work on an earlier change of it: wait a few minutes",
+    ),
+    "a deletion that takes too long": (
+        "aws:ec2:NatGateway (spotmpi-lab): waiting for EC2 NAT Gateway (nat-1) delete: timeout while waiting for state "
+        "to become 'deleted' (last state: 'deleting', timeout: 30m0s)",
+        "delete: timeout while waiting for state to become 'deleted'",
+        "AWS is still at work on an earlier change of it: wait a few minutes",
+    ),
     "throttled": (
         f"aws:ec2:Route (spotmpi-lab-public): creating Route: operation error EC2: CreateRoute, exceeded maximum "
         "number of "

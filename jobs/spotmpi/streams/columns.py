@@ -140,6 +140,32 @@ def _fields(columns: str) -> tuple[Any, ...]:
     return tuple(pyarrow.ipc.read_schema(pyarrow.BufferReader(base64.b64decode(columns))))
 
 
+def plain_type(kind: Any) -> Any:
+    """The type of the same values for which pyarrow has all functions: views and small decimals lack some."""
+    import pyarrow
+    from pyarrow import types
+
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        return pyarrow.bool_() if kind.extension_name == "arrow.bool8" else plain_type(kind.storage_type)
+    if types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return pyarrow.string() if types.is_string_view(kind) else pyarrow.binary()
+    if types.is_decimal32(kind) or types.is_decimal64(kind):
+        return pyarrow.decimal128(kind.precision, kind.scale)
+    fields = [kind.field(index) for index in range(kind.num_fields)]
+    inner = [field.with_type(plain_type(field.type)) for field in fields]
+    if inner == fields:
+        return kind
+    if types.is_struct(kind):
+        return pyarrow.struct(inner)
+    if types.is_map(kind):
+        return pyarrow.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    if types.is_fixed_size_list(kind):
+        return pyarrow.list_(inner[0], kind.list_size)
+    return pyarrow.large_list(inner[0]) if types.is_large_list(kind) else pyarrow.list_(inner[0])
+
+
 def is_exact(kind: Any) -> bool:
     """Whether values of an arrow type are whole numbers or truth values, of which numpy has no null."""
     from pyarrow import types

@@ -158,8 +158,8 @@ def _parquet_schema(source: str, name: str, version: str) -> Any:
                 return True
         return False
 
-    schema = _decoded(file.schema_arrow.empty_table()).schema.remove_metadata()
-    columns.require_distinct(schema.names, name)
+    schema = [field.with_type(columns.plain_type(field.type)) for field in file.schema_arrow]
+    columns.require_distinct([field.name for field in schema], name)
     exact = (columns.is_exact(field.type) and field.nullable for field in schema)
     fields = [
         field.with_nullable(has_nulls(field.name) if counts else True).remove_metadata()
@@ -176,15 +176,9 @@ def _read_group(source: str, name: str, version: str, index: int) -> Any:
 
 
 def _decoded(table: Any) -> Any:
-    """A table with values in place of dictionaries and extensions, of which pyarrow makes arrays without nulls."""
-    import pyarrow
-
+    """A table with values in place of dictionaries, extensions and views, which pyarrow can take and make arrays of."""
     for index, field in enumerate(table.schema):
-        kind = field.type
-        if isinstance(kind, pyarrow.BaseExtensionType):
-            kind = pyarrow.bool_() if kind.extension_name == "arrow.bool8" else kind.storage_type
-        if pyarrow.types.is_dictionary(kind):
-            kind = kind.value_type
+        kind = columns.plain_type(field.type)
         if kind != field.type:
             table = table.set_column(index, field.name, table.column(index).cast(kind))
     return table

@@ -77,6 +77,38 @@ def test_a_value_is_in_one_set_whichever_type_of_time_or_number_a_file_has(
     assert found[0] == found[1] and 0 < len(found[0]) < 40
 
 
+@pytest.mark.parametrize(
+    ("kind", "plain"),
+    [
+        (pyarrow.string_view(), pyarrow.string()),
+        (pyarrow.binary_view(), pyarrow.binary()),
+        (pyarrow.dictionary(pyarrow.int8(), pyarrow.string()), pyarrow.string()),
+        (pyarrow.decimal32(5, 2), pyarrow.decimal128(5, 2)),
+        (pyarrow.decimal64(12, 2), pyarrow.decimal128(12, 2)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("by", ["value", None])
+def test_types_that_pyarrow_cannot_take_rows_of_are_split_as_plain_ones(
+    tmp_path: Path, modules: Modules, pool: InProcess, kind: pyarrow.DataType, plain: pyarrow.DataType, by: str | None
+) -> None:
+    """So Polars writes text with its newest Arrow level. Values in lists and objects are read alike."""
+    values = pyarrow.array([str(row % 30) if row % 7 else None for row in range(100)]).cast(plain)
+    found = []
+    for each in (plain, kind):
+        column = values.dictionary_encode() if pyarrow.types.is_dictionary(each) else values.cast(each)
+        inside = pyarrow.array([column.to_pylist()[:2]] * 100, pyarrow.list_(plain if column.type != each else each))
+        folder = tmp_path / f"raw{len(found)}"
+        folder.mkdir()
+        table = pyarrow.table({"value": column, "list": inside, "row": range(100)})
+        pyarrow.parquet.write_table(table, folder / "0.parquet")
+        name = f"set{len(found)}"
+        found.append(spotmpi.split(folder, {"a": 0.5, "b": 0.5}, by=by, name=name, pool=pool))
+    assert {key: each.table for key, each in found[0].items()} == {key: each.table for key, each in found[1].items()}
+    assert found[1]["a"].rows + found[1]["b"].rows == 100 and 20 < found[1]["a"].rows < 80
+    assert found[1]["a"].table.schema.field("value").type == plain
+
+
 def test_nanoseconds_decide_and_nested_values_are_refused_in_one_line(
     tmp_path: Path, modules: Modules, pool: InProcess
 ) -> None:

@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow.parquet
 import pytest
 
 from spotmpi.streams import columns, sources
+from spotmpi.streams.dataset import Source
 from spotmpi.streams.errors import StreamError
 from tests.unit.streams.data import order_of, read_all
 
@@ -41,6 +43,11 @@ def columns_of(folder: Path, batch: int = 2) -> dict[str, list[Any]]:
     batches = read_all(order_of(folder, batch, last_batch="keep"))
     assert len({tuple(sorted(each)) for each in batches}) == 1
     return {name: [each[name] for each in batches] for name in batches[0]}
+
+
+def table_of(path: Path) -> Any:
+    """All rows of a file, as a function of a data set gets them."""
+    return Source(str(path), sources.files_of(str(path)), [path.name]).table
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
@@ -92,6 +99,47 @@ def test_dictionaries_of_parquet_are_values_with_their_nulls(tmp_path: Path) -> 
     table = pyarrow.table({name: pyarrow.array(each).dictionary_encode() for name, each in values.items()})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     assert {name: array.tolist() for name, (array,) in columns_of(tmp_path, 3).items()} == values
+
+
+VIEW = pyarrow.string_view()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (VIEW, "a"),
+        (pyarrow.binary_view(), b"a"),
+        (pyarrow.list_(VIEW), ["a"]),
+        (pyarrow.large_list(VIEW), ["a"]),
+        (pyarrow.list_(VIEW, 1), ["a"]),
+        (pyarrow.list_view(VIEW), ["a"]),
+        (pyarrow.list_(pyarrow.list_(VIEW)), [["a"]]),
+        (pyarrow.struct([("key", VIEW), ("id", pyarrow.int64())]), {"key": "a", "id": None}),
+        (pyarrow.map_(VIEW, VIEW), [("a", "a")]),
+        (pyarrow.decimal32(5, 2), Decimal("1.50")),
+        (pyarrow.list_(pyarrow.decimal64(12, 2)), [Decimal("1.50")]),
+    ],
+    ids=str,
+)
+def test_types_of_parquet_for_which_pyarrow_lacks_functions_are_read_as_others_with_the_same_values(
+    tmp_path: Path, kind: pyarrow.DataType, value: Any
+) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"a": pyarrow.array([value, None, value], kind)}), tmp_path / "a.parquet")
+    table = table_of(tmp_path / "a.parquet")
+    assert table["a"].to_pylist() == [value, None, value]
+    assert table.filter(pyarrow.array([True, False, True]))["a"].to_pylist() == [value, value]
+    assert [len(array) for array in columns_of(tmp_path)["a"]] == [2, 1]
+
+
+def test_extensions_in_lists_and_objects_of_parquet_are_the_values_that_they_are_stored_as(tmp_path: Path) -> None:
+    flags = pyarrow.ExtensionArray.from_storage(pyarrow.bool8(), pyarrow.array([1, 0, None], pyarrow.int8()))
+    texts = pyarrow.array(["1", "2", "3"], pyarrow.json_())
+    lists, objects = pyarrow.ListArray.from_arrays([0, 2, 3], flags), pyarrow.StructArray.from_arrays([texts], ["a"])
+    pyarrow.parquet.write_table(pyarrow.table({"list": lists, "object": objects[:2]}), tmp_path / "a.parquet")
+    assert table_of(tmp_path / "a.parquet").to_pydict() == {
+        "list": [[True, False], [None]],
+        "object": [{"a": "1"}, {"a": "2"}],
+    }
 
 
 def test_whole_numbers_in_lists_beside_nulls_are_exact(tmp_path: Path) -> None:

@@ -260,7 +260,7 @@ def _reference_node(reference: Reference, store: Store, only: str | None = None)
     except SpotmpiError as error:
         return Node(WORDS[reference.kind], str(reference), {"key": reference.key, DAMAGE: str(error)})
     if manifest is None:
-        return Node(WORDS[reference.kind], str(reference), {"key": reference.key, "record": "missing"})
+        return Node(WORDS[reference.kind], str(reference), {"key": reference.key, "record": store.lack(reference.kind)})
     return entry_node(manifest, store, next((file for file in manifest.files if file.path == only), None))
 
 

@@ -29,7 +29,7 @@ from spotmpi.entries import inputs
 from spotmpi.entries.arguments import decoded
 from spotmpi.entries.definitions import without_comments
 from spotmpi.entries.manifest import DATASET, Code, Input, Manifest, RawFile
-from spotmpi.entries.store import Store, is_reference, reference_in
+from spotmpi.entries.store import Store, is_reference, read_reference, reference_in
 from spotmpi.images.environment import known_images
 from spotmpi.pools.progress import print_message
 from spotmpi.runs import fingerprint, reader, recorded_plan
@@ -234,10 +234,7 @@ class _Rebuild:
 
     def _source(self, value: Input, store: Store) -> DataSet | str:
         if value.parent is not None:
-            parent = store.get(value.parent)
-            if parent is None:
-                raise SpotmpiError(f"the manifest of {value.parent} is missing: restore it from a copy of the store")
-            return self.build(parent, store)
+            return self.build(store.require(value.parent), store)
         now = inputs.resolve(value.argument, value.source, store).input
         if now.digest != value.digest:
             old, new = ({file.name: file for file in each.files} for each in (value, now))
@@ -309,7 +306,8 @@ def _data_of(target: _Target, store: Store, echo: Echo) -> Iterator[tuple[Manife
     """The data sets that a run has read; a model that it started from is taken as it is."""
     for text in target.work.get("entries") or ():
         opened = lineage.store_of(target.record, text, store) if target.record else store
-        found = opened.find(text)
+        reference = read_reference(text)
+        found = opened.require(reference) if reference else opened.find(text)
         if found.kind == DATASET:
             yield found, opened
         else:
@@ -376,6 +374,7 @@ def _require_same_code(target: _Target, spec: JobSpec) -> None:
         shipped = {path.name for path in further} | ({"code"} if folder else set())
         changed = [*(name for name in changed if name not in shipped), *_changes(kept, spec)]
     if changed:
+        changed = [f"the folder {spec.code}" if name == "code" else name for name in changed]
         commit = code.get("commit")
         remedy = f"check out commit {commit[:12]}" if commit else "restore it"
         raise SpotmpiError(f"the code of run {target.run} is not what it was ({', '.join(changed[:5])}): {remedy}")

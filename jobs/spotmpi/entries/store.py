@@ -20,6 +20,7 @@ from spotmpi.core.wording import counted
 from spotmpi.entries import manifest as form
 from spotmpi.entries.manifest import (
     COMMANDS,
+    DATASET,
     FILES,
     KINDS,
     MANIFEST,
@@ -76,6 +77,18 @@ class Store:
         if manifest.reference != reference:
             raise SpotmpiError(f"the manifest {place} is of {manifest}: it was moved; move it back")
         return manifest
+
+    def require(self, reference: Reference) -> Manifest:
+        """The manifest of an entry that something was made from; SpotmpiError where there is none."""
+        manifest = self.get(reference)
+        if manifest is None:
+            raise SpotmpiError(f"{reference} is {self.lack(reference.kind)}")
+        return manifest
+
+    def lack(self, kind: str) -> str:
+        """What is said of an entry that was removed, as by hand: that, and the remedy."""
+        again = ", or build it again as it was" if kind == DATASET else ""
+        return f"missing from the store {self.storage.url}: copy its folder from a store that has it{again}"
 
     def list(
         self,
@@ -258,7 +271,7 @@ class Store:
         lines += [f"{manifest}: {path} is not a file of it" for path in more]
         for each in manifest.parents:
             try:
-                lines += [] if self.get(each) else [f"{manifest}: its parent {each} is missing"]
+                lines += [] if self.get(each) else [f"{manifest}: its parent {each} is {self.lack(each.kind)}"]
             except SpotmpiError as error:
                 lines.append(f"{manifest}: its parent {each} cannot be read: {error}")
         return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import threading
@@ -121,14 +122,17 @@ def test_changed_missing_and_added_files_are_told_apart(sets: tuple[DataSet, Dat
 
 
 def test_a_missing_parent_is_shown_and_stops_a_reproduction(
-    sets: tuple[DataSet, DataSet], modules: Modules, pool: InProcess
+    sets: tuple[DataSet, DataSet], tmp_path: Path, modules: Modules, pool: InProcess
 ) -> None:
     parent, child = sets
     shutil.rmtree(Path(parent.path).parent)
     tree = trace(f"{child.path}/b.parquet")
-    assert [node.facts["record"] for node in tree.walk() if node.name == str(parent.manifest)] == ["missing"]
+    remedy = "copy its folder from a store that has it, or build it again as it was"
+    lack = f"missing from the store {tmp_path / 'store'}: {remedy}"
+    assert f"{parent.manifest}, record {lack}" in invoke("why", str(child.manifest)).stdout
+    assert [node.facts["record"] for node in tree.walk() if node.name == str(parent.manifest)] == [lack]
     assert all(event["outputs"][0]["name"] == "datasets:doubled" for event in events(tree))
-    with pytest.raises(SpotmpiError, match=r"the manifest of datasets:ratings@\w+ is missing: restore it from a copy"):
+    with pytest.raises(SpotmpiError, match=re.escape(f"{parent.manifest} is {lack}")):
         reproduce(child.path, modules.folder, pool=pool)
 
 

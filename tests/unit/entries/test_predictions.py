@@ -245,15 +245,21 @@ def test_a_prediction_is_made_again_from_the_raw_files_and_compared(
     assert said == [f"{model} is taken as it was kept: `spotmpi reproduce {model}` makes it again"]
 
 
-def test_a_missing_model_is_said_before_a_data_set_is_built_again(
-    predicted: DataSet, modules: Modules, pool: InProcess
+@pytest.mark.parametrize("kind", ["models:double", "datasets:numbers"])
+def test_a_missing_parent_is_said_before_a_data_set_is_built_again(
+    predicted: DataSet, modules: Modules, pool: InProcess, kind: str
 ) -> None:
+    """Somebody has removed its folder by hand. All else is still shown."""
     run = RunPaths(names.default_runs_folder() / str(predicted.manifest.run))
-    Store().remove(predicted.manifest)
-    Store().remove(spotmpi.models.find("double").manifest)
+    parent = Store().find(kind)
+    shutil.rmtree(Path(Store().place(parent.reference)).parent)
     before = list(pool.calls)
-    with pytest.raises(InputError, match="double"):
-        spotmpi.reproduce(str(run.folder), modules.folder, pool=pool)
+    for place in (str(predicted.manifest), str(run.folder)):
+        with pytest.raises(SpotmpiError, match=rf"^{parent} is missing from the store .*: copy its folder"):
+            spotmpi.reproduce(place, modules.folder, pool=pool)
+        tree = spotmpi.trace(place)
+        assert [each.name for each in tree.walk() if "record" in each.facts] == [str(parent)]
+        assert find(tree, "code") and set(find(tree, "run")) >= {str(predicted.manifest.run)}
     assert pool.calls == before
 
 

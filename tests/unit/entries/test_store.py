@@ -218,7 +218,9 @@ def test_rot_is_found_in_files_and_parents(store: Store, tmp_path: Path) -> None
     parent = Reference(DATASET, "raw", KEYS[2])
     made, sources = entry(tmp_path, parents=(parent,))
     store.add(made, sources)
-    assert store.problems(made) == ["datasets:ratings@aaaaaaaaaaaa: its parent datasets:raw@cccccccccccc is missing"]
+    remedy = "copy its folder from a store that has it, or build it again as it was"
+    lack = f"missing from the store {store.storage.url}: {remedy}"
+    assert store.problems(made) == [f"datasets:ratings@aaaaaaaaaaaa: its parent datasets:raw@cccccccccccc is {lack}"]
     files = f"{folder(made.reference)}/files"
     if store.storage.folder:
         (store.storage.folder / files / "a.txt").chmod(0o644)

@@ -20,7 +20,8 @@ from spotmpi.streams import columns, kafka, tables, tar, topics
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import FUNCTION, Part, Settings, Slice, describe
 from spotmpi.streams.storage import check_unchanged, file_system, version, with_retries
-from spotmpi.streams.tables import COMPRESSIONS, CSV, JSON, PARQUET
+from spotmpi.streams.tables import CSV, JSON, PARQUET
+from spotmpi.streams.text_files import COMPRESSIONS
 
 _TAR, _BYTES = "tar", "bytes"
 _SUFFIXES = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import functools
 import importlib
@@ -15,13 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-from spotmpi.streams import columns
+from spotmpi.streams import columns, text_files
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Part, Settings, Slice
 from spotmpi.streams.storage import ENTRY, file_system
 
 PARQUET, CSV, JSON = "Parquet", "CSV", "JSON Lines"
 _MAX_BLOCK = 2**31 - 1  # bytes that pyarrow reads at a time
+_TAIL = 1 << 12  # bytes at the end of a file, of which some are no white space
 _EXACT = 2**53  # from here on not every whole number is a float
 _NOT_SPACE = re.compile(r"\S")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
@@ -31,7 +31,6 @@ _WHOLE = r"^\s*[+-]?\d+\s*$"
 _MIN_KEPT = 4  # tables: batches of a rank are not neighbours, and those of one worker are seldom
 _kept: OrderedDict[tuple[str, str, str, int, str], Any] = OrderedDict()  # what this worker read last
 _lock = threading.Lock()
-COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz"}  # of CSV and JSON Lines, by suffix
 
 
 def describe(settings: Settings, part: Part, kind: str) -> tuple[tuple[int, ...], Any]:
@@ -193,10 +192,10 @@ def _read_whole(source: str, part: Part, kind: str) -> Any:
     with file_system(source)[0].open(name) as file:
         content = file.read()
     try:
-        content = _decompressed(name, content)
+        content = text_files.decompressed(name, content)
     except (OSError, lzma.LZMAError) as error:
         raise StreamError(f"{name} cannot be decompressed: {error}; {_remedy(name)}") from error
-    _require_utf8(name, content)
+    text_files.require_utf8(name, content)
     try:
         if kind == CSV:
             return _read_csv(name, content, columns.text_columns(part.columns))
@@ -205,39 +204,15 @@ def _read_whole(source: str, part: Part, kind: str) -> Any:
         raise _unreadable(name, kind, error) from error
 
 
-def _decompressed(name: str, content: bytes) -> bytes:
-    import pyarrow
-
-    codec = next((codec for suffix, codec in COMPRESSIONS.items() if name.lower().endswith(suffix)), None)
-    if codec is None or codec == "xz":
-        return lzma.decompress(content) if codec else content
-    return bytes(pyarrow.CompressedInputStream(pyarrow.BufferReader(content), codec).read())
-
-
-def _require_utf8(name: str, content: bytes) -> None:
-    """Raise StreamError for text in another encoding, which pyarrow would give as bytes."""
-    import pyarrow
-
-    try:
-        pyarrow.array([content], pyarrow.large_binary()).cast(pyarrow.large_string())
-    except pyarrow.ArrowInvalid:
-        try:
-            content.decode()
-        except UnicodeDecodeError as error:
-            line = content.count(b"\n", 0, error.start) + 1
-            encoding = "UTF-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "ISO-8859-1"
-            remedy = f"convert it, such as with `iconv -f {encoding} -t UTF-8`"
-            raise StreamError(
-                f"{name} is not in UTF-8: line {line} has the byte {content[error.start]:#04x}; {remedy}"
-            ) from None
-
-
 def _read_csv(name: str, content: bytes, text: dict[str, Any]) -> Any:
     """The rows of a file, in one block if it is not too large: types are inferred from a block.
 
     The columns *text*, whose types are given, are text in other files.
     """
     import pyarrow.csv
+
+    if content and b"\n" not in content and b"\r" not in content:  # names alone: pyarrow wants the end of their line
+        content += b"\n"
 
     def read(kinds: dict[str, Any], only: list[str] | None = None, threads: bool = True) -> Any:
         return pyarrow.csv.read_csv(
@@ -260,9 +235,28 @@ def _read_csv(name: str, content: bytes, text: dict[str, Any]) -> Any:
     except pyarrow.ArrowInvalid:
         table = read({}, threads=False)  # the error then has the number of the row
     columns.require_distinct(table.column_names, name)
+    _require_fields(name, content, table)
     found = _codes(table, texts) if _MAYBE_LEADING_ZERO.search(content) else []
     kinds = {**dict.fromkeys(found, columns.code_type()), **text}
     return _with_whole_numbers(name, read(kinds) if kinds else table, numbers, lambda more: read({**kinds, **more}))
+
+
+def _require_fields(name: str, content: bytes, table: Any) -> None:
+    """Raise StreamError for what pyarrow reads as one field: lines with another separator, rows after an open quote."""
+    import pyarrow
+    from pyarrow import compute
+
+    title, text = table.column_names[0], table.column(0)
+    counts = {each: title.count(each) for each in ";\t|" if each in title}
+    is_one = table.num_columns == 1 and text.type == pyarrow.string() and len(text)
+    for each, count in counts.items() if is_one else ():
+        if compute.all(compute.equal(compute.count_substring(text, each), count)).as_py():
+            remedy = "write it with commas, or parse what `open()` of the source gives"
+            raise StreamError(f"{name} has fields that {each!r} separates, not commas: {remedy}")
+    last = table.column(-1)[-1].as_py() if len(table) else None
+    end = content[-_TAIL:].rstrip()
+    if isinstance(last, str) and {"\n", "\r"}.intersection(last) and end and not end.endswith(b'"'):
+        raise _unreadable(name, CSV, ValueError(f"a quote in its last row, {len(table)} below the names, has no end"))
 
 
 def _codes(table: Any, texts: Callable[[list[str]], Any]) -> list[str]:
@@ -404,7 +398,7 @@ def _undamaged(name: str) -> Iterator[None]:
 
 
 def _unreadable(name: str, kind: str, error: Exception) -> StreamError:
-    reason = str(error).partition("\n")[0].rstrip(".")
+    reason = "".join(each if each.isprintable() else "?" for each in str(error).partition("\n")[0].rstrip("."))
     return StreamError(f"{name} cannot be read as {kind}: {reason}; {_remedy(name)}")
 
 

@@ -366,6 +366,55 @@ def test_a_fraction_whose_whole_part_would_be_rounded_is_refused(
             columns_of(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,b\n1,x\n".encode("utf-16-le"), "begins with NUL bytes; .*`iconv -f UTF-16LE -t"),
+        ("a,b\n1,x\n".encode("utf-16-be"), "begins with NUL bytes; .*`iconv -f UTF-16BE -t"),
+        ("a,b\n1,x\n".encode("utf-32"), "has the byte 0xff; .*`iconv -f UTF-32 -t"),
+        (bytes(4096), "begins with NUL bytes; it has nothing else, as after a loss of power: restore it"),
+        (b"a,b\n1,2\n" + bytes(9), r"Row #3: Expected 2 columns, got 1: \?{9}; correct"),
+        (gzip.compress(b"a\n1\n"), "has the byte 0x8b; it is compressed: give it a name that ends in .gz"),
+        (b"PK\x03\x04\xff", "it is a ZIP archive, as files of spreadsheets are: unpack it, or export it as text"),
+        (b"a;b\n1;x\n2;y\n", "has fields that ';' separates, not commas: write it with commas, or parse"),
+        (b"a\tb\n1\tx\n", r"has fields that '\\t' separates"),
+        (b'a,b\n1,x\n2,"y\n3,z\n\n', "a quote in its last row, 2 below the names, has no end; correct the file"),
+        (b"a,b,a\n1,2,3\n", "has two columns named 'a': rename one"),
+        (b"a,b\n1,2\n3\n", "Row #3: Expected 2 columns, got 1"),
+        (b"", "Empty CSV file; correct the file, or leave it out"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_file_that_is_no_csv_is_refused_in_one_line_with_the_remedy(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(StreamError, match=message) as raised:
+        table_of(tmp_path / "a.csv")
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("a;b\nx\ny;z\n", {"a;b": ["x", "y;z"]}),
+        ("a;b\n", {"a;b": []}),
+        ("a\nx;y\n", {"a": ["x;y"]}),
+        ('a,b\n1,"x\ny" \n', {"a": [1], "b": ["x\ny "]}),
+        ('a,b\n1,"\n"\n\n', {"a": [1], "b": ["\n"]}),
+        ("a,b", {"a": [], "b": []}),
+        ("a,b\r1,x\r", {"a": [1], "b": ["x"]}),
+        ("\ufeffa,b\r\n1,x", {"a": [1], "b": ["x"]}),
+        ("a,b\n1,x\0y\n", {"a": [1], "b": ["x\0y"]}),
+        (f"a,b\n1,{'x' * 3_000_000}\n", {"a": [1], "b": ["x" * 3_000_000]}),
+    ],
+    ids=lambda value: repr(value)[:30] if isinstance(value, str) else "",
+)
+def test_what_looks_odd_in_csv_and_is_none_is_read(tmp_path: Path, content: str, expected: Any) -> None:
+    (tmp_path / "a.csv").write_bytes(content.encode())
+    assert table_of(tmp_path / "a.csv").to_pydict() == expected
+
+
 def test_empty_lines_of_csv_are_no_rows(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('c\na\n\n""\n\n')
     assert columns_of(tmp_path)["c"][0].tolist() == ["a", ""]

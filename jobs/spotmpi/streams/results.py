@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spotmpi.streams import columns
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import FILES, FORMATS, PARQUET
 from spotmpi.streams.topics import is_topic
@@ -110,7 +111,9 @@ def table_of(results: Any) -> Any:
         if isinstance(results, dict):
             return pyarrow.table({name: _column(values) for name, values in results.items()})
         if isinstance(results, pyarrow.RecordBatch) or hasattr(results, "__arrow_c_stream__"):
-            return pyarrow.table(results)
+            table = pyarrow.table(results)
+            columns.require_distinct(table.column_names, "the result")
+            return table
         rows = list(results)
         names = dict.fromkeys(name for row in rows for name in row)  # `Table.from_pylist` has those of the first row
         return pyarrow.table({name: [row.get(name) for row in rows] for name in names})

@@ -233,6 +233,14 @@ def test_json_has_null_for_what_is_no_number_or_no_time_as_its_readers_expect(tm
             write(files, "jsonl", values, 1)
 
 
+def test_a_table_with_two_columns_of_one_name_is_not_written_as_nothing_reads_it_again(tmp_path: Path) -> None:
+    table = pyarrow.table([pyarrow.array([1]), pyarrow.array([2])], ["a", "a"])
+    message = "flow:predict, batch 0: the result has two columns named 'a': rename one"
+    with pytest.raises(StreamError, match=message):
+        write(ResultFiles(tmp_path, "parquet"), "parquet", table, 0)
+    assert contents(tmp_path) == {}
+
+
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "x" * 256, "a\0b", ".hidden", "_SUCCESS", 3])
 def test_a_file_of_a_result_has_a_name_that_is_a_file_and_not_hidden(tmp_path: Path, name: Any) -> None:
     """Hidden files would be missing in the data set of the results, and in the next stage."""

@@ -253,11 +253,14 @@ class Store:
             return {part: files for (part, files), good in known if good}
 
     def problems(self, manifest: Manifest) -> Sequence[str]:
-        """What is wrong with an entry, a line each: missing, damaged and unknown files, and missing parents."""
+        """What is wrong with an entry, a line each: missing, damaged and unknown files, parents."""
         place = f"{folder(manifest.reference)}/{FILES}"
 
         def check(file: File) -> str | None:
-            found = self.storage.digest(f"{place}/{file.path}")
+            try:
+                found = self.storage.digest(f"{place}/{file.path}")
+            except SpotmpiError as error:
+                return f"{manifest}: {error}"
             if found is None:
                 return f"{manifest}: {file.path} is missing"
             if found != (file.bytes, file.sha256):

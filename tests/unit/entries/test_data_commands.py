@@ -127,6 +127,17 @@ def test_verify_finds_rot_and_ends_with_1(versions: list[DataSet]) -> None:
     assert json.loads(invoke("data", "verify", "--json").stdout)["verified"] == 2
 
 
+def test_verify_names_a_file_that_cannot_be_read_and_reads_all_others(versions: list[DataSet]) -> None:
+    """As one of another user: it ended the command. A folder in its place cannot be read by root either."""
+    file = Path(versions[0].path, "a.parquet")
+    file.unlink()
+    file.mkdir()
+    output = invoke("data", "verify")
+    reason = f"{file} cannot be read: Is a directory; check the storage, then try again"
+    assert output.stdout.splitlines() == [f"{versions[0].manifest}: {reason}", "2 data sets read, 1 problem"]
+    assert (output.returncode, output.stderr) == (1, "")
+
+
 def test_verify_names_an_edited_manifest(versions: list[DataSet]) -> None:
     manifest = Path(versions[1].path).with_name("manifest.json")
     manifest.chmod(0o644)

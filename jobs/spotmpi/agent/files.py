@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from typing import IO, Optional, Union
@@ -19,6 +20,13 @@ Path = Union[str, "os.PathLike[str]"]
 # What flock(2) answers on a file system without locks, such as some network mounts: ENOTSUP on macOS, where it is not
 # EOPNOTSUPP as on Linux, ENOLCK for NFS without a lock manager.
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
+
+_NUMBER = re.compile(r"\[Errno -?\d+\] ")
+
+
+def error_text(error: object) -> str:
+    """What an error says, in words of the system alone: its number is for programs."""
+    return _NUMBER.sub("", str(error))
 
 
 def _mode(path: Path) -> Optional[int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional, Protocol, Tuple, TypeVar
 
 from . import protocol, record
 from .clock import Clock
-from .files import is_folder
+from .files import error_text, is_folder
 from .plan import RunPlan
 from .schema import AttemptRecord
 
@@ -124,7 +124,7 @@ def error_reason(error: OSError, folder: str | None) -> str:
         return record.disk_full_reason(error, folder)
     if folder is not None and error.errno == errno.ENOENT and _is_gone(folder):
         return "the run folder %s was moved or deleted" % folder
-    reason = "%s: %s" % (error.filename, error.strerror) if error.filename and error.strerror else str(error)
+    reason = "%s: %s" % (error.filename, error.strerror) if error.filename and error.strerror else error_text(error)
     remedy = _REMEDIES.get(error.errno or 0)
     return "%s; %s" % (reason, remedy) if remedy else reason
 

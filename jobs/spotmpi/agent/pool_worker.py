@@ -13,7 +13,7 @@ from collections.abc import Collection
 from . import hardware, protocol, record
 from .attempt import Attempt
 from .context import AgentContext
-from .files import exists
+from .files import error_text, exists
 from .launch import Launch, worker_command
 from .launcher_output import Line
 from .node import check_hardware, connected, location, unpack_code, write_environment
@@ -55,7 +55,7 @@ def run(context: AgentContext, transport: Tcp, notice: PreemptionNotice, started
         number = 1 + max(context.restart_count, max(own, default=0))
         pod_record = PodRecord(context.folder, context.clock)
     except OSError as error:
-        sys.stderr.write("the output of this worker cannot be recorded: %s\n" % error)
+        sys.stderr.write("the output of this worker cannot be recorded: %s\n" % error_text(error))
         return protocol.FAILED
     try:
         return PoolWorker(context, transport, notice, pod_record, number).run(started)

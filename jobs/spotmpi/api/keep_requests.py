@@ -15,7 +15,7 @@ import msgspec
 
 from spotmpi.agent import record
 from spotmpi.agent import store as files_of_folder
-from spotmpi.agent.files import is_file, is_folder, write_atomically
+from spotmpi.agent.files import error_text, is_file, is_folder, write_atomically
 from spotmpi.api import runs
 from spotmpi.api.datasets import DataSet
 from spotmpi.api.entries import Entry
@@ -100,7 +100,7 @@ def _read(paths: RunPaths) -> KeepRequest:
     try:
         return msgspec.json.decode(paths.keep.read_bytes(), type=KeepRequest)
     except (OSError, msgspec.DecodeError) as error:
-        raise SpotmpiError(f"{paths.keep} cannot be read: {error}") from error
+        raise SpotmpiError(f"{paths.keep} cannot be read: {error_text(error)}") from error
 
 
 def _write(paths: RunPaths, wanted: KeepRequest) -> None:

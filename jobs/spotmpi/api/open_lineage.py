@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi import __version__
+from spotmpi.agent.files import error_text
 from spotmpi.api.lineage import CODE, FILE, FOLDER, INPUT, LOCATIONS, RUN, Node, folder_of
 from spotmpi.core.errors import SpotmpiError
 
@@ -61,7 +62,7 @@ def send(tree: Node, target: str) -> int:
             with urllib.request.urlopen(request, timeout=_TIMEOUT):
                 pass
         except (OSError, ValueError) as error:
-            cause = getattr(error, "reason", None) if type(error) is urllib.error.URLError else error
+            cause = error_text(error.reason if type(error) is urllib.error.URLError else error)
             raise SpotmpiError(f"{target} does not take the events: {cause}; check the URL of the catalogue") from error
     return len(made)
 

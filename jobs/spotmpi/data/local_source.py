@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from spotmpi.agent import store
+from spotmpi.agent.files import error_text
 from spotmpi.core.errors import input_error
 
 Index = dict[str, list[object]]  # name: bytes and SHA-256
@@ -91,7 +92,7 @@ class Tar:
             with tarfile.open(self._path) as packed:
                 yield packed
         except (tarfile.TarError, EOFError, OSError) as error:
-            raise input_error("SRC", str(self._path), f"cannot be read as a tar file: {error}") from error
+            raise input_error("SRC", str(self._path), f"cannot be read as a tar file: {error_text(error)}") from error
 
 
 def source_of(text: str) -> Source:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from spotmpi.agent import fetch, store
+from spotmpi.agent.files import error_text
 from spotmpi.agent.unpack import DAMAGES, require_readable, unpack
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess, json_answer, unreadable_answer
 from spotmpi.core.errors import SpotmpiError, input_error
@@ -256,7 +257,7 @@ def _unpack(file: BinaryIO, into: Path, requested: frozenset[str]) -> None:
     except tarfile.ReadError:
         pass  # the connection broke; missing files are requested again
     except (OSError, *DAMAGES) as error:
-        raise SpotmpiError(f"cannot unpack the data from the run volume: {error}") from error
+        raise SpotmpiError(f"cannot unpack the data from the run volume: {error_text(error)}") from error
 
 
 def _bytes(index: Index) -> int:

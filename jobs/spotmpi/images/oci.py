@@ -19,6 +19,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import httpx2
 
+from spotmpi.agent.files import error_text
 from spotmpi.aws.errors import CloudError
 from spotmpi.aws.registry import registry_login
 from spotmpi.core.errors import SpotmpiError, input_error
@@ -293,9 +294,9 @@ class Repository:
             remedy = "check its name, its port and your network"
             if "SSL" in str(error):
                 remedy = "it has to speak TLS with a certificate that this machine trusts, unless it is on this machine"
-            raise SpotmpiError(f"the registry {host} cannot be reached: {error}; {remedy}") from error
+            raise SpotmpiError(f"the registry {host} cannot be reached: {error_text(error)}; {remedy}") from error
         except (httpx2.NetworkError, httpx2.RemoteProtocolError) as error:
-            reason = str(error) or type(error).__name__
+            reason = error_text(error) or type(error).__name__
             raise _Unavailable(f"the connection to the registry {host} broke: {reason}; try again") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:  # the last one of a name of a host
             reason = str(error) or type(error).__name__
@@ -380,7 +381,7 @@ def _basic(image: Image) -> str | None:
         config = {}
     except (OSError, ValueError) as error:
         remedy = f"correct it, or remove it and `docker login {image.host}`"
-        raise SpotmpiError(f"{folder}/config.json cannot be read: {error}; {remedy}") from error
+        raise SpotmpiError(f"{folder}/config.json cannot be read: {error_text(error)}; {remedy}") from error
     host = _HUB_LOGIN if image.host == _HUB else image.host
     helper = (config.get("credHelpers") or {}).get(host) or config.get("credsStore")
     known = (config.get("auths") or {}).get(host) or {}

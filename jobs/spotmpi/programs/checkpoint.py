@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from spotmpi.agent.checkpoint_files import MANIFEST, Damaged
+from spotmpi.agent.files import error_text
 from spotmpi.agent.outcomes import is_permanent
 from spotmpi.checkpoint.device import on_host
 from spotmpi.checkpoint.store import Written, WrongIdentity, read, store_of_rank
@@ -83,7 +84,7 @@ class Checkpoints:
             raise Fatal(f"{problem}: use another --checkpoint-path, or the options of that checkpoint") from problem
         except OSError as problem:
             raise Failed(
-                f"the checkpoints in {self._folder} cannot be read: {problem}; they are unchanged, "
+                f"the checkpoints in {self._folder} cannot be read: {error_text(problem)}; they are unchanged, "
                 "and the next attempt reads them again"
             ) from problem
         return Checkpoint(Path(found.path), _progress(found.manifest), found.state) if found else None

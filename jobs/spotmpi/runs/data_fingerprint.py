@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spotmpi.agent.files import write_atomically
+from spotmpi.agent.files import error_text, write_atomically
 from spotmpi.core import names
 from spotmpi.core.errors import input_error
 
@@ -90,7 +90,7 @@ def _scan(folder: Path) -> list[_File]:
     try:
         return sorted(_walk(str(folder), ""))
     except OSError as error:
-        raise input_error("data", str(folder), f"cannot be read: {error}") from error
+        raise input_error("data", str(folder), f"cannot be read: {error_text(error)}") from error
 
 
 def _walk(folder: str, prefix: str) -> Iterator[_File]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spotmpi.agent import protocol
-from spotmpi.agent.files import is_folder
+from spotmpi.agent.files import error_text, is_folder
 from spotmpi.agent.pod_context import AGENT_PLAN, CODE_ARCHIVE
 from spotmpi.agent.schema import read_object, work_in
 from spotmpi.core.errors import input_error
@@ -98,7 +98,9 @@ def _values(paths: RunPaths) -> dict[str, Any]:
             raise ValueError("not a JSON object")
     except (OSError, ValueError, RecursionError) as error:
         remedy = "restore it from a copy"
-        raise input_error("run", paths.id, f"its {paths.plan.name} cannot be read: {error}; {remedy}") from error
+        raise input_error(
+            "run", paths.id, f"its {paths.plan.name} cannot be read: {error_text(error)}; {remedy}"
+        ) from error
     return values
 
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from spotmpi.agent.files import error_text
 from spotmpi.agent.plan import WORKER, Member
 from spotmpi.agent.protocol import counted
 from spotmpi.programs.pool.settings import quiet_loggers, security, use_steady_time, worker_member
@@ -97,7 +98,7 @@ class Engine:
                 url, security=security(tls), set_as_default=False, timeout=_CONNECT_TIMEOUT, direct_to_workers=True
             )
         except OSError as error:
-            raise StreamLost(f"the scheduler of the stream at {url} does not answer: {error}") from error
+            raise StreamLost(f"the scheduler of the stream at {url} does not answer: {error_text(error)}") from error
         self._has_roles = len(roles) > 1
         self._name, self._serials = secrets.token_hex(4), itertools.count()
 
@@ -169,7 +170,7 @@ class Engine:
             remedy = "call spotmpi.stream() in every rank"
             raise StreamError(f"rank 0 has not opened the stream for {_RECEIVE_TIMEOUT} s: {remedy}") from None
         except OSError as error:
-            raise StreamLost(f"the scheduler of the stream is lost: {error}") from error
+            raise StreamLost(f"the scheduler of the stream is lost: {error_text(error)}") from error
 
     def close(self) -> None:
         """End the connection, which is the parent's in a forked process."""
@@ -214,7 +215,7 @@ class _Task:
                 f"{self._title} lost its worker {counted(times, 'time')} (limits.interruptions)"
             ) from None
         except (FutureCancelledError, OSError) as error:
-            raise StreamLost(f"the scheduler of the stream is lost: {error}") from error
+            raise StreamLost(f"the scheduler of the stream is lost: {error_text(error)}") from error
         finally:
             self._future.release()
 

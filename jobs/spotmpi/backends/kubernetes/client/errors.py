@@ -11,6 +11,7 @@ import msgspec
 from lightkube import ApiError
 from lightkube.core.exceptions import ConfigError
 
+from spotmpi.agent.files import error_text
 from spotmpi.backends.kubernetes.client.login_program import ACCESS, RenewedToken
 from spotmpi.core.errors import NotPermitted, Problem, SpotmpiError, UnknownRun
 
@@ -65,7 +66,7 @@ def translate_errors(action: str) -> Iterator[None]:
             f"could not {action}: the cluster did not answer {duration}; try again, or `kubectl version`"
         ) from error
     except (httpx2.HTTPError, OSError) as error:
-        reason = str(error) or type(error).__name__
+        reason = error_text(error) or type(error).__name__
         raise SpotmpiError(f"could not {action}: cannot reach the cluster ({reason}); try `kubectl version`") from error
     except msgspec.DecodeError as error:
         raise SpotmpiError(

@@ -130,6 +130,10 @@ def _require_intact(paths: RunPaths, checkpoint: str, described: Sequence[File],
 class NotPredicted(SpotmpiError):
     """A prediction did not succeed, or its results are not kept: the messages of its run have said why."""
 
+    def __init__(self, text: str, state: RunState) -> None:
+        super().__init__(text)
+        self.state = state
+
 
 def is_image(name: str) -> bool:
     """Whether a text names a model in a registry, as ``ghcr.io/team/digits:3``, and not one of the store."""
@@ -192,10 +196,11 @@ def predict(
     started = pipeline(data, predict=function, **options)
     state = started.run(source, [f'init="{reference}"', f'keep="{name}"'], on)
     if state.state != "succeeded":
-        raise NotPredicted(f"the prediction {state.id} {state.state}: {state.reason or 'no reason is recorded'}")
+        reason = state.reason or "no reason is recorded"
+        raise NotPredicted(f"the prediction {state.id} {state.state}: {reason}", state)
     found = keep_requests.results_of(RunPaths(Path(state.folder)))
     if found is None:
-        raise NotPredicted(f"the results of {state.id} are not kept: `spotmpi status {state.id}` tries again")
+        raise NotPredicted(f"the results of {state.id} are not kept: `spotmpi status {state.id}` tries again", state)
     return found
 
 

@@ -116,11 +116,13 @@ def predict(
     Each rank loads the model once, by spotmpi.checkpoint.read() in the function.
     """
     from spotmpi.api import models as api
+    from spotmpi.cli.tables import echo_continuation
 
     open_store(None)
     try:
         found = api.predict(model, data, function, on=where.target, **options.values)
     except api.NotPredicted as error:  # which is on the terminal already
+        echo_continuation(error.state)
         raise typer.Exit(error.exit_code) from error
     print(json.dumps(summary(found.manifest, found.store)) if as_json else f"{found}  {found.path}")
 

@@ -26,11 +26,15 @@ class PredictionOptions:
 
     prepare: Annotated[
         str | None,
-        typer.Option("--prepare", help="What workers call with the rows of each batch.", metavar="MODULE:FUNCTION"),
+        typer.Option(
+            "--prepare", help="What workers call with rows and seed of each batch.", metavar="MODULE:FUNCTION"
+        ),
     ] = None
     postprocess: Annotated[
         str | None,
-        typer.Option("--postprocess", help="What workers call with each result.", metavar="MODULE:FUNCTION"),
+        typer.Option(
+            "--postprocess", help="What workers call with result and seed of each batch.", metavar="MODULE:FUNCTION"
+        ),
     ] = None
     batch: Annotated[int | None, typer.Option("--batch", help="Rows of a batch (default: the spec's).")] = None
     write: Annotated[

@@ -120,13 +120,15 @@ def predict(
     Each rank loads the model once, by spotmpi.checkpoint.read() in the function.
     """
     from spotmpi.api import models as api
-    from spotmpi.cli.tables import echo_continuation
+    from spotmpi.cli.tables import continue_command
+    from spotmpi.core.wording import echo
 
     open_store(None)
     try:
         found = api.predict(model, data, function, on=where.target, **options.values)
     except api.NotPredicted as error:  # which is on the terminal already
-        echo_continuation(error.state)
+        if error.state.state != "succeeded":
+            echo(f"continue with: {continue_command(error.state)}")
         raise typer.Exit(error.exit_code) from error
     print(json.dumps(summary(found.manifest, found.store)) if as_json else f"{found}  {found.path}")
 

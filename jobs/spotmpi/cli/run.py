@@ -267,8 +267,9 @@ def _example(words: Sequence[str]) -> str:
 
 def _show_result(state: RunState, detach: bool, as_json: bool) -> None:
     """Print the id of a detached run, else how it ended; on stderr how to go on where that helps."""
+    from spotmpi.agent import record
     from spotmpi.api.view import result_text, stream_texts
-    from spotmpi.cli.tables import echo_continuation
+    from spotmpi.cli.tables import continue_command
     from spotmpi.core.wording import echo
 
     if as_json:
@@ -279,7 +280,8 @@ def _show_result(state: RunState, detach: bool, as_json: bool) -> None:
         print(result_text(state))
         for text in stream_texts(state):
             echo(f"stream: {text}")
-        echo_continuation(state)
+        if state.state in (record.STOPPED, record.FAILED, record.LOST):
+            echo(f"continue with: {continue_command(state)}")
         sys.stdout.flush()
 
 

@@ -99,15 +99,6 @@ def continue_command(state: RunState) -> str:
     return f"spotmpi run --resume {state.id}{runs}"
 
 
-def echo_continuation(state: RunState) -> None:
-    """Say how to continue a run that has ended, where that helps."""
-    from spotmpi.agent import record
-    from spotmpi.core.wording import echo
-
-    if state.state in (record.STOPPED, record.FAILED, record.LOST):
-        echo(f"continue with: {continue_command(state)}")
-
-
 def _stream(state: RunState) -> dict[str, str | None]:
     """The figures of the run's stream, and what would help."""
     from spotmpi.api.view import stream_texts

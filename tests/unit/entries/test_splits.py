@@ -10,7 +10,6 @@ import pyarrow.parquet
 import pytest
 
 import spotmpi
-from spotmpi.api.datasets import DataSet
 from spotmpi.core.errors import SpotmpiError
 from tests.unit.entries.conftest import Modules
 from tests.unit.entries.in_process import InProcess
@@ -95,7 +94,7 @@ def test_types_that_pyarrow_cannot_take_rows_of_are_split_as_plain_ones(
 ) -> None:
     """So Polars writes text with its newest Arrow level. Values in lists and objects are read alike."""
     values = pyarrow.array([str(row % 30) if row % 7 else None for row in range(100)]).cast(plain)
-    found: list[dict[str, DataSet]] = []
+    found: list[dict[str, Any]] = []
     for each in (plain, kind):
         column = values.dictionary_encode() if pyarrow.types.is_dictionary(each) else values.cast(each)
         inside = pyarrow.array([column.to_pylist()[:2]] * 100, pyarrow.list_(plain if column.type != each else each))

@@ -39,6 +39,7 @@ NO_TIME = "no time: a count or a set"
 READS = {
     "infra/__main__.py": (1, "dates of support, in months"),
     "infra/ci/commands.py": (1, "a lock that is hours old, by the clocks of two machines with NTP"),
+    "infra/ci/locks.py": (1, "the age of a damaged lock, in hours; see commands.py"),
     "infra/eks_token.py": (1, "tells kubectl until when a login is used; EKS checks it by its own clock"),
     "jobs/spotmpi/agent/attempt_history.py": (1, "when an attempt without a record began: shown; its cost, see limits"),
     "jobs/spotmpi/agent/clock.py": (1, "the clock for people"),

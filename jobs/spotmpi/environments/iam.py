@@ -91,7 +91,7 @@ _READ_BY_PEOPLE = (*(each for each in _READ if not each.startswith("ecr:Get")), 
 _CHECKED = ("servicequotas:Get*",)
 # The public parameters in which an upgrade finds the newest AMI release, and `up` whether a setting has a newer one.
 _RELEASES = ("ssm:GetParameter",)
-_EKS_PARAMETERS = "arn:aws:ssm:*::parameter/aws/*"
+_PUBLIC_PARAMETERS = "arn:aws:ssm:*::parameter/aws/*"
 # By Pulumi's resource type: the actions that create, change and delete it, besides reading.
 BUILD: Mapping[str, Sequence[str]] = {
     "aws:autoscaling/tag:Tag": ("autoscaling:CreateOrUpdateTags", "autoscaling:DeleteTags"),
@@ -259,7 +259,7 @@ def _build_statements(read: Sequence[str] = _READ) -> list[Document]:
     pass_role["Condition"] = {"StringEquals": {"iam:PassedToService": list(_SERVICES)}}
     build, others = _allow("Build", actions & _UNTAGGED), actions - roles - _UNTAGGED
     return [
-        *(_allow("Read", [*read, *_CHECKED]), _allow("Releases", _RELEASES, _EKS_PARAMETERS)),
+        *(_allow("Read", [*read, *_CHECKED]), _allow("Releases", _RELEASES, _PUBLIC_PARAMETERS)),
         *(build, *_of_environments(others), *_tagging()),
         *(_allow("Roles", roles, _ROLES), pass_role),
     ]

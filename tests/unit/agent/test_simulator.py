@@ -150,9 +150,9 @@ def check_writers(run: Run) -> None:
 
 
 def lost_before(run: Run, number: int) -> list[Fact]:
-    """The losses in the attempt before that ended for another reason, so that this one ends by them."""
-    before, after = (run.records.get(each) or {} for each in (number - 1, number))
-    return run.of(number - 1, "lost") if after.get("lost_nodes") and not before.get("lost_nodes") else []
+    """The losses in the attempt before that it did not end by, so that this one does: of a run, each node counts."""
+    before, after = ((run.records.get(each) or {}).get("lost_nodes") or [] for each in (number - 1, number))
+    return run.of(number - 1, "lost") if set(after) - set(before) else []
 
 
 def check_causes(run: Run) -> None:
@@ -365,6 +365,9 @@ KILLED_RANKS = Schedule(nodes=3, ends=("-9@4", "137@2", "75@5"))
 KILLED_RANK_AND_LOST_NODE = Schedule(events=(Event(11, "kill", 1),), nodes=3, ends=("-9@2",), replaces=True)
 LOST_IN_RECOVERY = Schedule(events=(Event(14, "kill", 1),), nodes=3, ends=("137@2",))
 REPLACED_NODE = Schedule(events=(Event(7, "replace", 40),))
+TWO_LOST_ONE_AFTER_THE_OTHER = Schedule(
+    events=(Event(1, "partition", 0), Event(2, "partition", 1)), nodes=3, replaces=True, interruptions=1
+)
 REPLACED_AFTER_A_NOTICE = Schedule(
     events=(Event(2, "delete", 0), Event(4, "replace", 0)), nodes=1, checkpoint=9.0, grace=12.0
 )
@@ -424,6 +427,7 @@ RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.
 @example(LATE_CLOCK)
 @example(SILENT_NODE)
 @example(REPLACED_NODE)
+@example(TWO_LOST_ONE_AFTER_THE_OTHER)
 @example(REPLACED_AFTER_A_NOTICE)
 @example(REPLACED_AT_A_FAILURE)
 @example(COSTLY)

@@ -29,6 +29,7 @@ from .checkpoint_memory import folder_of
 from .clock import CLOCK, Clock
 from .connection import PROTOCOL, Connection, Identity, parse
 from .context import AgentContext
+from .files import error_text
 from .plan import COORDINATOR, NODE, Member
 from .ssh import InvalidKeys
 
@@ -135,7 +136,7 @@ class Copies:
         finally:
             self.fetched.set()
         if problem:
-            sys.stderr.write("no checkpoint from the memory of node 1: %s\n" % problem)
+            sys.stderr.write("no checkpoint from the memory of node 1: %s\n" % error_text(problem))
         elif iteration is not None:
             sys.stderr.write("checkpoint of iteration %d copied from the memory of node 1\n" % iteration)
 
@@ -176,7 +177,7 @@ class Copies:
         """Print a problem of this node once; others are those of a node that is away, or has just written over it."""
         if isinstance(error, _NoRoom) and str(error) != self._problem:
             self._problem = str(error)
-            sys.stderr.write("checkpoints of node 0 are not copied: %s\n" % error)
+            sys.stderr.write("checkpoints of node 0 are not copied: %s\n" % error_text(error))
 
     @contextlib.contextmanager
     def _channel(self, host: str, port: int) -> Iterator[Channel]:
@@ -347,7 +348,7 @@ def _start(context: AgentContext, port: int) -> Copies | None:
     try:
         copies.serve(port + context.member.number)
     except OSError as error:
-        sys.stderr.write("checkpoints in memory are not copied to another node: %s\n" % error)
+        sys.stderr.write("checkpoints in memory are not copied to another node: %s\n" % error_text(error))
         return None
     has_predecessor = context.replaces_nodes and context.restart_count > 0  # which node 1 has outlived
     if context.is_coordinator and not context.slurm and (has_predecessor or fencing.newest(context.folder)):

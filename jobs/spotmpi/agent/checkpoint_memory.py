@@ -10,6 +10,7 @@ import sys
 from . import checkpoint_files as files
 from . import fencing, protocol
 from .context import AgentContext
+from .files import error_text
 
 
 def folder_of(context: AgentContext) -> str | None:
@@ -37,7 +38,7 @@ def preserve(context: AgentContext) -> None:
             files.keep_newest(volume, int(context.plan["environment"][protocol.ENV_CHECKPOINT_KEEP]))
             return
         except (OSError, files.Damaged) as error:
-            sys.stderr.write("%s in memory cannot be copied to %s: %s\n" % (name, volume, error))
+            sys.stderr.write("%s in memory cannot be copied to %s: %s\n" % (name, volume, error_text(error)))
 
 
 def clear(context: AgentContext) -> None:

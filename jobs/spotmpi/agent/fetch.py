@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import Any, Optional, TypedDict
 
 from . import store, web_file
-from .files import exists
+from .files import error_text, exists
 from .unpack import DAMAGES, unpack
 from .web_file import Changed, Unavailable
 
@@ -159,12 +159,12 @@ class Fetch:
         try:
             return step()
         except (Unavailable, *DAMAGES) as error:
-            raise Unavailable("%s: %s" % (self._values["name"], error)) from error
+            raise Unavailable("%s: %s" % (self._values["name"], error_text(error))) from error
         except OSError as error:
             if error.errno in _FULL:
                 remedy = "free space on the volume, then try again"
                 raise Unavailable("%s: %s; %s" % (self._values["name"], error.strerror, remedy)) from error
-            raise OSError("%s: %s" % (self._values["name"], error)) from error
+            raise OSError("%s: %s" % (self._values["name"], error_text(error))) from error
 
     def run(self) -> list[int]:
         """Fetch, verify and unpack it, unless done before: its files, their bytes, and how many files were transferred.

@@ -40,6 +40,7 @@ from .assignment import ExpectedPods, Promotion
 from .clock import CLOCK, Clock
 from .connection import SILENCE, Connection, Heartbeat, Identity
 from .context import Members
+from .files import error_text
 from .plan import COORDINATOR, NODE, STANDBY, Member, read_member
 from .schema import MESSAGE_VERSION, Greeting
 from .ssh import InvalidKeys
@@ -388,7 +389,7 @@ def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Adm
     except InvalidKeys as error:  # node 0 has the same, and ends the run
         return str(error)
     except OSError as error:
-        return "%s: %s" % (host, error)
+        return "%s: %s" % (host, error_text(error))
     answer = _greet(connection, {"version": MESSAGE_VERSION, "run": identity.run, **greeting}, clock)
     if answer and "welcome" in answer:
         connection.admit(silence)

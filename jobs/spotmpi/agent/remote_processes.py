@@ -18,6 +18,7 @@ from typing import Any, Dict
 
 from .clock import CLOCK, Clock
 from .connection import parse
+from .files import error_text
 from .remote_start import UNREACHABLE
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "remote_start.py")
@@ -121,7 +122,7 @@ class StartedProcesses:
                 start_new_session=True,
             )
         except OSError as error:
-            self._report(start=number, output="%s\n" % error, code=UNREACHABLE)
+            self._report(start=number, output="%s\n" % error_text(error), code=UNREACHABLE)
             return
         assert process.stdout
         os.set_blocking(process.stdout.fileno(), False)

@@ -15,6 +15,7 @@ from . import connection, hardware, network, pod_context, processes, protocol
 from .attempt import Attempt
 from .clock import CLOCK, Clock
 from .context import AgentContext
+from .files import error_text
 from .launch import Launch, gang_commands
 from .node import (
     POLL_INTERVAL,
@@ -257,7 +258,7 @@ class Worker:
             environment = write_environment(context, coordinator.attempt)
         except Unfit as error:
             if context.member.role == STANDBY:  # it stands by, and keeps other pods from this machine
-                sys.stderr.write("this pod does not get ready: %s\n" % error)
+                sys.stderr.write("this pod does not get ready: %s\n" % error_text(error))
                 return
             coordinator.leave(str(error), unfit=1)
             return

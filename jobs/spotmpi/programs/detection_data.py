@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+from spotmpi.agent.files import error_text
 from spotmpi.programs.augment import Pixels, augment, plain
 from spotmpi.programs.boxes import Floats, Integers, default_boxes, encode
 from spotmpi.programs.exits import Failed, Fatal
@@ -62,7 +63,7 @@ def open_image(path: Path) -> Image.Image:
     except (OSError, SyntaxError) as problem:
         if isinstance(problem, OSError) and problem.errno:
             raise Failed(f"{path}: cannot be read: {problem.strerror}") from problem
-        raise Fatal(f"{path}: not a readable image ({problem}); replace the file") from problem
+        raise Fatal(f"{path}: not a readable image ({error_text(problem)}); replace the file") from problem
 
 
 def load_data(root: Path, sets: tuple[str, str], augmented: bool, world: World) -> tuple[DetectionData, DetectionData]:

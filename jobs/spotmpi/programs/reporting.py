@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from spotmpi.agent import protocol
+from spotmpi.agent.files import error_text
 
 
 class IterationClock(Protocol):
@@ -168,4 +169,4 @@ class Reporter:
                 self._events.add_scalar(f"{group}/{name}", value, iteration)
         except OSError as problem:
             self._folder = None
-            self.warn(f"TensorBoard events are no longer written: {problem}")
+            self.warn(f"TensorBoard events are no longer written: {error_text(problem)}")

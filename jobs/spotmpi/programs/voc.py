@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spotmpi.agent.files import is_file, is_folder
+from spotmpi.agent.files import error_text, is_file, is_folder
 from spotmpi.agent.protocol import counted
 from spotmpi.programs.boxes import Floats, Integers
 from spotmpi.programs.exits import Fatal
@@ -138,7 +138,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
-        raise Fatal(f"{path}: cannot be read ({problem}); replace the file") from problem
+        raise Fatal(f"{path}: cannot be read ({error_text(problem)}); replace the file") from problem
 
 
 def _some(names: Iterable[str]) -> str:

@@ -91,6 +91,7 @@ class Endurance:
         self.watch = Watch(self.shared / "records", self.diagnosis)
         self.passed: list[Passed] = []
         self.causes: list[str] = []  # of the attempts that the faults should have ended
+        self._attempt, self._spare = 1, 0  # the newest after a fault, and how many more that may still end
         self.open_files: dict[int, list[str]] = {}  # of the agents, by pod, after the newest fault
         self._folder, self._began = folder, time.monotonic()
         self._values = self._spec(part)
@@ -128,7 +129,7 @@ class Endurance:
         due = start + fault.gap
         self._until(lambda: self.watch.furthest >= due, _RECOVERY, f"no {fault.gap} iterations before {fault}")
         mark = max(0, len(self.watch.records) - _BEFORE)
-        attempt = int(self.watch.records[-1].attempt)
+        attempt = self._count_late_ends()
         injected = Injected(fault, time.monotonic())
         Injector(self.run, self.clocks).inject(fault)
         over = time.monotonic()
@@ -149,8 +150,22 @@ class Endurance:
         wanted = range(attempt + 1, attempt + 1 + most) if counts is not None else range(attempt, attempt + 1)
         assert newest in wanted, f"attempt {newest}, not {[*wanted]}, after {fault}: {self.diagnosis()}"
         self.causes += [] if counts is None else [counts] * (newest - attempt)
+        self._attempt, self._spare = newest, wanted[-1] - newest
         self.passed.append(Passed(fault, self.look(newest), seconds, repeated))
         return self.passed[-1]
+
+    def _count_late_ends(self) -> int:
+        """The newest attempt; one more than after the last fault has lost the second node that this took.
+
+        A node that has its notice, as the second one may, trains until a pod stands by for it.
+        """
+        newest = int(self.watch.records[-1].attempt)
+        late = newest - self._attempt
+        last = self.passed[-1].fault if self.passed else None
+        assert late <= self._spare, f"attempt {newest}, not {self._attempt}, some time after {last}: {self.diagnosis()}"
+        self.causes += self.causes[-1:] * late
+        self._attempt, self._spare = newest, self._spare - late
+        return newest
 
     def _until(self, condition: Callable[[], bool], limit: float, what: str) -> None:
         """Wait for a condition, but not beyond the end of the run."""
@@ -215,6 +230,7 @@ class Endurance:
         end = self.run.end(_ENDING)
         assert end.kind == record.SUCCEEDED, self.run.recent_events()
         self.watch.update()
+        self._count_late_ends()
         values: dict[str, Any] = json.loads((self.shared / "result.json").read_text())
         return values
 

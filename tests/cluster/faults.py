@@ -154,7 +154,8 @@ class Injector:
             member = Member(WORKER if who == "worker" else NODE, fault.node)
             wait_for(f"{member} at work", lambda: self._is_hit(member, how))  # the last fault may have taken it
         elif how in TAKEN:
-            self._take(how, pod)
+            # One that stands by is at work by the next fault, and a late kubelet would end an attempt then.
+            self._take(how, pod, ends=who == "standby")
         elif how == "rank":
             os.kill(run.rank(pod), signal.SIGKILL)
         elif fault.kind == "two nodes":
@@ -182,8 +183,8 @@ class Injector:
         wait_for("a pod that stands by", lambda: any(map(_is_running, runs.pods(self.run.id, pod))))
         return pod
 
-    def _take(self, how: str, *members: Member) -> None:
-        """Take the pods of some members, all of them by one command; of several no process is left at the end.
+    def _take(self, how: str, *members: Member, ends: bool = False) -> None:
+        """Take the pods of some members, by one command; of several, or with *ends*, no process is left at the end.
 
         Their kubelets kill them seconds apart, and one that stood by may be at work in between.
         """
@@ -200,7 +201,7 @@ class Injector:
             return True
 
         wait_for(f"pods of {', '.join(map(str, members))}", is_taken)
-        if len(pods) > 1:
+        if ends or len(pods) > 1:
             wait_for("the end of these pods", lambda: not any(map(self._processes, pods)), _LATE_KUBELET)
 
     def _process(self, member: Member, what: str) -> int:

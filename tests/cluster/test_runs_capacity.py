@@ -274,8 +274,9 @@ print(protocol.encode("context", total_iterations=TOTAL), flush=True)
 while done < TOTAL:
     time.sleep(0.3)
     done += 1
-    with open(path, "w") as file:
+    with open(path + ".new", "w") as file:
         file.write(str(done))
+    os.replace(path + ".new", path)  # killed in between, it has one or the other
     print(protocol.encode("metric", iteration=done), flush=True)
     print(protocol.encode("checkpoint", iteration=done), flush=True)
 """

@@ -1,4 +1,7 @@
-"""The locks of a stack: what Pulumi says of them, and when the newest one was written."""
+"""The locks of a stack: what Pulumi says of them, and when the newest one was written.
+
+`spotmpi.core.pulumi` knows the same words; a project that `spotmpi init --environment` wrote lacks that package.
+"""
 
 import re
 from datetime import UTC, datetime

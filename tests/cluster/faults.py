@@ -154,7 +154,7 @@ class Injector:
             member = Member(WORKER if who == "worker" else NODE, fault.node)
             wait_for(f"{member} at work", lambda: self._is_hit(member, how))  # the last fault may have taken it
         elif how in TAKEN:
-            # One that stands by is at work by the next fault, and a late kubelet would end an attempt then.
+            # One that stands by may be at work by the next fault: a late kubelet would end an attempt then.
             self._take(how, pod, ends=who == "standby")
         elif how == "rank":
             os.kill(run.rank(pod), signal.SIGKILL)

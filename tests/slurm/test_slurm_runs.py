@@ -231,6 +231,21 @@ def test_node_0_that_is_switched_off_costs_no_more_than_the_newest_copy_in_memor
     assert harness.backend.state(run).interruptions == 1
 
 
+def test_a_node_whose_gpu_has_errors_is_excluded_from_the_job(
+    harness: BackendHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (smi := tmp_path / "bin" / "nvidia-smi").parent.mkdir()
+    smi.write_text('#!/bin/sh\n[ "$(hostname)" = n0 ] && echo 0, 3 || echo 0, 0\n')
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{smi.parent}:{os.environ['PATH']}")
+    job = {**command("hostname"), "nodes": 2, "slots": 1, "resources": {"gpu": 1}}
+    events = harness.all_events(job)
+
+    assert kinds(events)[-1] == "succeeded", events[-1]
+    assert reasons(events, "interrupted") == ["node 0: GPU 0: 3 uncorrected ECC errors"]
+    assert {"n1", "n2"} == set(texts(events))
+
+
 @pytest.mark.nightly("imports PyTorch on each node")
 @pytest.mark.parametrize("launcher", ["accelerate", "torchrun"])
 def test_launchers_of_each_node_find_the_first(harness: BackendHarness, launcher: str) -> None:

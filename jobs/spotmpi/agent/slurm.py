@@ -174,6 +174,8 @@ def main(folder: str) -> int:
         avoided = avoided_machines(folder)
         at_fault = not avoided.keys().isdisjoint([*hosts, os.environ[hardware.ENV_NODE_NAME]])
         if os.path.exists(os.path.join(own, NOTICE)) or _lost_nodes(folder) or at_fault:
+            # To requeue the job ends this step, by a SIGTERM that commands of this process get as well.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             subprocess.run(["scontrol", "requeue", job], stdin=subprocess.DEVNULL)
             _exclude(job, sorted(avoided))
     return code

@@ -95,14 +95,19 @@ def test_names_that_no_program_needs_are_not_waited_for() -> None:
 
 
 class Node:
-    """An agent as a process of its own, with a double of scontrol that notes its arguments."""
+    """An agent as a process of its own, with a double of scontrol that notes its arguments.
+
+    Once it has requeued the job, a SIGTERM ends the double: slurmctld sends that to each process of the job's steps
+    (tests/slurm/test_slurm_runs.py, a node whose GPU has errors).
+    """
 
     def __init__(self, tmp_path: Path, **values: Any) -> None:
         self.folder = run_folder(tmp_path, **values)
         self.own = self.folder / slurm.FOLDER
         self._bin = tmp_path / "bin"
         self._bin.mkdir()
-        text = f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n[ "$1" = show ] && echo localhost\n'
+        text = f'#!/bin/sh\ngrep -qs ^requeue {tmp_path}/calls && kill -TERM $$\n'
+        text += f'echo "$@" >> {tmp_path}/calls\n[ "$1" = show ] && echo localhost\n'
         text += '[ "$1 $2" = "-o show" ] && echo "JobId=$4 ReqNodeList=(null) ExcNodeList=n7 CPUs=1"\nexit 0\n'
         (self._bin / "scontrol").write_text(text)
         (self._bin / "scontrol").chmod(0o755)

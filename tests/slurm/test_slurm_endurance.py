@@ -84,11 +84,12 @@ def _preempt(victim: Victim) -> None:
     victim.slurm.command("sbatch", f"--partition={URGENT}", *options)
 
 
+SRUN, RESTART = "SIGKILL of the srun of the agents", "restart of slurmctld"
 FAULTS: dict[str, Callable[[Victim], None]] = {
     "requeue": lambda victim: victim.control("requeue"),
     "preemption": _preempt,
     "suspension": _suspend,
-    "restart of slurmctld": _restart_controller,
+    RESTART: _restart_controller,
     "4 s without agent 0": lambda victim: _freeze(victim, 0),
     "4 s without agent 1": lambda victim: _freeze(victim, 1),
     "SIGTERM to all steps": lambda victim: victim.signal(signal.SIGTERM),
@@ -97,13 +98,13 @@ FAULTS: dict[str, Callable[[Victim], None]] = {
     "SIGTERM to agent 0": lambda victim: victim.kill_agent(signal.SIGTERM, 0),
     "SIGKILL of agent 0": lambda victim: victim.kill_agent(signal.SIGKILL, 0),
     "SIGKILL of agent 1": lambda victim: victim.kill_agent(signal.SIGKILL, 1),
-    "SIGKILL of the srun of the agents": lambda victim: victim.kill(signal.SIGKILL, "spotmpi.agent.slurm /", "srun "),
+    SRUN: lambda victim: victim.kill(signal.SIGKILL, "spotmpi.agent.slurm /", "srun "),
     "SIGKILL of the ranks": lambda victim: victim.kill(signal.SIGKILL, "def say(kind"),
 }
 
 
 # After these the same attempt goes on.
-GOES_ON = ("suspension", "restart of slurmctld", "4 s without agent 0", "4 s without agent 1")
+GOES_ON = ("suspension", RESTART, "4 s without agent 0", "4 s without agent 1")
 IMAGES = {"none": None, "mpirun": "chainermn", "torchrun": "pytorch"}
 
 
@@ -116,6 +117,9 @@ def test_a_run_ends_as_without_faults_and_each_is_counted(
     backend, chosen = harness.backend, random.Random(f"{launcher} {seed}")
     assert isinstance(backend, SlurmBackend)
     order = chosen.sample(sorted(FAULTS), len(FAULTS))
+    # After a restart of slurmctld, Slurm 22.05 starts no second step beside agents: their attempt goes on to its end.
+    first, second = sorted(map(order.index, (SRUN, RESTART)))
+    order[first], order[second] = SRUN, RESTART
     limits = {"failures": 20, "interruptions": 20}
     more: dict[str, Any] = {"launcher": launcher, "image": IMAGES[launcher], "slots": 1, "limits": limits}
     values = fake_job(iterations=TOTAL, pause=0.05, every=5, nodes=2, **more)

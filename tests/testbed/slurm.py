@@ -166,8 +166,8 @@ class Slurm:
         return run_command(arguments, {**os.environ, **self.environment}, limit=60.0)
 
     def wait_until_idle(self) -> None:
-        """Wait until every node is up and no job is left."""
-        wait_until("Slurm", self._problem, 60.0, self._controller)
+        """Wait until every node is up and no job is left; slurmctld asks for an end again after a minute."""
+        wait_until("Slurm", self._problem, 150.0, self._controller)
 
     def stop(self) -> None:
         """End all daemons and remove what they put on this machine."""

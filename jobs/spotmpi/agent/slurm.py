@@ -158,6 +158,9 @@ def main(folder: str) -> int:
     if context.is_coordinator:
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(own, UNSTARTED))
+    # Written by an earlier agent, which lived until srun could start this one.
+    if os.path.exists(os.path.join(own, EXIT_CODE)):
+        return 0
     _make_private(context.mounts.work)
     starts_by_srun = launchers.is_mpi(context.plan["launcher"]) and len(hosts) > 1
     transport = Tcp(used.agents, Controller(CLOCK).missing if starts_by_srun else None)

@@ -106,7 +106,7 @@ class Node:
         self.own = self.folder / slurm.FOLDER
         self._bin = tmp_path / "bin"
         self._bin.mkdir()
-        text = f'#!/bin/sh\ngrep -qs ^requeue {tmp_path}/calls && kill -TERM $$\n'
+        text = f"#!/bin/sh\ngrep -qs ^requeue {tmp_path}/calls && kill -TERM $$\n"
         text += f'echo "$@" >> {tmp_path}/calls\n[ "$1" = show ] && echo localhost\n'
         text += '[ "$1 $2" = "-o show" ] && echo "JobId=$4 ReqNodeList=(null) ExcNodeList=n7 CPUs=1"\nexit 0\n'
         (self._bin / "scontrol").write_text(text)
@@ -150,6 +150,14 @@ def test_a_run_that_failed_for_good_fails_its_job(tmp_path: Path) -> None:
     node = Node(tmp_path, command=["sh", "-c", "exit 78"])
     node.run(102)
     assert (node.own / slurm.EXIT_CODE).read_text() == "1\n"
+
+
+def test_an_agent_that_starts_once_the_run_is_over_leaves_the_exit_code(tmp_path: Path) -> None:
+    """A killed srun leaves its agents; once slurmctld was restarted, Slurm 22.05 starts no others until they end."""
+    node = Node(tmp_path, command=["true"])
+    assert (node.run(105), node.run(105)) == (0, 0)
+    assert (node.own / slurm.EXIT_CODE).read_text() == "0\n"
+    assert [path.name for path in (node.folder / "attempts").iterdir()] == ["1"]
 
 
 def test_the_same_agents_start_another_attempt_after_one_that_failed(tmp_path: Path) -> None:

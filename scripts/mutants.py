@@ -24,13 +24,13 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parent.parent
 MODULES = (
     "agent/attempt_history",
-    "agent/fencing",
     "agent/launch",
     "agent/launcher_output",
     "agent/launchers",
     "agent/network",
     "agent/outcomes",
     "agent/plan",
+    "agent/pod_record",
     "agent/progress",
     "agent/readiness",
     "agent/replicas",

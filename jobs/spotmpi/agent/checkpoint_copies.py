@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Tuple
 
 from . import checkpoint_files as files
-from . import fencing, hardware, network, protocol
+from . import hardware, network, pod_record, protocol
 from .attempt_history import pods_at_work
 from .checkpoint_files import newest_iteration
 from .checkpoint_memory import folder_of
@@ -351,7 +351,7 @@ def _start(context: AgentContext, port: int) -> Copies | None:
         sys.stderr.write("checkpoints in memory are not copied to another node: %s\n" % error_text(error))
         return None
     has_predecessor = context.replaces_nodes and context.restart_count > 0  # which node 1 has outlived
-    if context.is_coordinator and not context.slurm and (has_predecessor or fencing.newest(context.folder)):
+    if context.is_coordinator and not context.slurm and (has_predecessor or pod_record.newest_attempt(context.folder)):
         # If it is newer than what is in memory and on the volume.
         volume = context.plan["environment"].get(protocol.ENV_CHECKPOINT_PATH, "")
         own = max(newest_iteration(memory), newest_iteration(volume))

@@ -8,7 +8,7 @@ import shutil
 import sys
 
 from . import checkpoint_files as files
-from . import fencing, protocol
+from . import pod_record, protocol
 from .context import AgentContext
 from .files import error_text
 
@@ -55,4 +55,4 @@ def _is_fenced(context: AgentContext) -> bool:
             own = int(json.load(file)[protocol.ENV_ATTEMPT])
     except (OSError, ValueError, KeyError):  # the agent of a run on this machine, which is the only one
         return False
-    return fencing.newest(context.folder) > own
+    return pod_record.newest_attempt(context.folder) > own

@@ -17,7 +17,6 @@ from . import protocol, record, stop_requests
 from .attempt import Attempt
 from .attempt_history import AttemptHistory, end_of
 from .context import AgentContext, Members
-from .fencing import Fenced
 from .launch import Launch
 from .launcher_output import Line
 from .outcomes import (
@@ -37,6 +36,7 @@ from .outcomes import (
     restart_pause,
 )
 from .plan import COORDINATOR, NODE, WORKER, Member, nodes_in, workers
+from .pod_record import Fenced
 from .progress import Progress
 from .stop_requests import CoordinatorStopSignal, PreemptionNotice
 

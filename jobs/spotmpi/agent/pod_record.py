@@ -1,13 +1,23 @@
-"""The record of a pod, written to the run folder and to stdout as well, so that a follower needs no volume."""
+"""The record of a pod, written to the run folder and to stdout as well, so that a follower needs no volume.
+
+Fencing: an agent whose attempt is no longer the newest of its run exits at once, and writes nothing more. A pod that
+was deleted by force, or whose node does not answer, may go on in parallel with the pod that replaces it, in the same
+run folder. An agent that takes an attempt writes its number to a file there. It is a file, because NFS asks the server
+when one is opened (close-to-open consistency, nfs(5)), while the listing of a folder may be a minute old
+(``acdirmax``).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
-from . import fencing, record
+from . import record
 from .clock import CLOCK, Clock
 from .launcher_output import Line
 from .plan import Member
@@ -17,6 +27,69 @@ from .schema import AttemptRecord, Summary
 EVENT, METRIC, LINE, ATTEMPT, SUMMARY = "e", "m", "l", "a", "s"
 NUMBER = "n"
 
+NEWEST = ".attempt"  # the file with the number of the newest attempt
+INTERVAL = 1.0  # seconds between checks of it
+MAX_AGE = 2.0  # seconds for which a check is valid; an agent that was frozen for longer checks again before it writes
+
+
+class Fenced(Exception):
+    """A newer attempt of the run has begun; the text names it."""
+
+
+class Fence:
+    """Knows whether an attempt of the run in *folder* is newer than *number*."""
+
+    def __init__(self, folder: str, number: int, clock: Clock = CLOCK) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._number = self._newest = number
+        self._refreshed = self._clock.uptime()
+        self._stopped = threading.Event()
+
+    def watch(self) -> None:
+        """Watch from now on.
+
+        A thread of its own does, since a file system that hangs must not keep the agent from receiving messages.
+        """
+        threading.Thread(target=self._watch, name="fence", daemon=True).start()
+
+    def check(self) -> None:
+        """Raise `Fenced` where a newer attempt has been seen."""
+        if self._newest > self._number:
+            raise Fenced("attempt %d has begun: attempt %d exits without writing" % (self._newest, self._number))
+
+    def check_before_write(self, final: bool) -> None:
+        """As `check`, after reading the folder again where the last time is too long ago, and always where *final*.
+
+        Raises:
+            OSError: the folder could not be read, and who cannot know whether a newer attempt has begun writes nothing.
+        """
+        is_old = final or self._clock.uptime() > self._refreshed + MAX_AGE
+        error = self.refresh() if is_old else None
+        self.check()
+        if error is not None:
+            raise error
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(INTERVAL):
+            self.refresh()
+
+    def refresh(self) -> OSError | None:
+        """Read the folder; the error if that failed, after which the last time still counts."""
+        failure = None
+        for read in (_number_in_file, _highest_number):
+            try:
+                self._newest = max(self._newest, _repeated(read, self._folder))
+            except OSError as error:
+                failure = error
+        if failure is None:
+            self._refreshed = self._clock.uptime()
+        return failure
+
 
 class PodRecord(record.Record):
     """A `Record` that also prints one JSON object per entry.
@@ -25,7 +98,7 @@ class PodRecord(record.Record):
     or ``l``: [attempt, member, number, time, rank, stream, text].
 
     *before* is a number below those of its attempts: without a run volume the folder is empty in a new pod. Once it has
-    taken an attempt it writes nothing after a newer one has begun: methods raise `fencing.Fenced`.
+    taken an attempt it writes nothing after a newer one has begun: methods raise `Fenced`.
     """
 
     def __init__(self, folder: str, clock: Callable[[], float] = CLOCK, before: int = 0) -> None:
@@ -36,21 +109,21 @@ class PodRecord(record.Record):
         self._steady = clock if isinstance(clock, Clock) else CLOCK
         self._lines: dict[tuple[int, Member], int] = {}
         self._printed = 0
-        self._fence: fencing.Fence | None = None
+        self._fence: Fence | None = None
 
     def claim_attempt(self) -> int:
         """The number of a new attempt, where no other agent has begun one; earlier ones are fenced off from now on."""
         self._check(final=True)
         number = super().claim_attempt()
-        fencing.announce(self.folder, number)
+        announce_attempt(self.folder, number)
         if self._fence:
             self._fence.stop()
-        self._fence = fencing.Fence(self.folder, number, self._steady)
+        self._fence = Fence(self.folder, number, self._steady)
         self._fence.watch()
         return number
 
     def check_fence(self) -> None:
-        """Raise `fencing.Fenced` where an attempt is known that is newer than the one taken."""
+        """Raise `Fenced` where an attempt is known that is newer than the one taken."""
         if self._fence:
             self._fence.check()
 
@@ -58,7 +131,7 @@ class PodRecord(record.Record):
         """Close all files; where a newer attempt has begun, or may have, the reserve is left to it."""
         try:
             self._check(final=True)
-        except (fencing.Fenced, OSError):
+        except (Fenced, OSError):
             self._close_files()
         else:
             super().close()
@@ -115,3 +188,44 @@ class PodRecord(record.Record):
         self._printed += 1
         sys.stdout.write(json.dumps({NUMBER: self._printed, kind: values}, separators=(",", ":")) + "\n")
         sys.stdout.flush()
+
+
+def announce_attempt(folder: str, number: int) -> None:
+    """Tell earlier agents of the run in *folder* that attempt *number* has begun."""
+    # Not renamed into place: readers with an open handle see the new content.
+    descriptor = os.open(os.path.join(folder, NEWEST), os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, b"%d\n" % number)
+    finally:
+        os.close(descriptor)
+
+
+def newest_attempt(folder: str) -> int:
+    """The number of the newest attempt of the run in *folder*, as far as can be read."""
+    number = 0
+    for read in (_number_in_file, _highest_number):
+        with contextlib.suppress(OSError):
+            number = max(number, read(folder))
+    return number
+
+
+def _repeated(read: Callable[[str], int], folder: str) -> int:
+    """What *read* gives, at the second try where the first one fails: a stale handle is replaced by then."""
+    try:
+        return read(folder)
+    except OSError:
+        return read(folder)
+
+
+def _number_in_file(folder: str) -> int:
+    """The announced number; 0 where there is none."""
+    try:
+        with open(os.path.join(folder, NEWEST), encoding="utf-8") as file:
+            return int(file.read())
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def _highest_number(folder: str) -> int:
+    """The highest number that was taken; two agents that took one at once may have announced them in either order."""
+    return max(record.numbers(os.path.join(folder, "attempts")), default=0)

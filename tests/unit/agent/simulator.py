@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from spotmpi.agent import coordinator, fencing, network, processes, protocol, record
+from spotmpi.agent import coordinator, network, pod_record, processes, protocol, record
 from spotmpi.agent.assignment import Assignment
 from spotmpi.agent.attempt_history import pods_at_work
 from spotmpi.agent.clock import Clock
@@ -527,7 +527,7 @@ class WatchedRecord(PodRecord):
 
     def check_fence(self) -> None:
         if self._fence:
-            with contextlib.suppress(fencing.Fenced, OSError):  # as its thread does
+            with contextlib.suppress(pod_record.Fenced, OSError):  # as its thread does
                 self._fence.check_before_write(final=False)
         super().check_fence()
 
@@ -915,6 +915,6 @@ def simulated() -> Iterator[Volume]:
         patch.setattr(processes, "kill_descendants", lambda: [])
         patch.setattr(processes, "reap_orphans", lambda: None)
         patch.setattr(network, "addresses", addresses)
-        patch.setattr(fencing.Fence, "watch", lambda fence: None)
+        patch.setattr(pod_record.Fence, "watch", lambda fence: None)
         patch.setattr(record, "_RESERVE_BYTES", 16)
         yield volume

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.agent import fencing
+from spotmpi.agent import pod_record
 from spotmpi.agent.pod_record import PodRecord
 from tests.clocks import SetClock
 from tests.contract.processes import wait_until
@@ -29,7 +29,7 @@ def test_no_record_of_an_attempt_is_written_after_a_newer_one_has_begun(tmp_path
         lambda: old.event("succeeded"),
     ]
     for write in writes:
-        with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
+        with pytest.raises(pod_record.Fenced, match="attempt 2 has begun"):
             write()
     old.close()
 
@@ -41,7 +41,7 @@ def test_no_record_of_an_attempt_is_written_after_a_newer_one_has_begun(tmp_path
 def test_an_agent_that_was_replaced_between_two_attempts_takes_no_other_one(tmp_path: Path) -> None:
     old, new = PodRecord(str(tmp_path)), PodRecord(str(tmp_path))
     assert (old.claim_attempt(), new.claim_attempt()) == (1, 2)
-    with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
+    with pytest.raises(pod_record.Fenced, match="attempt 2 has begun"):
         old.claim_attempt()
     new.event("started")
 
@@ -54,7 +54,7 @@ def test_a_newer_attempt_is_seen_where_a_listing_is_old(tmp_path: Path, monkeypa
     PodRecord(str(tmp_path)).claim_attempt()
     monkeypatch.setattr(os, "listdir", lambda path: ["1"] if str(path).endswith("attempts") else listdir(path))
 
-    with pytest.raises(fencing.Fenced):
+    with pytest.raises(pod_record.Fenced):
         old.event("succeeded")
 
 
@@ -62,9 +62,9 @@ def test_a_newer_attempt_is_seen_where_two_were_taken_at_once(tmp_path: Path) ->
     old, new = PodRecord(str(tmp_path)), PodRecord(str(tmp_path))
     old.claim_attempt()
     new.claim_attempt()
-    fencing.announce(str(tmp_path), 1)  # written last
+    pod_record.announce_attempt(str(tmp_path), 1)  # written last
 
-    with pytest.raises(fencing.Fenced):
+    with pytest.raises(pod_record.Fenced):
         old.event("succeeded")
     new.event("started")
 
@@ -73,7 +73,7 @@ def test_a_newer_attempt_is_seen_where_two_were_taken_at_once(tmp_path: Path) ->
 def test_an_unreadable_number_fences_no_agent(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     ours = PodRecord(str(tmp_path))
     ours.claim_attempt()
-    damage(tmp_path / fencing.NEWEST)
+    damage(tmp_path / pod_record.NEWEST)
     ours.event("started")
 
 
@@ -89,7 +89,7 @@ def test_an_agent_that_cannot_read_whether_it_is_fenced_off_writes_nothing(
     errors = TransientErrors(monkeypatch.setattr)
 
     def fail_once() -> None:
-        for call, name in (("open", fencing.NEWEST), ("list", "attempts")):
+        for call, name in (("open", pod_record.NEWEST), ("list", "attempts")):
             errors.add(call, f"*/{name}", errno.EIO, times=2)
 
     fail_once()
@@ -98,8 +98,8 @@ def test_an_agent_that_cannot_read_whether_it_is_fenced_off_writes_nothing(
     fail_once()
     old.close()
     assert sorted(tmp_path.rglob("*")) == files
-    errors.add("open", f"*/{fencing.NEWEST}", errno.ETIMEDOUT, times=2)
-    with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
+    errors.add("open", f"*/{pod_record.NEWEST}", errno.ETIMEDOUT, times=2)
+    with pytest.raises(pod_record.Fenced, match="attempt 2 has begun"):
         old.event("succeeded")  # one of both tells
 
 
@@ -109,37 +109,37 @@ def test_a_handle_that_is_stale_for_a_moment_keeps_no_agent_from_writing(
     ours = PodRecord(str(tmp_path))
     ours.claim_attempt()
     errors = TransientErrors(monkeypatch.setattr)
-    for call, name in (("read", fencing.NEWEST), ("list", "attempts")):
+    for call, name in (("read", pod_record.NEWEST), ("list", "attempts")):
         errors.add(call, f"*/{name}", errno.ESTALE)
     ours.event("started")
 
 
 def test_a_watch_that_cannot_read_goes_on_and_counts_as_no_check(
-    fence: fencing.Fence, tmp_path: Path, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+    fence: pod_record.Fence, tmp_path: Path, clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = TransientErrors(monkeypatch.setattr)
     errors.add("list", "*/attempts", errno.EIO, times=4)
-    clock.seconds += fencing.MAX_AGE + 1
+    clock.seconds += pod_record.MAX_AGE + 1
     fence.refresh()
     with pytest.raises(OSError, match="Input/output error"):
         fence.check_before_write(final=False)
-    fencing.announce(str(tmp_path), 2)
+    pod_record.announce_attempt(str(tmp_path), 2)
     fence.refresh()
-    with pytest.raises(fencing.Fenced):
+    with pytest.raises(pod_record.Fenced):
         fence.check()
 
 
 def test_a_newer_attempt_is_seen_while_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fencing, "INTERVAL", 0.01)
-    fence = fencing.Fence(str(tmp_path), 1)
+    monkeypatch.setattr(pod_record, "INTERVAL", 0.01)
+    fence = pod_record.Fence(str(tmp_path), 1)
     fence.watch()
     fence.check()
-    fencing.announce(str(tmp_path), 2)
+    pod_record.announce_attempt(str(tmp_path), 2)
 
     def fenced() -> bool:
         try:
             fence.check()
-        except fencing.Fenced as error:
+        except pod_record.Fenced as error:
             return str(error) == "attempt 2 has begun: attempt 1 exits without writing"
         return False
 
@@ -149,7 +149,7 @@ def test_a_newer_attempt_is_seen_while_nothing_is_written(tmp_path: Path, monkey
 
 def test_the_thread_of_a_fence_ends_with_it_and_keeps_no_process_alive(tmp_path: Path) -> None:
     before = set(threading.enumerate())
-    fence = fencing.Fence(str(tmp_path), 1)
+    fence = pod_record.Fence(str(tmp_path), 1)
     fence.watch()
     (thread,) = set(threading.enumerate()) - before
     assert thread.daemon and thread.name == "fence"
@@ -164,39 +164,39 @@ def clock() -> SetClock:
 
 
 @pytest.fixture
-def fence(tmp_path: Path, clock: SetClock) -> fencing.Fence:
+def fence(tmp_path: Path, clock: SetClock) -> pod_record.Fence:
     """The fence of attempt 1, which does not watch, at second 100."""
-    return fencing.Fence(str(tmp_path), 1, clock)
+    return pod_record.Fence(str(tmp_path), 1, clock)
 
 
 def test_before_a_write_the_folder_is_read_again_once_the_last_check_is_too_old(
-    fence: fencing.Fence, tmp_path: Path, clock: SetClock
+    fence: pod_record.Fence, tmp_path: Path, clock: SetClock
 ) -> None:
-    clock.seconds = 100.0 + fencing.MAX_AGE + 1
+    clock.seconds = 100.0 + pod_record.MAX_AGE + 1
     fence.check_before_write(final=False)
-    fencing.announce(str(tmp_path), 2)
+    pod_record.announce_attempt(str(tmp_path), 2)
 
-    clock.seconds = 100.0 + 2 * fencing.MAX_AGE
+    clock.seconds = 100.0 + 2 * pod_record.MAX_AGE
     fence.check_before_write(final=False)  # the check above is still valid
-    clock.seconds = 100.0 + 2 * fencing.MAX_AGE + 2
-    with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
+    clock.seconds = 100.0 + 2 * pod_record.MAX_AGE + 2
+    with pytest.raises(pod_record.Fenced, match="attempt 2 has begun"):
         fence.check_before_write(final=False)
 
 
 def test_before_the_last_write_the_folder_is_always_read_and_an_attempt_that_was_fenced_off_stays_so(
-    fence: fencing.Fence, tmp_path: Path
+    fence: pod_record.Fence, tmp_path: Path
 ) -> None:
     fence.check_before_write(final=True)
-    fencing.announce(str(tmp_path), 2)
-    with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
+    pod_record.announce_attempt(str(tmp_path), 2)
+    with pytest.raises(pod_record.Fenced, match="attempt 2 has begun"):
         fence.check_before_write(final=True)
-    (tmp_path / fencing.NEWEST).unlink()
+    (tmp_path / pod_record.NEWEST).unlink()
     (tmp_path / "attempts").mkdir()  # and empty
-    with pytest.raises(fencing.Fenced):
+    with pytest.raises(pod_record.Fenced):
         fence.check_before_write(final=True)
 
 
 def test_everybody_may_read_the_announced_number(tmp_path: Path) -> None:
-    fencing.announce(str(tmp_path), 12)
-    path = tmp_path / fencing.NEWEST
+    pod_record.announce_attempt(str(tmp_path), 12)
+    path = tmp_path / pod_record.NEWEST
     assert path.read_text() == "12\n" and path.stat().st_mode & 0o777 == 0o644

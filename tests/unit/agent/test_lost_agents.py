@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.agent import fencing, protocol
+from spotmpi.agent import pod_record, protocol
 from tests.contract.processes import are_gone, wait_until
 from tests.unit.agent.gang import LIMIT, Gang, kinds
 
@@ -219,7 +219,7 @@ def test_an_agent_that_wakes_up_after_the_end_of_its_run_writes_nothing(
     wait_until(lambda: beats(tmp_path, 2))
     (tmp_path / "enough").touch()
     assert new.wait(LIMIT) == 0
-    wait_until(lambda: time.monotonic() > frozen + fencing.MAX_AGE)
+    wait_until(lambda: time.monotonic() > frozen + pod_record.MAX_AGE)
     before = [path.read_text() for path in (log, run.paths.events, run.paths.summary)]
 
     old.send_signal(signal.SIGCONT)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from spotmpi.agent import fencing
+from spotmpi.agent import pod_record
 from spotmpi.agent.attempt import TERM_GRACE, Attempt
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.context import AgentContext
@@ -144,7 +144,7 @@ def check_writers(run: Run) -> None:
             newest, since = fact.attempt, fact.at
         elif fact.kind == "write" and 0 < fact.attempt < newest:
             is_output = fact.value.startswith(("logs/", "metrics"))
-            assert is_output and fact.at <= since + fencing.MAX_AGE, (
+            assert is_output and fact.at <= since + pod_record.MAX_AGE, (
                 f"attempt {fact.attempt} wrote {fact.value} after attempt {newest} had begun"
             )
 
@@ -634,7 +634,7 @@ def test_whatever_happens_to_a_run_in_many_more_ways(machine: Callable[[Schedule
 
 
 def without_fencing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fencing.Fence, "check", lambda fence: None)
+    patch.setattr(pod_record.Fence, "check", lambda fence: None)
 
 
 def blind_to_lost_nodes(patch: pytest.MonkeyPatch) -> None:

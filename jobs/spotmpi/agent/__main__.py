@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from . import coordinator, processes, protocol
 from .clock import CLOCK, Clock
-from .context import AgentContext, in_pod, in_run_folder, read_pod_context
+from .context import AgentContext, in_pod, in_run_folder, is_controller, read_pod_context
 from .handover import WAIT
 from .outcomes import repeat
 from .stop_requests import PreemptionNotice
@@ -41,9 +41,7 @@ def main(arguments: list[str]) -> int:
 
 def run_pod() -> int:
     """Run this pod's part of a run; the exit code is for the pod failure policy."""
-    from . import pod_context
-
-    if pod_context.is_controller():
+    if is_controller():
         from . import placement_controller
 
         return placement_controller.run()

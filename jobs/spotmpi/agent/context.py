@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from . import hardware, record
+from . import hardware, pod_context, record
 from .clock import Clock
 from .launch import launcher_count, on_hosts
 from .plan import COORDINATOR, NODE, STANDBY, WORKERS, Member, Role, RunPlan, gang, read_plan, workers
@@ -203,8 +204,6 @@ class Members:
 
 def in_pod() -> Mounts:
     """The mounts of a pod."""
-    from . import pod_context  # delays no start of a local run
-
     return Mounts(
         plan=os.path.join(pod_context.CONFIG, pod_context.AGENT_PLAN),
         work=pod_context.WORK,
@@ -232,16 +231,19 @@ def in_run_folder(folder: str, work: str, cgroup: str, shared_memory: Optional[s
 
 def read_pod_context(mounts: Mounts, clock: Clock) -> AgentContext:
     """That of this pod's agent, from its environment and *mounts*."""
-    from . import pod_context  # neither delays a start of a local run
-    from .connection import Identity
+    from .connection import Identity  # delays no start of a local run
 
     assert mounts.secret is not None and mounts.pod_info is not None, "pods have both"
     plan = read_plan(mounts.plan)
-    member, restart_count = pod_context.member(), pod_context.restart_count()
-    if member.role in WORKERS:
-        restart_count = pod_context.failure_count(mounts.pod_info)
+    number = int(os.environ[pod_context.ENV_INDEX]) + _number(pod_context.ENV_JOB_INDEX)
+    member = Member(os.environ[pod_context.ENV_ROLE], number)  # at the beginning
+    if member.role in WORKERS:  # how many pods of this index have failed before
+        counts = (_annotation(mounts.pod_info, name) for name in pod_context.FAILURE_COUNTS)
+        restart_count = sum(int(count or 0) for count in counts)
+    else:  # how often JobSet has restarted the Job of this pod
+        restart_count = _number(pod_context.ENV_RESTART_COUNT) + _number(pod_context.ENV_JOB_RESTARTS)
     context = AgentContext(plan, member, restart_count, Identity(plan["run"], mounts.secret), mounts, clock)
-    text = pod_context.placement(mounts.pod_info)
+    text = _annotation(mounts.pod_info, pod_context.PLACEMENT_ANNOTATION)
     return context if text is None else _with_placement(context, text)
 
 
@@ -253,3 +255,30 @@ def _with_placement(context: AgentContext, text: str) -> AgentContext:
     if state is None:
         return context
     return context._replace(plan=placement.with_placement(context.plan, state), decisions=tuple(state["decisions"]))
+
+
+def is_controller() -> bool:
+    """Whether this pod is not a member of the run, but decides where its gang is placed."""
+    return os.environ.get(pod_context.ENV_ROLE) == pod_context.CONTROLLER
+
+
+def stop_reason(pod_info: str) -> str | None:
+    """The reason of a request to stop this run, from the pod's annotations, or None."""
+    return _annotation(pod_info, pod_context.STOP_ANNOTATION)
+
+
+def _number(variable: str) -> int:
+    return int(os.environ.get(variable) or 0)
+
+
+def _annotation(pod_info: str, name: str) -> str | None:
+    """The value of an annotation of this pod, or None."""
+    try:
+        with open(os.path.join(pod_info, "annotations"), encoding="utf-8") as file:
+            for line in file:
+                key, _, value = line.partition("=")
+                if key == name:
+                    return str(json.loads(value))
+    except (OSError, ValueError):
+        pass
+    return None

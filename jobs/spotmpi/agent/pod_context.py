@@ -1,11 +1,6 @@
-"""What a pod gives its agent: the paths of its mounts, variables, annotations and labels."""
+"""What a pod gives its agent: the names of its mounts, variables, annotations and labels."""
 
 from __future__ import annotations
-
-import json
-import os
-
-from .plan import Member
 
 CONFIG = "/spotmpi/config"  # ConfigMap: the agent plan, code
 AGENT_PLAN = "plan.json"  # in the ConfigMap, or in the folder of a job of Slurm
@@ -43,50 +38,3 @@ NODE_0_IS_SILENT = (
 # Seconds from the end of `checkpoint.grace` to SIGKILL, in which an agent kills ranks that have not ended, records the
 # attempt, and saves what only memory has. A pod that is killed in place of that counts as failed.
 END_TIME = 10
-
-
-def member() -> Member:
-    """What this pod is at the beginning."""
-    return Member(os.environ[ENV_ROLE], int(os.environ[ENV_INDEX]) + _number(ENV_JOB_INDEX))
-
-
-def restart_count() -> int:
-    """How often JobSet has restarted the Job of this pod."""
-    return _number(ENV_RESTART_COUNT) + _number(ENV_JOB_RESTARTS)
-
-
-def is_controller() -> bool:
-    """Whether this pod is not a member of the run, but decides where its gang is placed."""
-    return os.environ.get(ENV_ROLE) == CONTROLLER
-
-
-def placement(pod_info: str) -> str | None:
-    """Where the gang of this pod is placed, as text; None where it has one place only."""
-    return _annotation(pod_info, PLACEMENT_ANNOTATION)
-
-
-def failure_count(pod_info: str) -> int:
-    """How many pods of this index have failed before, from the annotations in *pod_info*."""
-    return sum(int(_annotation(pod_info, name) or 0) for name in FAILURE_COUNTS)
-
-
-def stop_reason(pod_info: str) -> str | None:
-    """The reason of a request to stop this run, from the pod's annotations, or None."""
-    return _annotation(pod_info, STOP_ANNOTATION)
-
-
-def _number(variable: str) -> int:
-    return int(os.environ.get(variable) or 0)
-
-
-def _annotation(pod_info: str, name: str) -> str | None:
-    """The value of an annotation of this pod, or None."""
-    try:
-        with open(os.path.join(pod_info, "annotations"), encoding="utf-8") as file:
-            for line in file:
-                key, _, value = line.partition("=")
-                if key == name:
-                    return str(json.loads(value))
-    except (OSError, ValueError):
-        pass
-    return None

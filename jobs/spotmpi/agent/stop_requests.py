@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Dict, NamedTuple, Optional
 
 from . import protocol, record
 from .clock import Clock
-from .context import REQUESTS, AgentContext, Members, Mounts
+from .context import REQUESTS, AgentContext, Members, Mounts, stop_reason
 from .files import exists, write_atomically
 from .launch import change_reason
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
@@ -70,9 +70,7 @@ def pending(mounts: Mounts, kinds: tuple[str, ...] = (KILL, STOP)) -> UserReques
             if file_exists(name):
                 return UserRequest(kind, _reason(name))
     if mounts.pod_info is not None and STOP in kinds:
-        from . import pod_context  # delays no start of a local run
-
-        reason = pod_context.stop_reason(mounts.pod_info)
+        reason = stop_reason(mounts.pod_info)
         return None if reason is None else UserRequest(STOP, reason)
     return None
 

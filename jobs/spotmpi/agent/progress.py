@@ -169,12 +169,9 @@ def _labelled(text: str, columns: List[_Column]) -> Optional[str]:
     else:
         return None
     return " ".join(
-        "%s %s" % (each.name, row[each].group() if each in row else "-") for each in sorted(columns, key=_is_no_count)
+        "%s %s" % (each.name, row[each].group() if each in row else "-")
+        for each in sorted(columns, key=lambda column: column.name.lower() not in _COUNTS)
     )
-
-
-def _is_no_count(column: _Column) -> bool:
-    return column.name.lower() not in _COUNTS
 
 
 class _ProgressLine:

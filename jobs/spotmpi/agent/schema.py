@@ -23,7 +23,7 @@ class _WorldBase(TypedDict):
 
 
 class WorldRecord(_WorldBase, total=False):
-    """What an attempt ran on, see `world.World`."""
+    """What an attempt ran on, see `launch.World`."""
 
     standby: int
     pods: List[str]

@@ -407,19 +407,15 @@ def _namespace(api: ClusterApi) -> ClusterNamespace:
     return ClusterNamespace(api.context, api.namespace)
 
 
-def _secret_keys(spec: JobSpec) -> list[str]:
-    """What the Secret of a run has: its keys, its certificates, and the variables of this terminal."""
-    return [*submitting.generate_keys(), *protocol.TLS_FILES, *map(pods.forwarded_key, spec.env_passthrough)]
-
-
 def _submission(
     spec: JobSpec, run: str, resolved: target.ResolvedTarget, placed: _Placement, shipment: code.CodeShipment | None
 ) -> manifests.Submission:
     """What the objects of a run have besides its spec and target; keys are filled in when they are created."""
+    keys = [*submitting.generate_keys(), *protocol.TLS_FILES, *map(pods.forwarded_key, spec.env_passthrough)]
     return manifests.Submission(
         run=run,
         owner=names.user(),
-        keys=dict.fromkeys(_secret_keys(spec), _KEY_PLACEHOLDER),
+        keys=dict.fromkeys(keys, _KEY_PLACEHOLDER),
         code=_archives(shipment, with_policy=bool(spec.capacity.deadline and placed.target.order)),
         user_code=shipment.agent_plan if shipment else None,
         work=fingerprint.identify(resolved.spec, local=False),

@@ -162,7 +162,7 @@ def find_wait(seen: Observations, run: RunInfo, jobset: Object, now: float) -> W
         reason = f"{reason}; {absence}"
     state = placement_state(jobset)
     if state is not None and (until := waits_until(state)):
-        reason = _without_nodes(state["decisions"][-1]["reason"], until - now)
+        reason = f"no nodes are asked for, for {_time_left(max(until - now, 0.0))}: {state['decisions'][-1]['reason']}"
     running = reason is None  # no run waits for any of its workers
     if reason and run.least is not None and _has_nodes(seen, run.least):
         reason, running = f"{reason}; the run goes on without", True
@@ -346,11 +346,6 @@ def _shorten(text: str) -> str:
 def with_countdown(reason: str, left: float) -> str:
     """*reason* with the time that is left, in steps that become finer towards the end."""
     return f"{reason} (gives up in {_time_left(left)})"
-
-
-def _without_nodes(reason: str, left: float) -> str:
-    """That the run asks for no nodes for the time that is *left*, and the *reason*."""
-    return f"no nodes are asked for, for {_time_left(max(left, 0.0))}: {reason}"
 
 
 def reason_key(reason: str) -> frozenset[str]:

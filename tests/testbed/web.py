@@ -1,4 +1,4 @@
-"""Loopback ports and health addresses of the testbed's programs."""
+"""Loopback ports, servers in threads, and health addresses of the testbed's programs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import os
 import random
 import socket
 import ssl
+import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from http.server import HTTPServer
 from pathlib import Path
 
 from tests.testbed.certificates import Credential
@@ -50,6 +53,19 @@ def _free(count: int) -> int:
             while len(_names) > 64:
                 os.close(_names.popleft())
             return port
+
+
+@contextlib.contextmanager
+def answering(server: HTTPServer) -> Iterator[str]:
+    """Let *server* answer on 127.0.0.1, in a thread, until the end of the block; its host and port."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def socket_health(server: Path | tuple[str, int]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +12,7 @@ from urllib.request import Request, urlopen
 from tests.cloud.account.answers import Refusal
 from tests.cloud.account.answers import Request as Call
 from tests.cloud.account.fake_account import FakeAccount
+from tests.testbed.web import answering
 
 Handlers = Mapping[str, Callable[..., Any]]  # by name; each takes the parameters by keyword
 
@@ -37,20 +37,8 @@ def serve(handlers: Handlers) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             """Nothing."""
 
-    with listening(Handler) as address:
-        yield address
-
-
-@contextmanager
-def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Let *handler* answer on a port of this machine until the end of the block; gives its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with answering(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as address:
+        yield f"http://{address}"
 
 
 def fetch(address: str, name: str, **request: Any) -> Any:

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
 from tests.cloud.account.management import SIZES, AutoScaling
-from tests.cloud.account.remote import listening
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.records import Refusal
 from tests.engine.providers.scaling import resize, scaling_groups
+from tests.testbed.web import answering
 
 
 def answer(cloud: Cloud, resource: dict[str, str]) -> str:
@@ -66,5 +66,5 @@ def serving_scaling(cloud: Cloud) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    with listening(Handler) as address:
-        yield address
+    with answering(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as address:
+        yield f"http://{address}"

@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from spotmpi.agent.fetch import DownloadValues
 from spotmpi.data.remote_source import Download
 from tests.testbed.certificates import Credential
+from tests.testbed.web import answering
 
 
 class Site:
@@ -56,13 +57,11 @@ class Site:
 def serving(host: str = "127.0.0.1", credential: Credential | None = None) -> Iterator[Site]:
     """A site that answers until the end of the block, by https where it has a certificate."""
     site = Site(host, credential)
-    threading.Thread(target=site.http.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        yield site
-    finally:
-        site.open.set()
-        site.http.shutdown()
-        site.http.server_close()
+    with answering(site.http):
+        try:
+            yield site
+        finally:
+            site.open.set()
 
 
 class _Handler(BaseHTTPRequestHandler):

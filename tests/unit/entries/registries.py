@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from tests.testbed.certificates import Authority, Credential
 from tests.testbed.daemon import Daemon
-from tests.testbed.web import free_port, socket_health
+from tests.testbed.web import answering, free_port, socket_health
 from tests.tools import bin_folder
 
 LOGIN = base64.b64encode(b"ada:lace").decode()  # as docker's configuration has it
@@ -313,13 +312,8 @@ class _Server(ThreadingHTTPServer):
 @contextmanager
 def _serving(handler: type[_Handler], **values: object) -> Iterator[str]:
     """A server of this handler, by its host and port."""
-    server = _Server(("127.0.0.1", 0), type("Handler", (handler,), values))
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with answering(_Server(("127.0.0.1", 0), type("Handler", (handler,), values))) as address:
+        yield address
 
 
 @contextmanager

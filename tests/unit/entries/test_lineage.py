@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import sys
-import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.entries.manifest import Input, Manifest, RawFile
 from spotmpi.entries.store import Store
 from tests.command_line import invoke
+from tests.testbed.web import answering
 from tests.unit.entries.conftest import Modules
 from tests.unit.entries.in_process import InProcess
 
@@ -269,10 +269,8 @@ def test_events_are_posted_to_a_catalogue_and_a_refusal_is_one_line(sets: tuple[
         def log_message(self, *arguments: object) -> None:
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Catalogue)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with answering(HTTPServer(("127.0.0.1", 0), Catalogue)) as address:
+        url = f"http://{address}"
         tree = trace(str(sets[0].manifest))
         assert open_lineage.send(tree, f"{url}/api/v1/lineage") == 2
         assert received == open_lineage.events(tree)
@@ -280,9 +278,6 @@ def test_events_are_posted_to_a_catalogue_and_a_refusal_is_one_line(sets: tuple[
             SpotmpiError, match=r"does not take the events: HTTP Error 404.*; check the URL of the catalogue"
         ):
             open_lineage.send(tree, f"{url}/other")
-    finally:
-        server.shutdown()
-        server.server_close()
     with pytest.raises(SpotmpiError, match="take the events: Connection refused; check the URL"):
         open_lineage.send(tree, url)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from spotmpi.streams import sources, storage
 from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Order, Settings
+from tests.testbed.web import answering
 from tests.unit.streams.data import order_of, read, read_all, samples, table, write_tar
 
 
@@ -87,12 +87,8 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
     """A web server on this machine; storage that failed is asked again at once."""
     monkeypatch.setattr(storage, "PAUSES", (0.0, 0.0, 0.0))
     server = WebServer()
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with answering(server):
+        yield server
 
 
 @pytest.fixture

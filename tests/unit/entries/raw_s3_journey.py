@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
 import tempfile
@@ -103,20 +102,16 @@ def journey(folder: Path, put: Put, log_out: Callable[[], object]) -> dict[str, 
 
 def main() -> None:
     import boto3
-    from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-    os.environ |= {**keys, "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
-    os.environ["AWS_ENDPOINT_URL"] = f"http://{host}:{port}"
+    from tests.testbed import s3_server
+
+    s3_server.started()
     s3 = boto3.client("s3")
     s3.create_bucket(Bucket="raw")
     s3.put_bucket_versioning(Bucket="raw", VersioningConfiguration={"Status": "Enabled"})
 
     def log_out() -> None:
-        for name in keys:
+        for name in s3_server.KEYS:
             del os.environ[name]
         storage.file_system(SOURCE)[0].clear_instance_cache()
         storage.file_system.cache_clear()
@@ -125,9 +120,7 @@ def main() -> None:
         sys.path.insert(0, folder)
         os.environ["SPOTMPI_RUNS"] = f"{folder}/runs"
         seen = journey(Path(folder), lambda key, body: s3.put_object(Bucket="raw", Key=key, Body=body), log_out)
-    print(json.dumps(seen))
-    sys.stdout.flush()
-    os._exit(0)  # without a wait for the server's threads
+    s3_server.end_with(seen)
 
 
 if __name__ == "__main__":

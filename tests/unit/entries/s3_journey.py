@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import boto3
-from moto.server import ThreadedMotoServer
 
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.entries import build_lock
 from spotmpi.entries.storage import Storage
+from tests.testbed import s3_server
 
 
 def journey(folder: Path) -> dict[str, Any]:
@@ -58,16 +55,11 @@ def journey(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    os.environ["AWS_ENDPOINT_URL"] = f"http://{host}:{port}"
+    s3_server.started()
     boto3.client("s3").create_bucket(Bucket="sets")
     with TemporaryDirectory() as folder:
-        print(json.dumps(journey(Path(folder))))
-    sys.stdout.flush()
-    os._exit(0)  # without a wait for the server's threads
+        seen = journey(Path(folder))
+    s3_server.end_with(seen)
 
 
 if __name__ == "__main__":

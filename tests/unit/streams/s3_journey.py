@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import boto3
-from moto.server import ThreadedMotoServer
 
 from spotmpi.streams import sources, storage
 from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Order, Settings
+from tests.testbed import s3_server
 from tests.unit.streams.data import read, read_all, table
 
 
@@ -58,14 +55,8 @@ def journey(s3: Any, stop_server: Callable[[], None]) -> dict[str, Any]:
 
 def main() -> None:
     storage.PAUSES = (0.0,)
-    os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    os.environ["AWS_ENDPOINT_URL"] = f"http://{host}:{port}"
-    print(json.dumps(journey(boto3.client("s3"), server.stop)))
-    sys.stdout.flush()
-    os._exit(0)  # clients of a server that is gone would wait
+    server = s3_server.started()
+    s3_server.end_with(journey(boto3.client("s3"), server.stop))
 
 
 if __name__ == "__main__":

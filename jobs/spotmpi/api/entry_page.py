@@ -39,6 +39,7 @@ _NOTED = (
     "record",
     "state",
     "damage",
+    lineage.SAME_FILES,
 )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,6 +23,7 @@ from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.structs import inspected
 from spotmpi.core.wording import counted, dollars
+from spotmpi.entries.inputs import digest_of_files
 from spotmpi.entries.manifest import MANIFEST, SHORT, WORDS, File, Input, Manifest, RawFile, Reference
 from spotmpi.entries.store import Store, folder, is_reference, read_reference, reference_in
 from spotmpi.runs import reader
@@ -33,8 +35,20 @@ _MAX_RAW = 20  # raw files of an input that a tree has, where no single one is m
 
 _Place = tuple[Reference, str]  # an entry, in whichever store, with the file of it that is meant
 DAMAGE = "damage"  # the fact of an entry whose manifest was edited or damaged: that, and the remedy
+SAME_FILES = (
+    "same_files"  # the fact of an input that has the other entries with the same files, which it may be as well
+)
 REPEATED = "repeated"  # the fact of an entry that stands in the tree already, there with what it was made from
-_seen: ContextVar[set[_Place] | None] = ContextVar("_seen", default=None)
+
+
+class _Walk(NamedTuple):
+    """What is known while a tree is made: its entries, and those of each store by the digest of their files."""
+
+    seen: set[_Place]
+    by_files: dict[str, dict[str, list[Manifest]]]
+
+
+_walk: ContextVar[_Walk | None] = ContextVar("_walk", default=None)
 _below: ContextVar[frozenset[Reference]] = ContextVar("_below", default=frozenset())  # entries on the way to a node
 
 
@@ -145,27 +159,27 @@ def _state(found: tuple[int, str] | None, recorded: tuple[int, str]) -> str:
 
 def entry_node(manifest: Manifest, store: Store, file: File | None = None) -> Node:
     """An entry with all that it was made from; for one *file* only with what that part depends on."""
-    with _each_once() as seen:
+    with _each_once() as walk:
         place = manifest.reference, file.path if file else ""
-        if place in seen and manifest.reference not in _below.get():
+        if place in walk.seen and manifest.reference not in _below.get():
             facts: dict[str, Any] = {"key": manifest.key, "version": manifest.version, REPEATED: True}
             return Node(WORDS[manifest.kind], str(manifest.reference), facts)
-        seen.add(place)
+        walk.seen.add(place)
         return _entry_node(manifest, store, file)
 
 
 @contextlib.contextmanager
-def _each_once() -> Iterator[set[_Place]]:
-    """The entries of the tree that is made: one that several others were made from would be there many times."""
-    seen = _seen.get()
-    if seen is not None:
-        yield seen
+def _each_once() -> Iterator[_Walk]:
+    """The tree that is made: an entry that several others were made from would be there many times."""
+    walk = _walk.get()
+    if walk is not None:
+        yield walk
         return
-    token = _seen.set(seen := set())
+    token = _walk.set(walk := _Walk(set(), {}))
     try:
-        yield seen
+        yield walk
     finally:
-        _seen.reset(token)
+        _walk.reset(token)
 
 
 def _entry_node(manifest: Manifest, store: Store, file: File | None) -> Node:
@@ -225,11 +239,44 @@ def _parents(manifest: Manifest, store: Store, file: File | None) -> Iterator[No
 def _input_node(value: Input, store: Store, only: str | None) -> Node:
     name = f"{value.argument} = {value.source}"
     if value.parent:
-        return Node(INPUT, name, {}, (_reference_node(value.parent, store, only),))
+        others = [each.reference for each in _with_same_files(value, store)]
+        parents = tuple(_reference_node(each, store, only) for each in (value.parent, *others))
+        return Node(
+            INPUT, name, _known({SAME_FILES: [f"{each.kind}:{each.name}@{each.key}" for each in others]}), parents
+        )
     chosen = [file for file in value.files if only in (None, file.name)]
     raw = tuple(_raw_node(value, each) for each in chosen[:_MAX_RAW])
     locations = _locations(value.source, value.folder, [file.name for file in value.files])
     return Node(INPUT, name, _known({"files": len(value.files), "digest": value.digest, LOCATIONS: locations}), raw)
+
+
+def _with_same_files(value: Input, store: Store) -> Iterator[Manifest]:
+    """The other entries of a store by which a call has the same input, since their files have the same content.
+
+    Those that were made from an entry on the way to this input are none: what this was made from has none of them.
+    """
+    with _each_once() as walk:
+        if store.storage.url not in walk.by_files:
+            found = walk.by_files[store.storage.url] = defaultdict(list)
+            for each in store.list(on_damage=lambda line: None):
+                found[digest_of_files(each.files)].append(each)
+        same = walk.by_files[store.storage.url].get(value.digest, ())
+    for each in same:
+        if each.reference != value.parent and not _below.get() & {each.reference, *_ancestors(each, store)}:
+            yield each
+
+
+def _ancestors(manifest: Manifest, store: Store) -> set[Reference]:
+    """All entries that one was made from, as far as manifests tell."""
+    found, left = set[Reference](), [*manifest.parents]
+    while left:
+        reference = left.pop()
+        if reference not in found:
+            found.add(reference)
+            with contextlib.suppress(SpotmpiError):
+                parent = store.get(reference)
+                left += parent.parents if parent else ()
+    return found
 
 
 def _locations(source: str, folder: str, names: Sequence[str]) -> list[str]:
@@ -376,6 +423,8 @@ def fact(name: str, value: Any) -> str:
         return dollars(value)
     if name == REPEATED:
         return "see above"
+    if name == SAME_FILES:
+        return f"one of {len(value) + 1} with the same files"
     if name == "changes":
         return "with changes"
     if name == "files":

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from spotmpi.agent.files import write_atomically
 from spotmpi.agent.store import size_and_digest
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.entries.manifest import Input, Manifest, RawFile, digest_of
+from spotmpi.entries.manifest import File, Input, Manifest, RawFile, digest_of
 from spotmpi.entries.store import Store, is_reference
 from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Part
@@ -70,9 +71,17 @@ def _of_entry(argument: str, manifest: Manifest, store: Store) -> Resolved:
     )
     if changed is not None:
         raise SpotmpiError(f"{manifest} is damaged: {changed} has another size than in its manifest; {_REMEDY}")
-    digests = tuple(digest_of([file.path, file.sha256]) for file in manifest.files)
-    value = Input(argument, str(manifest), digest_of(list(digests)), parent=manifest.reference)
-    return Resolved(value, Files(place, parts, names), digests)
+    value = Input(argument, str(manifest), digest_of_files(manifest.files), parent=manifest.reference)
+    return Resolved(value, Files(place, parts, names), _digests(manifest.files))
+
+
+def digest_of_files(files: Sequence[File]) -> str:
+    """What identifies the files of an entry as an input: their names and content, whatever they were made from."""
+    return digest_of(list(_digests(files)))
+
+
+def _digests(files: Sequence[File]) -> tuple[str, ...]:
+    return tuple(digest_of([file.path, file.sha256]) for file in files)
 
 
 def _raw(argument: str, source: str) -> Resolved:

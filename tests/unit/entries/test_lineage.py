@@ -549,3 +549,43 @@ def test_a_command_gets_the_interpreter_with_which_it_was_made_though_path_has_a
     assert reproduce(place, modules.folder, echo=said.append).different == ("out",)
     first, second = (tmp_path / name / "python3" for name in ("first", "second"))
     assert said == [f"{first}, with which the run was made, is not here any more: {second} is used in its place"]
+
+
+def test_all_data_sets_with_the_same_files_are_named_since_any_may_be_what_a_call_was_given(
+    sets: tuple[DataSet, DataSet], tmp_path: Path, modules: Modules, pool: InProcess
+) -> None:
+    """The one of them that was built first was named alone, also where a call had been given another one."""
+    parent, child = sets
+    source = "@spotmpi.dataset\ndef other(raw: spotmpi.Source):\n    return {'x': 1 + raw['x']}\n"
+    modules.write(sets=f"{SETS}\n{source}")
+    loaded = modules.load()
+    other = loaded.other.options(pool=pool)(tmp_path / "raw/*.csv")
+    assert loaded.doubled.options(pool=pool)(other).manifest == child.manifest != other.manifest
+    copied = loaded.doubled.options(pool=pool, name="again")(child)  # 4 times, so other files
+    for place in (child.path, f"{child.path}/b.parquet", str(child.manifest)):
+        tree = trace(place)
+        assert find(tree, "data set") == [str(each.manifest) for each in (child, parent, other)]
+        assert {*find(tree, "code")} == {"sets:doubled", "sets:ratings", "sets:other"}
+    assert find(trace(f"{child.path}/b.parquet"), "raw file") == ["b.csv"] * 2
+    text = invoke("why", child.path).stdout
+    assert f"input raw = {parent.manifest}, one of 2 with the same files\n" in text
+    (read,) = (each.values() for each in trace(child.path).walk() if "same_files" in each.facts)
+    assert read["same_files"] == [f"datasets:other@{other.key}"]
+    assert [each["key"] for each in read["from"]] == [parent.key, other.key]
+    made = next(each for each in events(trace(child.path)) if each["outputs"][0]["name"] == "datasets:doubled")
+    assert [each["name"] for each in made["inputs"]] == ["datasets:ratings", "datasets:other"]
+    assert "one of 2 with the same files" in str(entry_report(child.manifest, Store(), 2.0).sections)
+    assert find(trace(copied.path), "data set")[1:] == [str(each.manifest) for each in (child, parent, other)]
+
+
+def test_what_was_made_from_a_data_set_with_the_same_files_is_none_that_it_may_be_made_from(
+    sets: tuple[DataSet, DataSet], modules: Modules, pool: InProcess
+) -> None:
+    modules.write(sets=f"{SETS}\n@spotmpi.dataset\ndef same(raw: spotmpi.Source):\n    return raw.table\n")
+    same = modules.load().same.options(pool=pool)
+    chain = [sets[0]]
+    for number in range(3):
+        chain.append(same.options(name=f"same-{number}")(chain[-1]))
+    assert len({each.manifest.files[0].sha256 for each in chain}) == 1
+    for number, each in enumerate(chain):
+        assert {*find(trace(each.path), "data set")} == {str(one.manifest) for one in chain[: number + 1]}

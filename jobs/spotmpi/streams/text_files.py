@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import lzma
 
+from spotmpi.agent.protocol import counted
 from spotmpi.streams.errors import StreamError
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz"}  # by suffix
@@ -23,8 +24,28 @@ def decompressed(name: str, content: bytes) -> bytes:
 
     codec = next((codec for suffix, codec in COMPRESSIONS.items() if name.lower().endswith(suffix)), None)
     if codec is None or codec == "xz":
-        return lzma.decompress(content) if codec else content
+        return _of_xz(content) if codec else content
     return bytes(pyarrow.CompressedInputStream(pyarrow.BufferReader(content), codec).read())
+
+
+def _of_xz(content: bytes) -> bytes:
+    """What the streams of a file hold, each with padding of NUL bytes after it, as `xz -d` takes them.
+
+    `lzma.decompress` ignores what follows the first stream and is no other one.
+    """
+    pieces: list[bytes] = []
+    while content or not pieces:
+        decompressor = lzma.LZMADecompressor()
+        try:
+            pieces.append(decompressor.decompress(content))
+        except lzma.LZMAError:
+            if not pieces:
+                raise
+            raise lzma.LZMAError(f"its last {counted(len(content), 'byte')} are no stream of xz") from None
+        if not decompressor.eof:
+            raise lzma.LZMAError("its last stream is truncated")
+        content = decompressor.unused_data.lstrip(b"\0")
+    return b"".join(pieces)
 
 
 def require_utf8(name: str, content: bytes) -> None:

@@ -224,9 +224,24 @@ def test_tables_of_text_may_be_compressed(tmp_path: Path, kind: str) -> None:
     (tmp_path / f"train-0.{kind}").write_bytes(compressed)
     (batch,) = read_all(order_of(tmp_path, 2, split="train"))
     assert batch["id"].tolist() == [ID, 7]
-    (tmp_path / f"train-0.{kind}").write_bytes(compressed[:-4])
-    with pytest.raises(StreamError, match=rf"train-0\.{kind} cannot be decompressed"):
-        order_of(tmp_path, 2)
+    row = COMPRESSED[kind](content.splitlines(keepends=True)[-1])
+    (tmp_path / f"train-0.{kind}").write_bytes(compressed + row)  # as `cat` makes one file of two
+    assert read_all(order_of(tmp_path, 3, split="train"))[0]["id"].tolist() == [ID, 7, 7]
+    for damaged in (compressed[:-4], compressed + row[:-4], compressed + b"garbage", compressed + b"garbage!" * 9):
+        (tmp_path / f"train-0.{kind}").write_bytes(damaged)
+        with pytest.raises(StreamError, match=rf"train-0\.{kind} cannot be decompressed: .*; correct the file"):
+            order_of(tmp_path, 2)
+
+
+def test_a_file_of_xz_may_have_padding_and_says_what_is_at_its_end(tmp_path: Path) -> None:
+    """What followed the first stream and was none was left out without a word."""
+    compressed = lzma.compress(b"id\n7\n")
+    (tmp_path / "a.csv.xz").write_bytes(compressed + bytes(8) + lzma.compress(b"8\n") + bytes(4))
+    assert read_all(order_of(tmp_path, 2))[0]["id"].tolist() == [7, 8]
+    for end, reason in {b"garbage": "its last 7 bytes are no stream of xz", b"\xfd7z": "its last stream is"}.items():
+        (tmp_path / "a.csv.xz").write_bytes(compressed + end)
+        with pytest.raises(StreamError, match=rf"a\.csv\.xz cannot be decompressed: {reason}"):
+            order_of(tmp_path, 2)
 
 
 @pytest.mark.parametrize("name", ["a.parquet.gz", "a.tar.gz", "a.tgz", "a.tar.zst"])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from spotmpi.agent import checkpoint_files
-from spotmpi.agent.files import is_file, is_folder
+from spotmpi.agent.files import exists, is_file, is_folder
 from spotmpi.agent.store import size_and_digest
 from spotmpi.aws.billing import Bill
 from spotmpi.core import names
@@ -25,6 +25,7 @@ from spotmpi.core.structs import inspected
 from spotmpi.core.wording import counted, dollars
 from spotmpi.entries.inputs import digest_of_files
 from spotmpi.entries.manifest import MANIFEST, SHORT, WORDS, File, Input, Manifest, RawFile, Reference
+from spotmpi.entries.storage import errors
 from spotmpi.entries.store import Store, folder, is_reference, read_reference, reference_in
 from spotmpi.runs import reader
 from spotmpi.runs.fingerprint import is_interpreter
@@ -144,15 +145,22 @@ def run_of(path: Path) -> RunPaths | None:
 
 def _file_node(path: str, name: str, manifest: Manifest, store: Store) -> Node:
     file = next((each for each in manifest.files if each.path == name), None)
-    found = store.storage.digest(f"{folder(manifest.reference)}/files/{name}")
+    below = [each for each in manifest.files if each.path.startswith(f"{name}/")]
+    if below:
+        facts = {"files": len(below), "bytes": sum(each.bytes for each in below)}
+        return Node(FOLDER, path, facts, (entry_node(manifest, store),))
     if file is None:
         raise input_error("FILE", path, f"is not a file of {manifest}: somebody has added it")
-    state = _state(found, (file.bytes, file.sha256))
+    try:
+        found = store.storage.digest(f"{folder(manifest.reference)}/files/{name}")
+        state = _state(found, (file.bytes, file.sha256))
+    except SpotmpiError as error:
+        state = str(error).removeprefix(f"{store.place(manifest.reference)}/{name} ")
     facts = {"bytes": file.bytes, "sha256": file.sha256, "rows": file.rows, "state": state}
     return Node(FILE, path, _known(facts), (entry_node(manifest, store, file),))
 
 
-def _state(found: tuple[int, str] | None, recorded: tuple[int, str]) -> str:
+def _state(found: tuple[int, str] | None, recorded: tuple[int, str] | None) -> str:
     """What the bytes and SHA-256 of a file say beside those that were recorded of it."""
     return "missing" if found is None else "as recorded" if found == recorded else "changed since it was recorded"
 
@@ -365,8 +373,12 @@ def _facts_of_file(path: Path, run: RunPaths) -> dict[str, Any]:
     """Bytes and SHA-256 of a file in the folder of a run, and whether it is what was recorded of it."""
     recorded = _recorded(path, run)
     if not is_file(path):
-        return {"state": _state(None, recorded)} if recorded else {}
-    size, digest = size_and_digest(str(path))
+        return {"state": _state(None, recorded)} if recorded or not exists(path) else {}
+    try:
+        with errors("cannot be read"):
+            size, digest = size_and_digest(str(path))
+    except SpotmpiError as error:
+        return {"state": str(error)}
     return {"bytes": size, "sha256": digest, **({"state": _state((size, digest), recorded)} if recorded else {})}
 
 

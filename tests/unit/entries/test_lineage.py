@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -119,6 +120,45 @@ def test_changed_missing_and_added_files_are_told_apart(sets: tuple[DataSet, Dat
     assert trace(f"{path}/b.parquet").facts["state"] == "changed since it was recorded"
     with pytest.raises(InputError, match=r"is not a file of datasets:ratings@\w+: somebody has added it"):
         trace(f"{path}/d.parquet")
+
+
+def test_what_cannot_be_read_of_a_file_leaves_its_lineage(sets: tuple[DataSet, DataSet], tmp_path: Path) -> None:
+    """The command ended with that alone; a file of a run folder that is not there was shown as if it were."""
+    path = Path(sets[0].path)
+    for name in "ab":
+        (path / f"{name}.parquet").unlink()
+    (path / "a.parquet").mkdir()
+    (path / "b.parquet").symlink_to("absent")
+    unreadable = "cannot be read: Is a directory; check the storage, then try again"
+    assert [trace(f"{path}/{name}.parquet").facts["state"] for name in "abc"] == [unreadable, "missing", "as recorded"]
+    output = invoke("why", f"{path}/a.parquet")
+    assert output.returncode == 0 and "raw file a.csv" in output.stdout and output.stderr == ""
+    run = tmp_path / "runs" / "run-1"
+    run.mkdir(parents=True)
+    (run / "spec.toml").touch()
+    (run / "plan.yaml").write_text("{}")
+    (run / "link").symlink_to("absent")
+    (run / "unreadable").symlink_to("/proc/self/mem")
+    assert [trace(str(run / name)).facts for name in ("link", "absent", "plan.yaml")] == [
+        {"state": "missing"},
+        {"state": "missing"},
+        {"bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()},
+    ]
+    failed = trace(str(run / "unreadable"))
+    assert failed.facts == {"state": "cannot be read: Input/output error; check the storage, then try again"}
+    assert find(failed, "run") == ["run-1"]
+
+
+def test_a_folder_of_a_data_set_is_none_of_its_files(tmp_path: Path, modules: Modules, pool: InProcess) -> None:
+    """It was called a file that somebody has added."""
+    modules.write(sets=SETS, helpers="def clean(x):\n    return x\n")
+    for name in ("a/1", "a/2", "b/1"):
+        (tmp_path / f"raw/{name}.csv").parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"raw/{name}.csv").write_text("x\n1\n")
+    found = modules.load().ratings.options(pool=pool)(tmp_path / "raw")
+    tree = trace(f"{found.path}/a")
+    assert (tree.what, tree.facts["files"], find(tree, "data set")) == ("folder", 2, [str(found.manifest)])
+    assert invoke("why", f"{found.path}/a").stdout.startswith(f"folder {found.path}/a, 2 files, ")
 
 
 def test_a_missing_parent_is_shown_and_stops_a_reproduction(

@@ -22,7 +22,8 @@ def command(
     from spotmpi.core.wording import echo
 
     states = api.clean(older, yes, target(None, runs), echo)
-    tables.show_runs(states, as_json)
+    if states or as_json:
+        tables.show_runs(states, as_json)
     if not states:
         echo(f"no run of this folder ended longer ago than {older}")
     else:

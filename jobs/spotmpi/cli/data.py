@@ -117,6 +117,9 @@ def ls(
     if as_json:
         print(json.dumps(entries))
         return
+    if not entries:
+        echo(f"nothing in {folder or 'the storage'}: `spotmpi data push SRC DEST` copies data to it")
+        return
     rows = [
         (f"{each['bytes'] / 1e6:,.1f}", "" if each["files"] is None else str(each["files"]), each["name"])
         for each in entries
@@ -189,7 +192,7 @@ def build(
     print(json.dumps(summary(found.manifest, found.store)) if as_json else f"{found}: {found.path}")
 
 
-EntryCommands("datasets", "data set").add_to(app)
+EntryCommands("datasets", "data set", "`spotmpi data build SPEC`").add_to(app)
 
 
 def _counts(transfer: Transfer) -> str:

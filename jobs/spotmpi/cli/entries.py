@@ -43,10 +43,10 @@ _NUMBERS = ("ROWS", "MB", "FILES")  # columns of it
 
 
 class EntryCommands:
-    """The commands for the entries of a *kind*, which people call a *word*, such as ``model``."""
+    """The commands for the entries of a *kind*, which people call a *word*, such as ``model``; *how* makes one."""
 
-    def __init__(self, kind: str, word: str) -> None:
-        self._kind, self._word = kind, word
+    def __init__(self, kind: str, word: str, how: str) -> None:
+        self._kind, self._word, self._how = kind, word, how
 
     def add_to(self, app: typer.Typer) -> None:
         """Add them to a group of commands."""
@@ -74,7 +74,11 @@ class EntryCommands:
         found = opened.list(self._kind, name, on_damage=echo)
         if name and not found:
             found = [opened.find(name, self._kind)]  # one of its versions, or nothing at all
-        _show_list([summary(each, opened) for each in found], as_json)
+        if found or as_json:
+            _show_list([summary(each, opened) for each in found], as_json)
+            return
+        other = "--store or SPOTMPI_STORE name another store"
+        echo(f"no {self._word}s in {opened.storage.url}: {self._how} makes one; {other}")
 
     def show(
         self,

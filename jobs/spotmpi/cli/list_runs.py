@@ -16,6 +16,15 @@ def command(
     """List runs, oldest first."""
     from spotmpi.api import runs as api
     from spotmpi.cli import tables
+    from spotmpi.core import names
     from spotmpi.core.wording import echo
 
-    tables.show_runs(api.list_runs(target(on, runs), mine, echo), as_json)
+    states = api.list_runs(target(on, runs), mine, echo)
+    if states or as_json:
+        tables.show_runs(states, as_json)
+        return
+    where = on or names.display_path((runs or names.default_runs_folder()).absolute())
+    start, other = (
+        (f"spotmpi run --on {on}", "") if on else ("spotmpi run", "; --runs or SPOTMPI_RUNS name another folder")
+    )
+    echo(f"no runs{' of yours' if mine else ''} in {where}: `{start}` starts one{other}")

@@ -214,4 +214,4 @@ def pull(
     print(json.dumps(values) if as_json else text)
 
 
-EntryCommands("models", "model").add_to(app)
+EntryCommands("models", "model", "`spotmpi models keep RUN NAME`").add_to(app)

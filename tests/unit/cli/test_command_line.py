@@ -87,9 +87,20 @@ def test_json_has_no_number_that_json_lacks() -> None:
     assert "NaN" not in output and "Infinity" not in output
 
 
+def test_where_there_is_nothing_a_line_says_where_and_what_to_do() -> None:
+    """A table of its titles alone was all that was said."""
+    for words, line in {
+        "list": "no runs in runs: `spotmpi run` starts one; --runs or SPOTMPI_RUNS name another folder",
+        "list --mine --runs x": "no runs of yours in x: `spotmpi run` starts one; --runs or SPOTMPI_RUNS name another",
+        "data list": f"no data sets in {Path('store').absolute()}: `spotmpi data build SPEC` makes one; --store or",
+        "models list --store s": f"no models in {Path('s').absolute()}: `spotmpi models keep RUN NAME` makes one; ",
+    }.items():
+        code, out, err = invoke(*words.split())
+        assert (code, out, err.count("\n")) == (0, "", 1) and err.startswith(f"spotmpi: {line}"), err
+        assert invoke(*words.split(), "--json") == (0, "[]\n", "")
+
+
 def test_status_and_list_are_read_by_people() -> None:
-    empty = invoke("list")
-    assert (empty.returncode, json.loads(invoke("list", "--json").stdout)) == (0, [])
     run = invoke("run", write_spec(fake_job(iterations=4)), "--detach").stdout.strip()
     wait_until(lambda: reader.state(only_run()).over)
 

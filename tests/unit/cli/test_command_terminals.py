@@ -47,6 +47,14 @@ def variables(request: pytest.FixtureRequest) -> dict[str, str]:
     return {**os.environ, **({request.param: "1"} if request.param else {})}
 
 
+@pytest.fixture
+def recorded(own_folder: None) -> None:
+    """A run that `list` has a row for."""
+    Path("runs/run-1").mkdir(parents=True)
+    Path("runs/run-1/events.jsonl").write_text('{"event": "submitted", "t": 1.0}\n')
+
+
+@pytest.mark.usefixtures("recorded")
 @pytest.mark.parametrize("words", ["list", "list --json", "--version", "image --help"])
 def test_a_full_disk_below_the_output_is_one_line(words: str, variables: Mapping[str, str]) -> None:
     with Path("/dev/full").open("w") as full:
@@ -57,6 +65,7 @@ def test_a_full_disk_below_the_output_is_one_line(words: str, variables: Mapping
     assert (result.returncode, result.stderr) == (1, "spotmpi: No space left on device\n")
 
 
+@pytest.mark.usefixtures("recorded")
 @pytest.mark.parametrize("words", ["list", "list --json", "--version"])
 def test_a_closed_output_is_one_line(words: str, variables: Mapping[str, str]) -> None:
     command = f"{SPOTMPI} {words} >&-"
@@ -65,6 +74,7 @@ def test_a_closed_output_is_one_line(words: str, variables: Mapping[str, str]) -
     assert (result.returncode, result.stderr) == (1, "spotmpi: Bad file descriptor\n")
 
 
+@pytest.mark.usefixtures("recorded")
 @pytest.mark.parametrize("words", ["list", "list --json"])
 def test_a_pipe_that_nobody_reads_ends_the_command_without_a_word(words: str, variables: Mapping[str, str]) -> None:
     reading, writing = os.pipe()

@@ -15,7 +15,7 @@ from .files import write_atomically
 from .launch import ADDRESS, Launch, Location, gang_commands, launcher_count, local_location, size_file, worker_command
 from .launcher_output import Line
 from .outcomes import Outcome, StopSignal
-from .plan import COORDINATOR, WORKERS, Command, Member, read_member, read_plan, workers
+from .plan import COORDINATOR, WORKERS, Command, Member, RunPlan, read_member, read_plan, workers
 from .record import WAITING, Record
 
 if TYPE_CHECKING:
@@ -175,6 +175,16 @@ def _worker_forks(context: AgentContext, location: Location, environment: Dict[s
     return found
 
 
+def worker_counts(plan: RunPlan, control: str) -> Dict[str, int]:
+    """How many workers of each role are requested in the folder *control*, by default as many as in the plan."""
+    counts = {name: role["count"] for name, role in workers(plan).items()}
+    for name in counts:
+        with contextlib.suppress(OSError, ValueError):
+            with open(os.path.join(control, size_file(name)), encoding="utf-8") as file:
+                counts[name] = max(1, int(file.read()))
+    return counts
+
+
 class LocalWorkers:
     """The workers of a pool or stream on this machine.
 
@@ -191,11 +201,7 @@ class LocalWorkers:
 
     def members(self) -> Collection[Member]:
         """As many as are requested, by default as in the plan."""
-        counts = {name: role["count"] for name, role in workers(self._plan).items()}
-        for name in counts:
-            with contextlib.suppress(OSError, ValueError):
-                with open(os.path.join(self._control, size_file(name)), encoding="utf-8") as file:
-                    counts[name] = max(1, int(file.read()))
+        counts = worker_counts(self._plan, self._control)
         return [Member(role, number) for role, count in counts.items() for number in range(count)]
 
     def is_ready(self) -> bool:

@@ -284,6 +284,12 @@ def promotion_text(values: Mapping[str, Any]) -> str:
     return f"{standby} took over node {values.get('node')} from {replaced}{after}"
 
 
+def workers_text(workers: Mapping[str, Mapping[str, int]]) -> str:
+    """How many of the workers of a pool or stream are ready, with their roles where there are several."""
+    counts = {role: f"{each.get('ready', 0)} of {each.get('wanted', '?')} ready" for role, each in workers.items()}
+    return ", ".join(f"{role} {text}" if len(counts) > 1 else text for role, text in counts.items())
+
+
 def placement_text(values: Mapping[str, Any]) -> str:
     """The node group on which a run's nodes are asked for, and what all of them cost an hour."""
     rate = values.get("rate")

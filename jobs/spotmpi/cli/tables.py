@@ -65,7 +65,7 @@ def show_status(state: RunState, as_json: bool) -> None:
     if as_json:
         print(json.dumps(vars(state)))
         return
-    from spotmpi.api.view import placement_text, promotion_text
+    from spotmpi.api.view import placement_text, promotion_text, workers_text
 
     facts = {
         "run": state.id,
@@ -76,6 +76,7 @@ def show_status(state: RunState, as_json: bool) -> None:
         "iteration": _iterations(state),
         "loss": state.scalars.get("loss"),
         "capacity": placement_text(state.placement) if state.placement else None,
+        "workers": workers_text(state.workers),
         "standby": ", ".join(state.standby),
         "promoted": "; ".join(map(promotion_text, state.promotions[-_PROMOTIONS:])),
         "avoided": "; ".join(f"{machine}: {reason}" for machine, reason in state.avoided.items()),

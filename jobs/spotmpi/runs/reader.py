@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from spotmpi.agent import protocol, record
 from spotmpi.agent.files import exists, is_file, is_folder, lock_file
 from spotmpi.agent.outcomes import run_outcome
+from spotmpi.agent.plan import Member, read_member
 from spotmpi.agent.schema import AttemptRecord, Summary, attempt_in, summary_in
 from spotmpi.core import names
 from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun, input_error
@@ -68,6 +70,9 @@ class RunState:
     standby: list[str] = field(default_factory=list)  # pods that are ready to take the place of a lost one
     promotions: list[dict[str, Any]] = field(default_factory=list)  # node, standby, replaces and seconds of each
     avoided: dict[str, str] = field(default_factory=dict)  # machines at fault, and why
+    workers: dict[str, dict[str, int]] = field(
+        default_factory=dict
+    )  # by role, those "wanted" and "ready"; none after the end
     stream: dict[str, Any] | None = None  # the figures of its stream, with the digest of the source and advice
 
     @property
@@ -222,8 +227,13 @@ def alive(paths: RunPaths) -> bool:
 def state(paths: RunPaths, writer_alive: bool | None = None) -> RunState:
     """The state of the run, from its events and metrics; by default its lock tells whether a writer is alive."""
     values: dict[str, Any] = {"id": paths.id, "folder": str(paths.folder), "name": paths.id, "state": "submitted"}
+    joined: dict[Member, int] = {}  # workers that are ready, with the attempt in which they were that
     for event in lines(paths.events):
         _apply_event(values, event)
+        _apply_worker(joined, event)
+    if values["state"] not in record.TERMINAL:
+        ready = Counter(member.role for member, each in joined.items() if each == values.get("attempt", 0))
+        values["workers"] = {role: {"ready": count} for role, count in ready.items()}
     reports: Reports | None = None  # of its stream
     for metric in _ends(paths.metrics):
         if metric.get("kind") == protocol.STREAM:
@@ -244,7 +254,7 @@ def state(paths: RunPaths, writer_alive: bool | None = None) -> RunState:
 def _without_end(paths: RunPaths) -> dict[str, Any]:
     """State and reason of a run that has no recorded end and no agent on this machine."""
     if (target := cluster_of(paths)) is None:
-        return {"state": record.LOST, "reason": lost_reason(paths)}
+        return {"state": record.LOST, "reason": lost_reason(paths), "workers": {}}
     return {"state": ELSEWHERE, "reason": f"it is in {target}; `spotmpi status {paths.id}` asks the cluster"}
 
 
@@ -341,6 +351,24 @@ def _apply_standby(values: dict[str, Any], event: dict[str, Any]) -> None:
     if event["event"] == record.PROMOTED:
         promotion = {key: event.get(key) for key in ("node", "standby", "replaces", "seconds")}
         values["promotions"] = [*values.get("promotions", []), promotion]
+
+
+def _apply_worker(joined: dict[Member, int], event: dict[str, Any]) -> None:
+    """Change *joined* by an event of a worker that is ready or has left."""
+    if event.get("event") not in (record.JOINED, record.LEFT) or not isinstance(event.get("member"), str):
+        return
+    with suppress(ValueError):  # an event that others have written
+        member = read_member(event["member"])
+        joined.pop(member, None)
+        if event["event"] == record.JOINED:
+            joined[member] = _count(event.get("attempt"))
+
+
+def with_workers(state: RunState, wanted: Mapping[str, int]) -> RunState:
+    """*state* with the numbers of workers that are *wanted* now, by role; none once it has ended."""
+    ready = {role: counts.get("ready", 0) for role, counts in state.workers.items()}
+    counts = {role: {"wanted": count, "ready": ready.get(role, 0)} for role, count in wanted.items()}
+    return replace(state, workers={} if state.over else counts)
 
 
 def _count(value: Any) -> int:

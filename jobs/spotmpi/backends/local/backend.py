@@ -129,11 +129,11 @@ class LocalBackend:
 
     def state(self, run: str) -> reader.RunState:
         """The current state of the run."""
-        return reader.state(reader.find(run, self.runs_folder))
+        return _state(reader.find(run, self.runs_folder))
 
     def list(self) -> list[reader.RunState]:
         """All runs of the runs folder."""
-        return [reader.state(paths) for paths in reader.every(self.runs_folder)]
+        return [_state(paths) for paths in reader.every(self.runs_folder)]
 
     def stop(self, run: str, reason: str, now: bool) -> None:
         """Write the request into the run folder for its agent; does nothing for a run that has ended."""
@@ -231,6 +231,16 @@ class LocalBackend:
 
     def _paths(self, run: str) -> names.RunPaths:
         return names.RunPaths(self.runs_folder / run)
+
+
+def _state(paths: names.RunPaths) -> reader.RunState:
+    """The state of a run, with the workers of a pool of this machine, whose joining no event records."""
+    state = reader.state(paths)
+    if state.over or not is_folder(paths.pool):
+        return state
+    from spotmpi.backends.local.pool import worker_numbers
+
+    return worker_numbers(state, paths)
 
 
 def _takes_away(paths: names.RunPaths, fault: str) -> bool:

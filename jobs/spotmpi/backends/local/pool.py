@@ -6,10 +6,12 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
-from spotmpi.agent.children import process_ids
+from spotmpi.agent.children import process_ids, worker_counts
 from spotmpi.agent.files import is_folder, write_atomically
 from spotmpi.agent.launch import ADDRESS, size_file
 from spotmpi.agent.plan import Member, read_plan
@@ -52,6 +54,27 @@ def request_workers(paths: names.RunPaths, workers: int, role: str) -> None:
     if workers > MAX_PROCESSES:
         raise input_error("workers", workers, f"exceeds the {MAX_PROCESSES} processes possible here")
     write_atomically(paths.pool / size_file(role), str(workers))
+
+
+def worker_numbers(state: reader.RunState, paths: names.RunPaths) -> reader.RunState:
+    """*state* with the workers of a pool or stream that are requested, and those of them whose process runs."""
+    try:
+        wanted = worker_counts(read_plan(str(paths.plan)), str(paths.pool))
+    except (OSError, ValueError, KeyError):  # a record that is damaged, of which the rest can be shown
+        return state
+    running = Counter(member.role for member, process in process_ids(str(paths.pool)) if _runs(process))
+    ready = {role: {"ready": min(running[role], count)} for role, count in wanted.items()}
+    return reader.with_workers(replace(state, workers=ready), wanted)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except PermissionError:  # of another user
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def kill_pool_process(paths: names.RunPaths, member: Member) -> None:

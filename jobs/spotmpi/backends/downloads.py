@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from spotmpi.agent import record
+from spotmpi.core import names
+from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.core.wording import Echo, printable
 
 _FOLDERS = ("logs", "attempts")  # of the record
 _MAX_SKIPPED = 8  # entries that a message names
+
+
+@contextmanager
+def room_in(folder: Path) -> Iterator[None]:
+    """Raise SpotmpiError with the remedy where the disk of a folder does not take what is written to it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in record.DISK_FULL:
+            raise
+        place = names.display_path(folder.absolute())
+        raise SpotmpiError(f"{place} cannot be written: {error.strerror}; free space there, then try again") from error
 
 
 def remove_unfit_records(new: RunPaths) -> dict[str, str]:

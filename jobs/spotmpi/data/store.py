@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from spotmpi.agent import fetch, store
 from spotmpi.agent.files import error_text
 from spotmpi.agent.unpack import DAMAGES, require_readable, unpack
+from spotmpi.backends.downloads import room_in
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess, json_answer, unreadable_answer
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.wording import Echo, counted
@@ -144,8 +145,9 @@ class DataStore:
     async def _receive(self, folder: str, index: Index, into: Path) -> None:
         """Request the files of *index*; those after an interruption do not arrive."""
         received, total = 0, _bytes(index)
+        into.mkdir(parents=True, exist_ok=True)
         for batch in _named_batches(index):
-            with tempfile.TemporaryFile() as file:
+            with room_in(into), tempfile.TemporaryFile(dir=into) as file:  # /tmp may be small
                 await self._access.exchange(self._command("give", folder), io.BytesIO(json.dumps(batch).encode()), file)
                 file.seek(0)
                 await asyncio.to_thread(_unpack, file, into, frozenset(batch))
@@ -217,7 +219,8 @@ def _batches(source: Source, required: set[str]) -> Iterator[tuple[BinaryIO, int
             continue
         entry = tarfile.TarInfo(name)
         entry.size, entry.mode = length, 0o644
-        packed.addfile(entry, file)
+        with room_in(Path(tempfile.gettempdir())):
+            packed.addfile(entry, file)
         size += length
         if size >= BATCH:
             yield _closed(batch, packed), size
@@ -252,7 +255,7 @@ def _named_batches(index: Index) -> Iterator[list[str]]:
 
 def _unpack(file: BinaryIO, into: Path, requested: frozenset[str]) -> None:
     try:
-        with tarfile.open(fileobj=file, mode="r:") as packed:
+        with room_in(into), tarfile.open(fileobj=file, mode="r:") as packed:
             unpack(packed, str(into), rename=lambda name: name if name in requested else None)
     except tarfile.ReadError:
         pass  # the connection broke; missing files are requested again

@@ -6,8 +6,11 @@ import asyncio
 import errno
 import io
 import json
+import os
+import re
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,7 @@ from tests.cloud.cluster.objects import of_kind
 from tests.command_line import CommandLine, Output, invoke
 from tests.transient_errors import TransientErrors
 from tests.unit import archives
-from tests.unit.backends.kubernetes.run_volume import FakeVolume
+from tests.unit.backends.kubernetes.run_volume import FakeVolume, full_disk
 
 HOSTILE = ("a b", "ünïcode", "it's", 'quo"te', "new\nline", "-dash", "$HOME")
 
@@ -133,6 +136,38 @@ def test_a_pull_copies_missing_files_and_checks_them(volume: FakeVolume, sample:
     assert pull(volume, into).transferred == 1 and tree(into) == tree(sample)
     with pytest.raises(SpotmpiError, match="folder not found"):
         pull(volume, into, "nothing")
+
+
+def test_a_full_disk_ends_a_pull_with_its_folder_and_the_next_one_completes_it(
+    volume: FakeVolume, sample: Path, tmp_path: Path
+) -> None:
+    """It was called a cluster that cannot be reached, with `kubectl version` as the remedy."""
+    push(volume, sample)
+    into = tmp_path / "back"
+    with full_disk(500_000), pytest.raises(SpotmpiError, match=f"^{into} cannot be written: File too large; free spac"):
+        pull(volume, into)
+    assert tree(into).items() < tree(sample).items()
+    pull(volume, into)
+    assert tree(into) == tree(sample)
+
+
+def test_a_full_disk_ends_a_push_with_the_folder_of_temporary_files(
+    volume: FakeVolume, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_store, "_IN_MEMORY", 1000)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with full_disk(500_000), pytest.raises(SpotmpiError, match=f"^{tmp_path} cannot be written: File too large; free"):
+        push(volume, sample)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_run_volume_that_is_full_is_one_line_with_the_remedy(volume: FakeVolume, sample: Path, number: int) -> None:
+    reason = f"{os.strerror(number)}: '/spotmpi/volume/voc/a'"
+    failed = subprocess.CompletedProcess([], 1, b"", f"[Errno {number}] {reason}\n".encode())
+    volume.cluster.run = lambda pod, command, stdin: failed
+    remedy = "free space on the volume (`spotmpi data clean` lists copies that no run names), then try again"
+    with pytest.raises(SpotmpiError, match=re.escape(f"on the run volume: {reason}; {remedy}")):
+        push(volume, sample)
 
 
 def test_a_slow_reader_loses_nothing_of_an_answer(volume: FakeVolume, sample: Path, tmp_path: Path) -> None:

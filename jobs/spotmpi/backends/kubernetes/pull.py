@@ -13,7 +13,7 @@ from pathlib import Path
 from spotmpi.agent import pack, pod_context, record, store
 from spotmpi.agent.files import exists, lock_file
 from spotmpi.agent.unpack import DAMAGES, require_readable, unpack
-from spotmpi.backends.downloads import remove, remove_unfit_records, report_skipped
+from spotmpi.backends.downloads import remove, remove_unfit_records, report_skipped, room_in
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
@@ -41,10 +41,11 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, echo: Echo, par
 
     Raises:
         RunInUse: another process follows the run into the same folder.
-        SpotmpiError: the volume cannot be read, or has no folder of the run.
+        SpotmpiError: the volume cannot be read, or has no folder of the run, or the disk of this machine is full.
     """
     paths.folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{paths.id}-", dir=paths.folder.parent) as temporary:
+    own = tempfile.TemporaryDirectory(prefix=f".{paths.id}-", dir=paths.folder.parent)
+    with room_in(paths.folder.parent), own as temporary:
         packed, unpacked = Path(temporary, "run.tar"), Path(temporary, "run")
         command = python(_PACK, f"{pod_context.RUNS}/{paths.id}", part or ".", str(store.TAIL))
         await _read(api, paths.id, volume, command, packed, echo)

@@ -13,6 +13,7 @@ from typing import BinaryIO, TypeVar
 
 from lightkube import ApiError
 
+from spotmpi.agent.files import error_text
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.answers import Answer
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
@@ -25,6 +26,12 @@ from spotmpi.plan.volume_pod import Volume, volume_pod
 T = TypeVar("T")
 START_TIMEOUT = 300.0  # seconds for a node to take the pod and pull its image
 _POLL_INTERVAL = 0.3  # seconds
+_SPACE = "free space on the volume (`spotmpi data clean` lists copies that no run names), then try again"
+_REMEDIES = {  # by what programs in pods say
+    "Permission denied": "make the volume writable for user or group 1000",
+    "No space left on device": _SPACE,
+    "Disk quota exceeded": _SPACE,
+}
 
 
 class VolumeAccess:
@@ -56,9 +63,9 @@ class VolumeAccess:
         with translate_errors("access the files on the run volume"):
             status, errors = await self._api.stream(self.pod, command, stdin, stdout)
         if status:
-            lines = errors.strip().splitlines() or [f"exit code {status}"]
-            remedy = "; make the volume writable for user or group 1000" if "Permission denied" in lines[-1] else ""
-            raise SpotmpiError(f"could not access the files on the run volume: {lines[-1]}{remedy}")
+            reason = error_text((errors.strip().splitlines() or [f"exit code {status}"])[-1])
+            remedy = next((f"; {remedy}" for problem, remedy in _REMEDIES.items() if problem in reason), "")
+            raise SpotmpiError(f"could not access the files on the run volume: {reason}{remedy}")
 
 
 def json_answer(output: bytes, kind: type[T]) -> T:

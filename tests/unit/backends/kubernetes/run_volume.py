@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -29,6 +31,17 @@ _IMPORTS = ("contextlib", "errno", "hashlib", "json", "shutil", "stat", "tarfile
 _Started = tuple[ForkedPython | subprocess.Popen[bytes], IO[bytes], IO[bytes]]
 _PIPES = 64 << 10  # bytes of input on their way to a command
 VOLUME = Volume("claim", "registry/image:1", ("key",), ({"key": "team", "operator": "Exists"},))
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """A disk that takes no file of more than *size* bytes, by setrlimit(2): a write fails as for lack of room."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 class FakeVolume:

@@ -23,7 +23,7 @@ from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import RUN, condition, event, jobset, pod
 from tests.unit.archives import archive, entry, long_way
 from tests.unit.backends.kubernetes.following import follow, look
-from tests.unit.backends.kubernetes.run_volume import FakeVolume, pull
+from tests.unit.backends.kubernetes.run_volume import FakeVolume, full_disk, pull
 
 
 def test_a_pod_created_for_the_download_is_deleted_afterwards(
@@ -128,6 +128,19 @@ def test_a_download_that_fails_is_an_error_and_leaves_nothing(
     assert not local.folder.exists() and not volume.cluster.all("Pod")
     has_claim = bool(volume.cluster.all("PersistentVolumeClaim"))
     assert has_claim == bool(volume.cluster.created), "no pod waits for a claim that is missing"
+
+
+def test_a_disk_that_is_full_is_not_a_cluster_that_cannot_be_reached(
+    remote: RunPaths, local: RunPaths, volume: FakeVolume
+) -> None:
+    """Another pod read the volume in vain, and the message named `kubectl version` as the remedy."""
+    (remote.checkpoints / "7" / "large").write_bytes(bytes(400_000))
+    volume.cluster.put(pod(0, "Running"))
+    with full_disk(200_000), pytest.raises(SpotmpiError, match=r"cannot be written: File too large; free space there"):
+        pull(volume.cluster, local)
+    assert not volume.cluster.created and not [*local.folder.parent.iterdir()]
+    pull(volume.cluster, local)
+    assert (local.checkpoints / "7" / "large").stat().st_size == 400_000
 
 
 @pytest.mark.usefixtures("remote")

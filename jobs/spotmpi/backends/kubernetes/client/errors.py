@@ -11,6 +11,7 @@ import msgspec
 from lightkube import ApiError
 from lightkube.core.exceptions import ConfigError
 
+from spotmpi.agent import record
 from spotmpi.agent.files import error_text
 from spotmpi.backends.kubernetes.client.login_program import ACCESS, RenewedToken
 from spotmpi.core.errors import NotPermitted, Problem, SpotmpiError, UnknownRun
@@ -39,6 +40,7 @@ def translate_errors(action: str) -> Iterator[None]:
 
     Raises:
         NotPermitted: the user lacks a right.
+        OSError: a file of this machine does not take what has come.
         SpotmpiError: any other error.
     """
     try:
@@ -66,6 +68,8 @@ def translate_errors(action: str) -> Iterator[None]:
             f"could not {action}: the cluster did not answer {duration}; try again, or `kubectl version`"
         ) from error
     except (httpx2.HTTPError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in record.DISK_FULL:  # of this machine: no connection has that
+            raise
         reason = error_text(error) or type(error).__name__
         raise SpotmpiError(f"could not {action}: cannot reach the cluster ({reason}); try `kubectl version`") from error
     except msgspec.DecodeError as error:

@@ -164,6 +164,10 @@ def dataset(function: Callable[..., Any] | None = None, /, **options: Any) -> An
     _require_options(options)
     if function is None:
         return lambda function: Dataset(function, Options(**options))
+    if not callable(function):
+        raise TypeError(
+            f"{function!r} is no function: write options by their names, such as @spotmpi.dataset(name=...)"
+        )
     return Dataset(function, Options(**options))
 
 

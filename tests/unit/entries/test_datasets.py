@@ -744,6 +744,9 @@ def test_unknown_options_are_an_error(modules: Modules) -> None:
     modules.write(sets="import spotmpi\n@spotmpi.dataset\ndef f(raw):\n    return raw\n")
     with pytest.raises(TypeError, match="unknown options of a data set: wrokers; it has name, workers, cpu"):
         modules.load().f.options(wrokers=2)
+    modules.write(sets='import spotmpi\n@spotmpi.dataset("ratings")\ndef f(raw):\n    return raw\n')
+    with pytest.raises(TypeError, match=r"'ratings' is no function: write options by their names, such as @spotmpi"):
+        modules.load()
 
 
 @pytest.mark.parametrize(

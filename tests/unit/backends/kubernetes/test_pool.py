@@ -481,3 +481,11 @@ def test_all_pods_count_for_the_rate(tmp_path: Path, values: Object, rate: float
 def test_gpus_of_workers_are_left_to_the_scheduler(tmp_path: Path) -> None:
     spec = from_values({"launcher": "pool", "pool": {"count": 3, "gpu": 2}})
     assert validate(spec, KubernetesBackend(tmp_path, namespace="here").inspect(spec)) == []
+
+
+def test_status_has_how_many_workers_of_each_stage_are_wanted_and_ready(cluster: FakeCluster, tmp_path: Path) -> None:
+    cluster.put(stages_jobset(), NODE_0)
+    begun = log_line(1, "started", t=4e9, attempt=1, failures=0, interruptions=0)
+    cluster.add_log(NODE_0, begun, log_line(2, "joined", t=4e9 + 1, attempt=1, member="worker/1"))
+    workers = {WORKER: {"wanted": 3, "ready": 1}, POSTPROCESS: {"wanted": 2, "ready": 0}}
+    assert KubernetesBackend(tmp_path).state(RUN).workers == workers

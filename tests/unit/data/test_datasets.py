@@ -258,6 +258,9 @@ def test_the_commands_push_list_and_pull(
     spotmpi: CommandLine, volume: FakeVolume, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    code, output, errors = spotmpi("ls")
+    line = "nothing in the storage: `spotmpi data push SRC DEST` copies data to it"
+    assert (code, output, line in errors, spotmpi("ls", "--json")[1]) == (0, "", True, "[]\n")
     code, output, errors = spotmpi("push", str(sample), "voc")
     count = len(tree(sample))
     assert (code, output) == (0, f"{sample} -> voc: {count} files, 1.0 MB, {count} of them new\n")

@@ -105,8 +105,9 @@ class Pulumi:
     def _raise_known(self, output: str) -> None:
         """Raise the error that Pulumi's *output* stands for, with its remedy, where it is a known one."""
         if message := locks.describe(self.stack, output):
-            newest = locks.newest(output, self.variables["PULUMI_BACKEND_URL"], self.project, self.stack)
-            raise Locked(message, newest)
+            backend = self.variables["PULUMI_BACKEND_URL"]
+            newest = locks.newest(output, backend, self.project, self.stack)
+            raise Locked(message if newest else message + locks.show_age(backend, self.stack), newest)
         if _UNKNOWN in output:
             backend = self.variables["PULUMI_BACKEND_URL"]
             raise NotBuilt(f"no state of stack {self.stack!r} in {backend}: never built, or built with another backend")

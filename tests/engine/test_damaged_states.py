@@ -58,7 +58,7 @@ def test_a_state_that_can_not_be_read_is_named_and_left_as_it_is(small: Engine, 
         path.write_bytes(original)
 
 
-@pytest.mark.parametrize("content", ["", "\0" * 64, "[]"], ids=["empty", "zeros", "list"])
+@pytest.mark.parametrize("content", ["", "\0" * 64, "[]", "{}"], ids=["empty", "zeros", "list", "{}"])
 def test_a_lock_that_a_full_disk_or_a_crash_damaged_is_cancelled_by_the_remedy(small: Engine, content: str) -> None:
     locks = small.folder / "state" / ".pulumi" / "locks" / "organization" / "small" / "small"
     locks.mkdir(parents=True, exist_ok=True)

@@ -261,6 +261,7 @@ def lock_message(age: timedelta, count: int = 1) -> str:
     return f"error: the stack is currently locked by {count} lock(s). Either wait for the other process(es)\\n  {lock}"
 
 
+NO_CONTENT = "s3://example-state/1.json: created by @ (pid 0) at 0001-01-01T00:00:00Z"  # what it says of {}
 CANCELLED = ["destroy --yes --skip-preview", "cancel --yes", "destroy --yes --skip-preview"]
 
 
@@ -327,12 +328,65 @@ def test_of_a_damaged_lock_in_a_bucket_its_object_has_the_age(
     assert (f"no job runs for {age} minutes" if code == 0 else "a lock of lab is damaged: if no update") in errors
 
 
+LOCKS = ".pulumi/locks/organization/spotmpi/lab/"
+
+
 @pytest.mark.usefixtures("alone")
-def test_a_lock_is_reported_in_the_words_of_spotmpi_which_a_project_may_lack(
+@pytest.mark.parametrize(
+    ("backend", "show", "delete"),
+    [
+        (
+            "gs://states/team",
+            f"gcloud storage ls --long gs://states/team/{LOCKS}",
+            f"gcloud storage rm 'gs://states/team/{LOCKS}*.json'",
+        ),
+        (
+            "gs://states",
+            f"gcloud storage ls --long gs://states/{LOCKS}",
+            f"gcloud storage rm 'gs://states/{LOCKS}*.json'",
+        ),
+        (
+            "azblob://states/team?storage_account=ours",
+            f"az storage blob list --account-name ours --container-name states --prefix team/{LOCKS} "
+            "--query '[].[name, properties.lastModified]' --output tsv",
+            f"az storage blob delete-batch --account-name ours --source states --pattern 'team/{LOCKS}*.json'",
+        ),
+        (
+            "azblob://states",
+            f"az storage blob list --container-name states --prefix {LOCKS} "
+            "--query '[].[name, properties.lastModified]' --output tsv",
+            f"az storage blob delete-batch --source states --pattern '{LOCKS}*.json'",
+        ),
+    ],
+)
+def test_of_a_damaged_lock_in_another_store_the_commands_are_named_that_say_its_age_and_delete_it(
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch, backend: str, show: str, delete: str
+) -> None:
+    monkeypatch.setenv("PULUMI_BACKEND_URL", backend)
+    pulumi.answers("0 lab", "255 error: unexpected end of JSON input")
+    code, _, errors = ci("destroy", "lab", "--cancel-locks-after", "120")
+    remedy = "if no update of it is running, `pulumi cancel --yes --stack lab`"
+    commands = f"`{show}` says when it was written, and `{delete}` deletes it as well"
+    assert code == 1 and f"error: a lock of lab is damaged: {remedy}; {commands}\n" in errors
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_lock_in_another_store_that_says_its_time_is_cancelled_by_that(
     pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://states")
+    pulumi.answers("0 lab", f"255 {lock_message(timedelta(minutes=121))}", "0 cancelled", "0 destroyed", "0 removed")
+    code, _, errors = ci("destroy", "lab", "--cancel-locks-after", "120")
+    assert code == 0 and "gcloud" not in errors and pulumi.commands[1:4] == CANCELLED
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("age", [timedelta(minutes=1), None], ids=["", "damaged"])
+def test_a_lock_is_reported_in_the_words_of_spotmpi_which_a_project_may_lack(
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch, age: timedelta | None
+) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
-    message = lock_message(timedelta(minutes=1))
+    message = lock_message(age) if age else f"error: the stack is currently locked by 1 lock(s).\\n  {NO_CONTENT}"
     pulumi.answers("0 lab", f"255 {message}")
     code, _, errors = ci("destroy", "lab")
     assert code == 1 and f"{explain('lab', 'destroy', message)}\n" in errors

@@ -83,7 +83,8 @@ def test_a_lock_that_can_not_be_read_is_cancelled_at_night_by_the_age_of_its_fil
     lock.write_text(content)
     night = ("destroy", ["lab", "--cancel-locks-after", "120"], project)
     assert commands.main(*night) == 1
-    assert "`pulumi cancel --yes --stack lab`" in capsys.readouterr().err and lock.exists()
+    remedy = "if no update of it is running, `pulumi cancel --yes --stack lab`"
+    assert f"error: a lock of lab is damaged: {remedy}\n" in capsys.readouterr().err and lock.exists()
 
     os.utime(lock, (0, lock.stat().st_mtime - 121 * 60))
     assert commands.main(*night) == 0

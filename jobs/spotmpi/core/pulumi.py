@@ -25,6 +25,7 @@ _NO_FOLDER = re.compile(r"unable to open bucket file://([^?\s]+)\S*: (.*)")
 _NOT_WRITTEN = re.compile(r"blob \(.*(no space left on device|permission denied|read-only file system)")
 _NO_PASSPHRASE = re.compile(r"unable to read PULUMI_CONFIG_PASSPHRASE_FILE: open (.*)")
 _LOCK = re.compile(r"created by (.+) \(pid \d+\) at (\S+)")  # pkg/backend/diy/lock.go
+_NO_TIME = "0001-01-01T"  # Go's zero, of a lock that is JSON without content
 
 _RESTORE = "restore an earlier version of it, which a versioned bucket has, as does .pulumi/backups there"
 
@@ -37,10 +38,14 @@ def require_deployment(stack: str, state: Mapping[str, Any]) -> None:
 
 def refusal(stack: str, output: str) -> str | None:
     """What is wrong with the stack, its state or the project; None where Pulumi only reports others' errors."""
+    cancel = f"`pulumi cancel --yes --stack {stack}`"
+    damaged_lock = f"a lock of {stack} is damaged: if no update of it is running, {cancel}"
     if "currently locked" in output or "Another update is currently in progress" in output:
-        holders = "; ".join(f"{by} at {time}" for by, time in _LOCK.findall(output))
-        remedy = f"if none is running, `pulumi cancel --yes --stack {stack}`"
-        return f"stack {stack} is locked by another update{holders and f', of {holders}'}: {remedy}"
+        locks = _LOCK.findall(output)
+        holders = "; ".join(f"{by} at {time}" for by, time in locks if not time.startswith(_NO_TIME))
+        if locks and not holders:
+            return damaged_lock
+        return f"stack {stack} is locked by another update{holders and f', of {holders}'}: if none is running, {cancel}"
     if NO_SUCH_STACK in output:
         ways = f"`spotmpi up {stack}` builds it, and `pulumi stack ls` lists those of this PULUMI_BACKEND_URL"
         return f"stack {stack} is not built: {ways}"
@@ -56,7 +61,7 @@ def refusal(stack: str, output: str) -> str | None:
         where = shorten(folder[2].removeprefix(f"stat {folder[1]}: "), 120)
         return f"the folder in PULUMI_BACKEND_URL can't be opened: {where}: correct the variable, or create the folder"
     if problem := _NOT_WRITTEN.search(output):
-        remedy = f"mend that; if a lock stays, `pulumi cancel --yes --stack {stack}`; then repeat the command"
+        remedy = f"mend that; if a lock stays, {cancel}; then repeat the command"
         return f"Pulumi can't write the state of {stack}: {problem[1]}: {remedy}"
     if "PULUMI_ACCESS_TOKEN" in output:
         return "pulumi is not logged in: set PULUMI_BACKEND_URL, for example to s3://my-state, or `pulumi login`"
@@ -73,7 +78,7 @@ def refusal(stack: str, output: str) -> str | None:
     if _NO_JSON.search(output):
         return f"the state of {stack} is damaged, as it is no JSON: {_RESTORE}"
     if _NO_LOCK.search(output):
-        return f"a lock of {stack} is damaged: if no update of it is running, `pulumi cancel --yes --stack {stack}`"
+        return damaged_lock
     if "snapshot integrity error" in output or "could not deserialize deployment" in output:
         return f"the state of {stack} is damaged: `pulumi state repair --stack {stack}`, or {_RESTORE}"
     if "account ID not allowed" in output:

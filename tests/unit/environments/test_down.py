@@ -80,6 +80,15 @@ def test_down_of_a_locked_stack_stops_no_run_and_names_who_holds_the_lock(lab: F
     }
 
 
+def test_a_lock_without_content_is_named_as_damaged(live: FakeEnvironment) -> None:
+    """Its time is Go's zero, as in the year 1."""
+    (live.folder / "lab.lock").write_text("@ (pid 0) at 0001-01-01T00:00:00Z")
+    with pytest.raises(SpotmpiError) as refused:
+        live.down()
+    remedy = "if no update of it is running, `pulumi cancel --yes --stack lab`"
+    assert str(refused.value) == f"a lock of lab is damaged: {remedy}"
+
+
 def test_down_with_credentials_of_another_account_touches_nothing(live: FakeEnvironment) -> None:
     """It may have an environment of that name in that region."""
     live.runs, live.account.sts.account = [RunState("a-1", "", "a", "running")], "999999999999"

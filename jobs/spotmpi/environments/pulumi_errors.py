@@ -36,7 +36,8 @@ _AROUND = (
     (re.compile(r"^(\w+ )?urn:pulumi:\S+: "), ""),
     (re.compile(r"\b\d+ errors? occurred:\s*"), ""),
     (re.compile(r"(^|\s)\* "), r"\1"),
-    (re.compile(r"^waiting for .*? last error: "), ""),
+    (re.compile(r"^waiting for EKS .*? last error: "), ""),
+    (re.compile(r"\.? last error: %!s\(<nil>\)$"), ""),  # Go's nil: a state without a reason, as EFS has them
     (re.compile(r"^[\w:]+ resource '[^']*' has a problem: "), ""),
     (re.compile(r"\s*Please see https?://\S+( for more information[^.]*\.)?( Details:)?"), ""),
     (re.compile(r"\s*(because no identity-based policy allows the \S+ action|host id: \S+)"), ""),
@@ -57,8 +58,22 @@ _AT_WORK = re.compile(
     r"\b(in progress|ConcurrentModification\w*|OperationAborted|ResourceContention|IncorrectFileSystemLifeCycleState)\b"
     r"|\bdelete: timeout while waiting\b"
 )
+# A gateway that could not be created has an id, so Pulumi keeps it, and the next update takes it for complete; for a
+# refresh it exists until its state is `deleted` (terraform-provider-aws, internal/service/ec2/find.go).
+_FAILED_GATEWAY = re.compile(r"EC2 NAT Gateway \((?P<id>nat-\w+)\) create: unexpected state 'failed'")
+# What an API server answers to an unknown token, and to a user without the right (apimachinery, errors.go).
+_NO_ACCESS = re.compile(r"server has asked for the client to provide credentials|is forbidden: User \"[^\"]*\" cannot ")
+_WEBHOOK = re.compile(r"failed calling webhook")
+_NOT_READY = re.compile(
+    r"failed to (become available|initialize completely)|EKS Add-On \([^()]+\) create: timeout while waiting"
+)
 _NETWORK = re.compile(r"no such host|connection (refused|reset)|i/o timeout|TLS handshake timeout|send request failed")
 _CAPACITY = ("InsufficientInstanceCapacity", "UnfulfillableCapacity", "Unsupported")
+
+
+def rejects_keys(output: str) -> bool:
+    """Whether AWS answered what it does to unknown keys, as a region does that is not enabled."""
+    return _has(_relevant(output), *errors.UNKNOWN_KEY)
 
 
 def explain(stack: str, command: str, output: str) -> str:
@@ -152,7 +167,10 @@ def _in_one_line(lines: Sequence[str]) -> str:
 
 def _remedy(text: str, stack: str) -> str:
     """What to do about an error of AWS or of a cluster; empty where that is not known."""
-    if _has(text, *errors.EXPIRED, *errors.UNKNOWN_KEY, *errors.SIGNATURE) or _CREDENTIALS.search(text):
+    if _has(text, *errors.UNKNOWN_KEY):
+        region = "that region is not enabled in the account (`aws account enable-region`)"
+        return f"AWS does not know these credentials in the stack's region: {errors.LOG_IN}, or {region}"
+    if _has(text, *errors.EXPIRED, *errors.SIGNATURE) or _CREDENTIALS.search(text):
         return f"the AWS credentials are missing, wrong or expired: {errors.LOG_IN}"
     if _has(text, *errors.DENIED) or _ACTION.search(text):
         return _allow(text)
@@ -180,6 +198,19 @@ def _remedy(text: str, stack: str) -> str:
         )
     if _USED.search(text):
         return f"something that is not in this stack's state uses it: {_find_user(text)}delete that"
+    if gateway := _FAILED_GATEWAY.search(text):
+        command = f"aws ec2 delete-nat-gateway --nat-gateway-id {gateway['id']}"
+        return f"Pulumi would keep it: `{command}` in its region, a minute later `pulumi refresh --yes --stack {stack}`"
+    if _has(text, "UnsupportedAvailabilityZone"):  # EFS API Reference, CreateFileSystem
+        return "EFS has no One Zone storage there: set `storage.one_zone` to false, or choose another zone"
+    if _NO_ACCESS.search(text):
+        return (
+            "this login may not do that in the cluster: use the role that built it, which can add to `cluster.admins`"
+        )
+    if _WEBHOOK.search(text):
+        return "the pods that the cluster asks about such objects are not ready yet: wait a minute"
+    if _NOT_READY.search(text):
+        return "its pods do not become ready: `kubectl get pods --all-namespaces` shows which"
     if re.search(r"[Cc]luster (is )?unreachable", text):
         return "check that your address is in `access` (https://checkip.amazonaws.com shows it), and the network"
     return "check this machine's network, and the region" if _NETWORK.search(text) else ""

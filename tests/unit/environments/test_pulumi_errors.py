@@ -70,6 +70,59 @@ REFUSED = {
         "AccessDenied",
         "allow iam:CreateRole: a policy denies it, of the organization or a permissions boundary",
     ),
+    "a gateway that failed": (
+        "aws:ec2:NatGateway (spotmpi-lab): waiting for EC2 NAT Gateway (nat-0a1b) create: unexpected state 'failed', "
+        "wanted target 'available'. last error: InternalError: Network interface eni-1 was created and attached, but "
+        "is still in a transitional state",
+        "aws:ec2:NatGateway spotmpi-lab: waiting for EC2 NAT Gateway (nat-0a1b) create: unexpected state 'failed'",
+        "Pulumi would keep it: `aws ec2 delete-nat-gateway --nat-gateway-id nat-0a1b` in its region, a minute later "
+        "`pulumi refresh --yes --stack lab`; then the same command continues",
+    ),
+    "a zone without One Zone storage": (
+        f"aws:efs:FileSystem (spotmpi-lab): creating EFS file system: operation error EFS: CreateFileSystem, {V2}"
+        "UnsupportedAvailabilityZone: One Zone file systems are not supported in this Availability Zone",
+        "creating EFS file system: UnsupportedAvailabilityZone",
+        "set `storage.one_zone` to false, or choose another zone; then the same command continues",
+    ),
+    "a token that the cluster does not know": (
+        "kubernetes:core/v1:Namespace (training): the server has asked for the client to provide credentials",
+        "kubernetes:core/v1:Namespace training: the server has asked",
+        "use the role that built it, which can add to `cluster.admins`",
+    ),
+    "a right in the cluster that is missing": (
+        'kubernetes:core/v1:Secret (ssh): secrets "ssh" is forbidden: User "arn:aws:sts::1:assumed-role/dev/me" cannot '
+        'create resource "secrets" in API group "" in the namespace "training"',
+        'secrets "ssh" is forbidden',
+        "use the role that built it, which can add to `cluster.admins`",
+    ),
+    "a webhook without pods": (
+        "kubernetes:kueue.x-k8s.io/v1beta1:ClusterQueue (all): Internal error occurred: failed calling webhook "
+        '"mclusterqueue.kb.io": failed to call webhook: Post "https://kueue-webhook-service.kueue-system.svc": '
+        "dial tcp 10.0.1.7:9443: connect: connection refused",
+        "failed calling webhook",
+        "are not ready yet: wait a minute; then the same command continues",
+    ),
+    "a chart whose pods do not start": (
+        'kubernetes:helm.sh/v3:Release (kueue): 1 error occurred:\n    * Helm release "kueue-system/kueue" was '
+        "created, but failed to initialize completely. Use Helm CLI to investigate.: failed to become available within "
+        "allocated timeout. Error: Helm Release kueue-system/kueue: context deadline exceeded",
+        "was created, but failed to initialize completely",
+        "its pods do not become ready: `kubectl get pods --all-namespaces` shows which",
+    ),
+    "an add-on whose pods do not start": (
+        "aws:eks:Addon (coredns): waiting for EKS Add-On (spotmpi-lab:coredns) create: timeout while waiting for state "
+        "to become 'ACTIVE' (last state: 'DEGRADED', timeout: 20m0s)",
+        "waiting for EKS Add-On (spotmpi-lab:coredns) create: timeout",
+        "its pods do not become ready",
+    ),
+    # sts, GetCallerIdentity in a region that is not enabled
+    "unknown keys": (
+        f"aws:iam:Role (spotmpi-lab): operation error STS: GetCallerIdentity, {V2}api error InvalidClientTokenId: The "
+        "security token included in the request is invalid",
+        "InvalidClientTokenId",
+        "AWS does not know these credentials in the stack's region: log in again (`aws sso login`, or new keys), or "
+        "that region is not enabled in the account (`aws account enable-region`)",
+    ),
     # pulumi-aws#3310, #3866
     "expired credentials": (
         "pulumi:providers:aws (spotmpi-lab): pulumi:providers:aws resource 'spotmpi-lab' has a problem: Invalid "
@@ -171,6 +224,16 @@ def test_up_ends_with_one_line_that_has_reason_and_remedy(lab: FakeEnvironment, 
     assert reason in message and f"{remedy}" in message and message.endswith(CONTINUES), message
     assert "\n" not in message and "RequestID" not in message and "Encoded" not in message and len(message) < 500
     assert any(failure.splitlines()[-1][-60:].strip() in line for line in lab.output), "the details come before"
+
+
+def test_a_state_without_a_reason_is_named_and_no_nil_of_go(lab: FakeEnvironment) -> None:
+    """As the provider words what waits for EFS, whose answers have no reason (resource.StateChangeConf)."""
+    state = "waiting for EFS Mount Target (fsmt-1) create: unexpected state 'error', wanted target 'available'"
+    (lab.folder / "up.failure").write_text(f"aws:efs:MountTarget (spotmpi-lab): {state}. last error: %!s(<nil>)")
+    with pytest.raises(SpotmpiError) as failed:
+        lab.up()
+    end = "; the same command continues"
+    assert str(failed.value) == f"`pulumi up --stack lab` failed: aws:efs:MountTarget spotmpi-lab: {state}{end}"
 
 
 # pulumi-zephyr/zephyr-app#9, pulumi-awsx#905

@@ -114,9 +114,18 @@ def _delete_failed(stack: str, region: str, resources: Sequence[DeletedResource]
 
 def _wait_until_deleted(region: str, resources: Sequence[DeletedResource], dependencies: Dependencies) -> None:
     """Wait until AWS has deleted these; SpotmpiError where it fails, or takes too long."""
-    waited, waiting = 0.0, list(resources)
+    waited, waiting, begun = 0.0, list(resources), set[str]()
     dependencies.echo(f"waiting until AWS has deleted {', '.join(map(str, waiting))}")
-    while waiting := [each for each in waiting if _status(dependencies.aws, region, each.resource) != DELETED]:
+    while True:
+        statuses = {each.urn: _status(dependencies.aws, region, each.resource) for each in waiting}
+        waiting = [each for each in waiting if statuses[each.urn] != DELETED]
+        if not waiting:
+            return
+        # One that had failed before keeps that status until its deletion begins.
+        if failed := [each for each in waiting if each.urn in begun and statuses[each.urn] in _FAILED]:
+            remedy = "its health issues in the console say why: mend that, then repeat the command"
+            raise SpotmpiError(f"AWS could not delete {', '.join(map(str, failed))}: {remedy}")
+        begun |= {urn for urn, status in statuses.items() if status == DELETING}
         if waited >= _TIMEOUT:
             remedy = "look in the console for what it waits for, then repeat the command"
             raise SpotmpiError(f"not deleted by AWS after {_TIMEOUT:.0f} s: {', '.join(map(str, waiting))}: {remedy}")

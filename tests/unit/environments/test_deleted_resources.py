@@ -161,6 +161,15 @@ def test_what_aws_still_deletes_is_waited_for_and_built_anew_without_a_question(
     assert built.pulumi_commands()[:4] == refreshed(built, GROUP["urn"])
 
 
+def test_a_deletion_that_fails_is_named_at_once(built: FakeEnvironment) -> None:
+    """The statuses of a node group in EKS's API reference; it was waited for until the limit of half an hour."""
+    statuses = iter(["CREATE_FAILED", "CREATE_FAILED", "DELETING", "DELETING", "DELETE_FAILED"])
+    built.account.answers["DescribeNodegroup"] = lambda *request: {"nodegroup": {"status": next(statuses)}}
+    with pytest.raises(SpotmpiError, match=f"AWS could not delete node group {NAME}: its health issues in the console"):
+        built.up(images=False)
+    assert built.actions[1:] == ["wait"] * 3
+
+
 def test_a_deletion_that_does_not_end_is_named(built: FakeEnvironment) -> None:
     built.account.script("DescribeNodegroup", nodegroup={"status": "DELETING"})
     with pytest.raises(SpotmpiError, match=f"not deleted by AWS after 1800 s: node group {NAME}: look in the console"):

@@ -34,8 +34,9 @@ _ENVIRONMENT = {
     _SUBNET: "subnet",
     "kubernetes:core/v1:Namespace": "namespace",
 }
+_FILE_SYSTEM = "aws:efs/fileSystem:FileSystem"
 _DATA = {
-    "aws:efs/fileSystem:FileSystem": "file system {} with all data on it",
+    _FILE_SYSTEM: "file system {} with all data on it",
     "aws:ecr/repository:Repository": "image repository {} with its images",
 }
 # Kubernetes keeps a claim while pods use it, and its volume with it; a chart's kinds go with it, and so do the runs.
@@ -73,7 +74,8 @@ class Preview:
 class Losses:
     """What an update would end: `impossible` parts, `data`, what runs use, and running nodes by node group.
 
-    `system` are the system nodes that are replaced one after the other, which interrupts no run.
+    `system` are the system nodes that are replaced one after the other, which interrupts no run. `file_systems` are
+    the ids of those among the data.
     """
 
     impossible: tuple[str, ...] = ()
@@ -81,6 +83,7 @@ class Losses:
     in_use: tuple[str, ...] = ()
     nodes: Mapping[str, int] = field(default_factory=dict)
     system: int = 0
+    file_systems: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         nodes = [f"{counted(number, 'running node')} of {group}" for group, number in self.nodes.items()]
@@ -118,6 +121,7 @@ def find_losses(steps: Sequence[Step], running: Callable[[], Mapping[str, int]])
         in_use=_unique(filter(None, map(_in_use, gone))),
         nodes=nodes,
         system=system,
+        file_systems=_unique(step.id for step in gone if step.type == _FILE_SYSTEM),
     )
 
 

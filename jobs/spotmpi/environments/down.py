@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from spotmpi.aws import backups, eks, log_group
-from spotmpi.aws.errors import CallError
 from spotmpi.backends.kubernetes.client import kubeconfig_entries
 from spotmpi.backends.targets import Target
 from spotmpi.core import environment
@@ -86,22 +85,14 @@ class _Down:
             remedy = f"`storage.file_system_id`, {stack.file_system}, is your own, which is never deleted here: leave"
             remedy += f" this out, or delete it by `aws efs delete-file-system --file-system-id {stack.file_system}`"
             raise input_error("--delete-data", name, remedy)
-        data = f" and ALL DATA on its storage{self._except_backups(own)}" if deleted else ""
+        if deleted and self._keep and self._delete_data:
+            own += _file_systems(self._dependencies.pulumi.state(f"{stack.stack}-data") or {})
+        data = ""
+        if deleted:
+            left = backups.exception(self._dependencies.aws, self._inventory.region, own)
+            data = f" and ALL DATA on its storage{left}"
         if not self._dependencies.confirm(f"Destroy {name}{data}?"):
             raise NotConfirmed(f"{name} was not changed")
-
-    def _except_backups(self, own: Sequence[str]) -> str:
-        """What of the data stays in AWS Backup, as the question says it; empty where that can't be asked for."""
-        aws, region, ids = self._dependencies.aws, self._inventory.region, list(own)
-        if self._keep and self._delete_data:
-            ids += _file_systems(self._dependencies.pulumi.state(f"{self._stack.stack}-data") or {})
-        try:
-            account = aws.account_id(region)
-            number = sum(len(backups.recovery_points(aws, region, account, id)) for id in ids)
-        except CallError:  # which the end says
-            return ""
-        points = counted(number, "recovery point")
-        return f" except {points} in AWS Backup, billed by the GB until they expire" if number else ""
 
     def _has_storage(self) -> bool:
         """Whether there is storage in a stack of its own, which the file may not say any more."""
@@ -252,24 +243,14 @@ class _Down:
         for path in kubeconfig_entries.remove(cluster):
             self._dependencies.echo(f"removed the cluster from {path}")
 
-    def _list_backups(self) -> None:
-        """Name the recovery points of the deleted file systems, which AWS Backup deletes at the end of their time."""
-        aws, region, account = self._dependencies.aws, self._inventory.region, self._inventory.account
-        deleted = self._data_inventory.of(FILE_SYSTEMS) if self._keep and self._delete_data else set()
-        for id in sorted(self._inventory.of(FILE_SYSTEMS) | deleted):
-            if points := backups.recovery_points(aws, region, account, id):
-                arn = backups.file_system_arn(aws, region, account, id)
-                command = f"aws backup list-recovery-points-by-resource --resource-arn {arn} --region {region}"
-                stays = f"{counted(len(points), 'recovery point')} of {id} in AWS Backup, which `{command}` lists"
-                how = "docs/cloud.md#backups says how to restore or delete them"
-                self._dependencies.echo(f"not deleted, and billed by the GB until they expire: {stays}; {how}")
-
     def _find_leftovers(self) -> None:
         for id in delete_unused_interfaces(self._dependencies.aws, self._inventory):
             self._dependencies.echo(f"deleted interface {id}, left by the CNI")
         self._delete_log_group()
         self._try("the kubeconfig can't be cleaned", self._forget_cluster)
-        self._try("backups can't be listed", self._list_backups)
+        deleted = self._data_inventory.of(FILE_SYSTEMS) if self._keep and self._delete_data else set()
+        file_systems = self._inventory.of(FILE_SYSTEMS) | deleted
+        backups.report(self._dependencies.aws, self._inventory.region, file_systems, self._dependencies.echo)
         self.leftovers = find_leftovers(self._dependencies.aws, self._inventory)
         if self._keep and self._delete_data:
             self.leftovers += find_leftovers(self._dependencies.aws, self._data_inventory)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from spotmpi.agent import record
-from spotmpi.aws import log_group, state_bucket
+from spotmpi.aws import backups, log_group, state_bucket
 from spotmpi.aws.account import default_region
 from spotmpi.aws.errors import CallError
 from spotmpi.aws.registry import has_image
@@ -238,12 +238,14 @@ class _Up:
         self._require_allowed(stack, losses)
         question = f"Build {stack} as shown?"
         if str(losses):
-            question = f"Build {stack} as shown, and lose {losses}?"
+            left = backups.exception(self._dependencies.aws, self._region, losses.file_systems)
+            question = f"Build {stack} as shown, and lose {losses}{left}?"
         if not self._dependencies.confirm(question):
             raise NotConfirmed(f"{stack} was not changed")
         if losses.nodes:
             pulumi = pulumi.with_flags(REPLACE_NODES)
         pulumi.run(stack, "up", "--yes", "--skip-preview", *policies)
+        backups.report(self._dependencies.aws, self._region, losses.file_systems, self._dependencies.echo)
 
     def _require_offered(self, stack: str, steps: Sequence[Step]) -> None:
         """Raise where EKS would refuse a version in the middle of the update."""

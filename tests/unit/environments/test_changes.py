@@ -152,6 +152,19 @@ def test_data_is_deleted_only_with_the_name_of_the_environment(built: FakeEnviro
     code, _, _ = command("up", "lab", "--no-images", "--delete-data", "spotmpi-lab")
     assert code == 0 and UP in built.pulumi_commands()
     assert built.actions == ["Build lab as shown, and lose file system fs-1 with all data on it?"]
+    assert not any("recovery point" in line for line in built.output)
+
+
+def test_backups_of_data_that_an_update_deletes_are_named_before_and_afterwards(built: FakeEnvironment) -> None:
+    announce(built, step("replace", FILE_SYSTEM, id="fs-1"))
+    built.account.backup.back_up("fs-1", "spotmpi-lab", days=3)
+    built.up(images=False, delete_data="spotmpi-lab")
+    stays = "except 3 recovery points in AWS Backup, billed by the GB until they expire"
+    assert built.actions == [f"Build lab as shown, and lose file system fs-1 with all data on it {stays}?"]
+    (line,) = (each for each in built.output if "recovery points of fs-1" in each)
+    assert line.startswith(
+        "not deleted, and billed by the GB until they expire: 3 recovery points of fs-1 in AWS Backup"
+    )
 
 
 def test_the_volume_of_live_runs_is_not_replaced_whatever_the_options(built: FakeEnvironment) -> None:

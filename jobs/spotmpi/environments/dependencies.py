@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from spotmpi.api import runs, stopping
 from spotmpi.api.images import push_image
 from spotmpi.aws.account import Aws
+from spotmpi.aws.errors import CallError
 from spotmpi.aws.zones import NO_REGION, is_region
 from spotmpi.backends.kubernetes.client.view import ClusterReader, ClusterView
 from spotmpi.backends.targets import Target
@@ -18,7 +20,7 @@ from spotmpi.core.wording import Echo
 from spotmpi.data import datasets
 from spotmpi.environments.checks.check import Finding
 from spotmpi.environments.doctor import doctor
-from spotmpi.environments.pulumi_cli import Pulumi
+from spotmpi.environments.pulumi_cli import KeysRejected, Pulumi
 from spotmpi.environments.stack_file import StackFile
 from spotmpi.runs.reader import RunState
 
@@ -61,8 +63,13 @@ class Dependencies:
             raise input_error("aws:region", region, NO_REGION)
         return region
 
-    def carry_out(self, steps: Sequence[tuple[str, Callable[[], None]]]) -> None:
-        """Execute *steps*, a title and a function each, in order."""
+    def carry_out(self, steps: Sequence[tuple[str, Callable[[], None]]], region: str) -> None:
+        """Execute *steps*, a title and a function each, in order; RegionNotEnabled where *region* is not any more."""
         for number, (title, step) in enumerate(steps, 1):
             self.echo(f"{number}/{len(steps)} {title}")
-            step()
+            try:
+                step()
+            except KeysRejected:
+                with suppress(CallError):
+                    self.aws.account_id(region)  # says so if it is the region, or why else
+                raise

@@ -50,9 +50,10 @@ def down(stack: str, dependencies: Dependencies, delete_data: str | None = None)
         NotConfirmed: the confirmation was declined; nothing was changed.
         SpotmpiError: a step failed; the message ends with the remedy.
     """
-    task = _Down(read_stack(stack), dependencies, delete_data)
+    stack_file = read_stack(stack)
+    task = _Down(stack_file, dependencies, delete_data)
     task.require_allowed()
-    dependencies.carry_out(task.steps())
+    dependencies.carry_out(task.steps(), dependencies.region_of(stack_file))
     return task.leftovers
 
 

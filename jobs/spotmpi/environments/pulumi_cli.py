@@ -17,7 +17,11 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.pulumi import NO_SUCH_STACK, require_deployment
 from spotmpi.core.wording import Echo
 from spotmpi.environments.changes import Preview, read_steps
-from spotmpi.environments.pulumi_errors import explain
+from spotmpi.environments.pulumi_errors import explain, rejects_keys
+
+
+class KeysRejected(SpotmpiError):
+    """AWS does not know the credentials where Pulumi called it: they are wrong, or the region is not enabled."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,9 @@ class Pulumi:
             process.wait()
             raise
         if status:
-            raise SpotmpiError(explain(stack, arguments[0], "".join(lines)))
+            output = "".join(lines)
+            kind = KeysRejected if rejects_keys(output) else SpotmpiError
+            raise kind(explain(stack, arguments[0], output))
 
     def preview(self, stack: str, *options: str) -> Preview:
         """Show a preview of an update, and return its steps; SpotmpiError."""

@@ -68,8 +68,9 @@ def up(stack: str, dependencies: Dependencies, options: UpOptions | None = None)
         NotConfirmed: a confirmation was declined.
         SpotmpiError: a step failed; the message ends with the remedy.
     """
-    task = _Up(read_stack(stack), dependencies, options or UpOptions())
-    dependencies.carry_out(task.steps())
+    stack_file = read_stack(stack)
+    task = _Up(stack_file, dependencies, options or UpOptions())
+    dependencies.carry_out(task.steps(), dependencies.region_of(stack_file))
     return task.environment
 
 

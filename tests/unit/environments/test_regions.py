@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spotmpi.aws import eks, quotas, state_bucket
-from spotmpi.aws.errors import CloudError
+from spotmpi.aws.errors import CloudError, RegionNotEnabled
 from spotmpi.aws.instances import instances
 from spotmpi.aws.prices import group_prices
 from spotmpi.aws.state_bucket import Bucket
@@ -24,6 +24,7 @@ from spotmpi.environments.zones.comparison import compare_zones
 from tests.cloud.account.ec2 import machine
 from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.fake_environment import SETTINGS, FakeEnvironment
+from tests.cloud.fake_pulumi import FakePulumi
 from tests.unit.core.test_environment import OUTPUTS
 
 HERE = "us-west-2"
@@ -107,6 +108,42 @@ def test_a_region_that_is_not_enabled_ends_each_command_with_the_remedy(lab: Fak
     message = str(refused.value)
     assert ENABLE in message and "invalid" not in message and "\n" not in message
     assert lab.actions == [] and lab.pulumi_commands() == []
+
+
+PULUMI_CALLED = (
+    "aws:iam:Role (spotmpi-lab-nodes): 1 error occurred: * operation error STS: GetCallerIdentity, https response "
+    "error StatusCode: 403, RequestID: 6bd3b1c6-0b1a, api error InvalidClientTokenId: The security token included in "
+    "the request is invalid."
+)
+
+
+@pytest.mark.parametrize("command", ["up", "destroy"])
+def test_a_region_that_is_disabled_while_pulumi_works_is_named(lab: FakeEnvironment, command: str) -> None:
+    in_disabled_region(lab)
+    lab.account.ec2.enabled[DISABLED] = True
+    lab.account.autoscaling.region = lab.account.eks.region = DISABLED
+    if command == "destroy":
+        lab.up(images=False)
+    (lab.folder / f"{command}.failure").write_text(PULUMI_CALLED)
+    run = FakePulumi.run
+
+    def disable(pulumi: FakePulumi, stack: str, *arguments: str) -> None:
+        if arguments[0] == command and "--preview-only" not in arguments:
+            lab.account.ec2.enabled[DISABLED] = False
+        run(pulumi, stack, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RegionNotEnabled, match=ENABLE):
+        patch.setattr(FakePulumi, "run", disable)
+        lab.up(images=False) if command == "up" else lab.down()
+
+
+def test_keys_that_are_deleted_while_pulumi_works_are_named_with_the_region(lab: FakeEnvironment) -> None:
+    (lab.folder / "up.failure").write_text(PULUMI_CALLED)
+    with pytest.raises(SpotmpiError, match="AWS does not know these credentials in the stack's region: log in again"):
+        lab.up(images=False)
+    lab.account.refuse("GetCallerIdentity", "InvalidClientTokenId")
+    with pytest.raises(SpotmpiError, match=r"AWS rejects these credentials in us-east-1 \(InvalidClientTokenId\)"):
+        lab.up(images=False)
 
 
 def test_doctor_names_a_region_that_is_not_enabled_once(lab: FakeEnvironment) -> None:

@@ -36,9 +36,7 @@ _MAX_RAW = 20  # raw files of an input that a tree has, where no single one is m
 
 _Place = tuple[Reference, str]  # an entry, in whichever store, with the file of it that is meant
 DAMAGE = "damage"  # the fact of an entry whose manifest was edited or damaged: that, and the remedy
-SAME_FILES = (
-    "same_files"  # the fact of an input that has the other entries with the same files, which it may be as well
-)
+SAME_FILES = "same_files"  # the fact of an input that lists the other entries with the same files
 REPEATED = "repeated"  # the fact of an entry that stands in the tree already, there with what it was made from
 
 

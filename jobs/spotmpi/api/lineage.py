@@ -145,8 +145,8 @@ def _file_node(path: str, name: str, manifest: Manifest, store: Store) -> Node:
     file = next((each for each in manifest.files if each.path == name), None)
     below = [each for each in manifest.files if each.path.startswith(f"{name}/")]
     if below:
-        facts = {"files": len(below), "bytes": sum(each.bytes for each in below)}
-        return Node(FOLDER, path, facts, (entry_node(manifest, store),))
+        total = {"files": len(below), "bytes": sum(each.bytes for each in below)}
+        return Node(FOLDER, path, total, (entry_node(manifest, store),))
     if file is None:
         raise input_error("FILE", path, f"is not a file of {manifest}: somebody has added it")
     try:

@@ -246,7 +246,7 @@ class Pool:
 
     def summary(self) -> PoolSummary:
         """Where the pool runs and what it has cost so far, as far as that is known."""
-        summary = _within_patience(self._connection.summary)
+        summary = _within(_PATIENCE, self._connection.summary)
         return summary if isinstance(summary, PoolSummary) else PoolSummary()
 
     def close(self) -> None:
@@ -310,7 +310,7 @@ class Pool:
         """What is known of the pool within a few seconds, with a name for each; no errors."""
         if self._engine is None:
             return [("state", "closed" if self._closed else "not open")]
-        workers = _within_patience(self._engine.workers)
+        workers = _within(_PATIENCE, self._engine.workers)
         if isinstance(workers, Exception):
             return [("state", str(workers))]
         summary = self.summary()
@@ -346,8 +346,8 @@ _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
-def _within_patience(function: Callable[[], T]) -> T | Exception:
-    """The result of *function*, or what it raised; a TimeoutError once that takes too long, while it keeps running."""
+def _within(seconds: float, function: Callable[[], T]) -> T | Exception:
+    """The result of *function*, or what it raised; a TimeoutError after so many seconds, while it keeps running."""
     results: queue.SimpleQueue[T | Exception] = queue.SimpleQueue()
 
     def run() -> None:
@@ -358,9 +358,9 @@ def _within_patience(function: Callable[[], T]) -> T | Exception:
 
     threading.Thread(target=run, daemon=True).start()
     try:
-        return results.get(timeout=_PATIENCE)
+        return results.get(timeout=seconds)
     except queue.Empty:
-        return TimeoutError(f"no answer within {_PATIENCE:g}s")
+        return TimeoutError(f"no answer within {seconds:g}s")
 
 
 def _payload(name: str, function: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:

@@ -24,7 +24,6 @@ def command(
         tables.show_runs(states, as_json)
         return
     where = on or names.display_path((runs or names.default_runs_folder()).absolute())
-    start, other = (
-        (f"spotmpi run --on {on}", "") if on else ("spotmpi run", "; --runs or SPOTMPI_RUNS name another folder")
-    )
-    echo(f"no runs{' of yours' if mine else ''} in {where}: `{start}` starts one{other}")
+    start = f"`spotmpi run{f' --on {on}' if on else ''}` starts one"
+    other = "" if on else "; --runs or SPOTMPI_RUNS name another folder"
+    echo(f"no runs{' of yours' if mine else ''} in {where}: {start}{other}")

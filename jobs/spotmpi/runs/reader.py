@@ -70,9 +70,7 @@ class RunState:
     standby: list[str] = field(default_factory=list)  # pods that are ready to take the place of a lost one
     promotions: list[dict[str, Any]] = field(default_factory=list)  # node, standby, replaces and seconds of each
     avoided: dict[str, str] = field(default_factory=dict)  # machines at fault, and why
-    workers: dict[str, dict[str, int]] = field(
-        default_factory=dict
-    )  # by role, those "wanted" and "ready"; none after the end
+    workers: dict[str, dict[str, int]] = field(default_factory=dict)  # "wanted" and "ready" by role, until the end
     stream: dict[str, Any] | None = None  # the figures of its stream, with the digest of the source and advice
 
     @property

@@ -40,8 +40,8 @@ PLACES = {
     "jobs/spotmpi/agent/node.py": (1, LOCAL),
     "jobs/spotmpi/agent/processes.py": (1, LOCAL),
     "jobs/spotmpi/agent/slurm.py": (
-        2,
-        "looked for again and again, or at the end, where the next attempt stays in the job",
+        3,
+        "looked for again and again, or at the end, where the next attempt stays in the job, or finds the recorded end",
     ),
     "jobs/spotmpi/agent/ssh.py": (1, LOCAL),
     "jobs/spotmpi/agent/children.py": (2, "looked for again and again, and files of workers that are copied over"),

@@ -413,7 +413,7 @@ def test_an_entry_that_several_others_were_made_from_is_explained_once(
     tmp_path: Path, modules: Modules, pool: InProcess
 ) -> None:
     """Of 20 data sets that each read the one before twice, the whole tree would have a million lines."""
-    function = "def both(a: spotmpi.Source, b: spotmpi.Source):\n    return {'x': b['x']}\n"
+    function = "def both(a: spotmpi.Source, b: spotmpi.Source):\n    return {'x': b['x'] + 1}\n"
     modules.write(sets=f"import spotmpi\n\n@spotmpi.dataset\n{function}")
     (tmp_path / "raw.csv").write_text("x\n1\n")
     both = modules.load().both.options(pool=pool, check=0)

@@ -78,7 +78,7 @@ def read_machines(paths: RunPaths, hardware: Sequence[Mapping[str, Any]]) -> tup
     return tuple(
         _machine(name, group, recorded)
         for group in hardware
-        for node in group.get("nodes", [])
+        for node in group.get("nodes") or ()
         for name in names.get(node, [f"node {node}"])
     )
 

@@ -27,7 +27,20 @@ from spotmpi.report.gather import gather
 from spotmpi.runs import node_usage, reader, recorded_plan
 from tests.unit.report.recorded_runs import NOW, SPEC, START, Recorded, record, work_of
 
-WRONG: list[Any] = ["text", -1, 1.5, True, [], {}, [[]], ["text"], [{"nodes": "text"}], {"files": 1}, None]
+WRONG: list[Any] = [
+    "text",
+    -1,
+    1.5,
+    True,
+    [],
+    {},
+    [[]],
+    ["text"],
+    [{"nodes": "text"}],
+    [{"nodes": None}],
+    {"files": 1},
+    None,
+]
 
 
 @pytest.fixture

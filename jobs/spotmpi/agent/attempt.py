@@ -129,10 +129,11 @@ class Attempt:
         member, splitter, pipe = key.data
         data = os.read(key.fd, 1 << 16)
         self.progress.output_received(self.clock.uptime())
-        for line in splitter.feed(data) if data else splitter.end():
-            self._handle_line(member, line)
-        for state in splitter.states():
-            self._handle_report(member, self.progress.read_state(member, state, self.clock.uptime()))
+        with self.record.batch(in_order=True):
+            for line in splitter.feed(data) if data else splitter.end():
+                self._handle_line(member, line)
+            for state in splitter.states():
+                self._handle_report(member, self.progress.read_state(member, state, self.clock.uptime()))
         if not data:
             self._selector.unregister(key.fileobj)
             pipe.close()

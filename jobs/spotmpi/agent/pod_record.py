@@ -109,6 +109,7 @@ class PodRecord(record.Record):
         self._steady = clock if isinstance(clock, Clock) else CLOCK
         self._lines: dict[tuple[int, Member], int] = {}
         self._printed = 0
+        self._unprinted: list[str] = []  # of a batch
         self._fence: Fence | None = None
 
     def claim_attempt(self) -> int:
@@ -174,6 +175,15 @@ class PodRecord(record.Record):
         number = self._lines[attempt, member] = self._lines.get((attempt, member), 0) + 1
         self._print(LINE, [attempt, member.text, number, self._time, line.rank, line.stream, line.text])
 
+    def _write_batch(self) -> None:
+        try:
+            self._check(final=False)  # time has passed
+            super()._write_batch()
+        finally:  # what is numbered is printed
+            texts, self._unprinted = self._unprinted, []
+            sys.stdout.write("".join(texts))
+            sys.stdout.flush()
+
     def attempt(self, number: int, node: int, values: AttemptRecord) -> None:
         """Write and print how an attempt ended."""
         super().attempt(number, node, values)
@@ -186,7 +196,11 @@ class PodRecord(record.Record):
 
     def _print(self, kind: str, values: Any) -> None:
         self._printed += 1
-        sys.stdout.write(json.dumps({NUMBER: self._printed, kind: values}, separators=(",", ":")) + "\n")
+        text = json.dumps({NUMBER: self._printed, kind: values}, separators=(",", ":")) + "\n"
+        if self._batched is not None:
+            self._unprinted.append(text)
+            return
+        sys.stdout.write(text)
         sys.stdout.flush()
 
 

@@ -85,6 +85,7 @@ class Record:
         self.before = before
         self._open: dict[str, int] = {}
         self._batched: dict[str, list[str]] | None = None  # batched text, by file
+        self._in_order = False
         self._second = (0, "")  # the newest second that was written, in Unix time and as text
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
@@ -124,15 +125,22 @@ class Record:
         self._append(_LOGS + "%d/%s.log" % (attempt, member.file), "".join(texts))
 
     @contextlib.contextmanager
-    def batch(self) -> Iterator[None]:
-        """Lines, metrics and events that are appended meanwhile reach each file by one write, at the end."""
-        self._batched = {}
+    def batch(self, in_order: bool = False) -> Iterator[None]:
+        """Lines, metrics and events that are appended meanwhile reach each file by one write, at the end.
+
+        *in_order*: the files get them in the order of all, so that none is there before an older one of another file.
+        """
+        self._batched, self._in_order = {}, in_order
         try:
             yield
         finally:
-            batched, self._batched = self._batched, None
-            for name, texts in batched.items():
-                self._append(name, "".join(texts))
+            self._write_batch()
+
+    def _write_batch(self) -> None:
+        """Write what is batched, and end the batch."""
+        batched, self._batched = self._batched or {}, None
+        for name, texts in batched.items():
+            self._append(name, "".join(texts))
 
     def claim_attempt(self) -> int:
         """The number of a new attempt, taken by exclusive create: the highest recorded one plus 1."""
@@ -201,6 +209,9 @@ class Record:
     def _append(self, name: str, text: str) -> None:
         """Append to a file of the record, once more where a handle is stale; OSError names the file."""
         if self._batched is not None:
+            if self._in_order and self._batched and name not in self._batched:
+                self._write_batch()
+                self._batched = {}
             self._batched.setdefault(name, []).append(text)
             return
         data, has_handle = text.encode("utf-8", "replace"), name in self._open

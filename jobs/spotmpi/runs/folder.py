@@ -7,14 +7,14 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from spotmpi.agent import record
 from spotmpi.agent.files import exists, is_folder, write_atomically
 from spotmpi.agent.outcomes import run_outcome
 from spotmpi.agent.plan import COORDINATOR, Member
-from spotmpi.core.events import Event, read_entry, read_event, read_metric
+from spotmpi.core.events import Event, Lines, Stream, read_entry, read_event, read_metric
 from spotmpi.core.names import RunPaths
 from spotmpi.runs import reader
 
@@ -24,7 +24,18 @@ _START_INTERVAL, _SHORT_INTERVAL, _LONG_INTERVAL = 0.005, 0.02, 0.2
 _PATIENCE = 60.0  # seconds for which a disk may fail, before that is an error of a follower
 
 Sleep = Callable[[float], None]
-Read = Callable[[int, str], Event | None]  # the event of a line, from its number and text
+
+
+class _LogLine(NamedTuple):
+    """A line of a log; ``row`` is its time (Unix seconds), rank, stream and text."""
+
+    time: float
+    number: int
+    row: tuple[float, int | None, str, str]
+
+
+Entry = Event | _LogLine
+Read = Callable[[int, str], Entry | None]  # the entry of a line, from its number and text
 
 
 def create(paths: RunPaths, spec: str, plan: Mapping[str, object], submitted: float, owner: object = None) -> None:
@@ -45,7 +56,7 @@ def folder_events(
     alive: Callable[[], bool],
     sleep: Sleep = time.sleep,
     own: Callable[[], Iterable[Event]] = tuple,
-) -> Iterator[Event]:
+) -> Stream:
     """All events of the run in order of time; with *follow*, future ones too, until it ends.
 
     Events of this follower alone come from *own*. A run whose agent died without recording an end gives a last ``lost``
@@ -54,16 +65,25 @@ def folder_events(
     Raises:
         OSError: the disk fails; with *follow* for a minute.
     """
+    return Stream(_pieces(paths, follow, alive, sleep, own))
+
+
+def _pieces(
+    paths: RunPaths, follow: bool, alive: Callable[[], bool], sleep: Sleep, own: Callable[[], Iterable[Event]]
+) -> Iterator[Event | Lines]:
     merged, pace, last = _Merged(paths, follow), _Pace(), _LastEvent()
     failing = 0.0  # seconds for which the disk has failed
     while True:
         was_alive = alive()
         yield from own()
         count = 0
-        for event in merged.read():
+        for piece in merged.read():
             count += 1
-            pace.see(event)
-            yield from last.add(event)
+            pace.see(piece)
+            if isinstance(piece, Lines):
+                yield piece
+            else:
+                yield from last.add(piece)
         if error := merged.failure():
             if failing >= _PATIENCE:
                 raise error
@@ -112,9 +132,9 @@ class _Pace:
         self._output = False  # whether there was any
         self._quiet = 0.0  # seconds since the last event
 
-    def see(self, event: Event) -> None:
-        """Take account of an event."""
-        self._output = self._output or event.kind == record.LINE
+    def see(self, piece: Event | Lines) -> None:
+        """Take account of an event, or of lines."""
+        self._output = self._output or isinstance(piece, Lines)
         self._quiet = 0.0
 
     def interval(self) -> float:
@@ -130,7 +150,7 @@ def folder_records(paths: RunPaths) -> Iterator[Event]:
     for path, read in ((paths.events, _event), (paths.metrics, _metric)):
         tail = _Tail(path, read, grows=False)
         while tail.fill():
-            yield from tail.entries
+            yield from (entry for entry in tail.entries if isinstance(entry, Event))
             tail.entries.clear()
 
 
@@ -158,7 +178,7 @@ class _Merged:
         """The error of a disk by which the last read may lack something that is there."""
         return next((tail.failure for tail in self._tails if tail.failure), self._failure)
 
-    def read(self) -> Iterator[Event]:
+    def read(self) -> Iterator[Event | Lines]:
         """The entries that can be released now, in order of time."""
         horizon = max((tail.entries[-1].time for tail in self._tails if tail.entries), default=float("-inf"))
         newest = self._newest
@@ -171,7 +191,8 @@ class _Merged:
         heapq.heapify(heap)
         while heap and (heap[0][0] <= horizon or not self._follow):
             _, index = heapq.heappop(heap)
-            yield tails[index].entries.popleft()
+            following = heap[0] if heap else (float("inf"), 0)
+            yield tails[index].take(index, following, horizon if self._follow else float("inf"))
             if tails[index].entries or tails[index].fill():
                 heapq.heappush(heap, (tails[index].entries[0].time, index))
 
@@ -198,12 +219,15 @@ class _Merged:
 
 
 class _Tail:
-    """The entries of one growing file, read in chunks; without *grows* only up to its first size."""
+    """The entries of one growing file, read in chunks; without *grows* only up to its first size.
 
-    def __init__(self, path: Path, read: Read, grows: bool, attempt: int | None = None) -> None:
-        self.entries: deque[Event] = deque()
-        self.attempt = attempt  # of a log file
+    *source* is the attempt and the member of a log.
+    """
+
+    def __init__(self, path: Path, read: Read, grows: bool, source: tuple[int, Member] | None = None) -> None:
+        self.entries: deque[Entry] = deque()
         self.failure: OSError | None = None  # of the last read of a file that grows
+        self._source = source
         self._path = path
         self._read = read
         self._offset = 0
@@ -212,7 +236,27 @@ class _Tail:
 
     def is_before(self, attempt: int) -> bool:
         """Whether it is the log of an attempt before this one."""
-        return self.attempt is not None and self.attempt < attempt
+        return self._source is not None and self._source[0] < attempt
+
+    def take(self, index: int, following: tuple[float, int], horizon: float) -> Event | Lines:
+        """The first entry; of a log with all lines after it up to the *horizon* that come before the *following* entry.
+
+        An entry's place is its time, then the *index* of its file.
+        """
+        first = self.entries.popleft()
+        if isinstance(first, Event):
+            return first
+        assert self._source is not None
+        rows, number = [first.row], first.number
+        while self.entries and (self.entries[0].time, index) < following and self.entries[0].time <= horizon:
+            entry = self.entries[0]
+            if isinstance(entry, Event) or entry.number != number + 1:  # the copy lacks lines
+                break
+            rows.append(entry.row)
+            number += 1
+            self.entries.popleft()
+        times, ranks, streams, texts = zip(*rows, strict=True)
+        return Lines(*self._source, first.number, times, ranks, streams, texts)
 
     def fill(self) -> bool:
         """Read until there are entries or the file ends; whether there are any."""
@@ -265,20 +309,18 @@ def _log_tail(path: Path, attempt: int, member: Member, grows: bool) -> _Tail:
     last = 0.0  # a partial line has no time of its own
     skipped = 0  # lines that the copy lacks, besides those that stand for them
 
-    def read(number: int, text: str) -> Event:
+    def read(number: int, text: str) -> _LogLine:
         nonlocal last, skipped
         missing = record.missing_lines(text)
         skipped += max(missing - 1, 0)
-        event = _line(attempt, member, number + skipped, text, last)
-        last = event.time
-        return replace(event, values={**event.values, **_missing_lines(missing)}) if missing else event
+        row = record.read_log_line(text, last)
+        last = row[0]
+        if missing:
+            which = "this line is" if missing == 1 else f"{missing} lines are"
+            row = (last, row[1], "e", f"({which} no longer available)")
+        return _LogLine(last, number + skipped, row)
 
-    return _Tail(path, read, grows, attempt)
-
-
-def _missing_lines(missing: int) -> dict[str, str]:
-    which = "this line is" if missing == 1 else f"{missing} lines are"
-    return {"stream": "e", "text": f"({which} no longer available)"}
+    return _Tail(path, read, grows, (attempt, member))
 
 
 def _event(number: int, text: str) -> Event | None:
@@ -288,8 +330,3 @@ def _event(number: int, text: str) -> Event | None:
 def _metric(number: int, text: str) -> Event | None:
     values = read_entry(text)
     return None if values is None else read_metric({"attempt": 0, "member": COORDINATOR.text, **values})
-
-
-def _line(attempt: int, member: Member, number: int, text: str, last: float) -> Event:
-    moment, rank, stream, line = record.read_log_line(text, last)
-    return Event(moment, record.LINE, attempt, member, number, {"rank": rank, "stream": stream, "text": line})

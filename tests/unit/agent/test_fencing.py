@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import pod_record
+from spotmpi.agent.launcher_output import Line
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.agent.pod_record import PodRecord
 from tests.clocks import SetClock
 from tests.contract.processes import wait_until
@@ -200,3 +203,17 @@ def test_everybody_may_read_the_announced_number(tmp_path: Path) -> None:
     pod_record.announce_attempt(str(tmp_path), 12)
     path = tmp_path / pod_record.NEWEST
     assert path.read_text() == "12\n" and path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_batch_is_not_written_after_a_newer_attempt_has_begun_while_it_was_collected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = SetClock()
+    old = PodRecord(str(tmp_path), clock)
+    old.claim_attempt()
+    with pytest.raises(pod_record.Fenced, match="attempt 2 has begun"), old.batch():
+        old.line(1, COORDINATOR, Line(0, "o", "a line"))
+        PodRecord(str(tmp_path), clock).claim_attempt()
+        clock.seconds += 2 * pod_record.MAX_AGE  # the agent was frozen
+    assert not (tmp_path / "logs").exists()
+    assert json.loads(capsys.readouterr().out)["n"] == 1, "its pod's log has no gap"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from spotmpi.agent import stop_requests
 from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
+from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.record import Record
 
 
@@ -79,3 +81,28 @@ def test_logs_of_ended_attempts_are_closed(tmp_path: Path) -> None:
         logs = [link for link in links if link.is_relative_to(tmp_path / "logs")]
         assert logs == [tmp_path / "logs" / str(attempt) / "node-0.log"]
     own.close()
+
+
+@pytest.mark.parametrize("kind", [Record, PodRecord])
+def test_a_batch_reaches_files_and_stdout_by_few_writes_and_no_file_before_what_is_older(
+    tmp_path: Path, kind: type[Record], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writes: list[str] = []
+    write = os.write
+
+    def noted(descriptor: int, data: bytes) -> int:
+        writes.append(data.decode())
+        return write(descriptor, data)
+
+    run_record = kind(str(tmp_path))
+    monkeypatch.setattr(os, "write", noted)
+    with run_record.batch(in_order=True):
+        for number in range(100):
+            run_record.line(1, COORDINATOR, Line(0, "o", f"line {number}"))
+            if number == 49:
+                run_record.metric(1, COORDINATOR, "metric", {"iteration": 1})
+        assert len(writes) == 2, "the lines before the metric, then it"
+    run_record.close()
+    assert [text.count("\n") for text in writes] == [50, 1, 50] and "iteration" in writes[1]
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["n"] for each in printed] == (list(range(1, 102)) if kind is PodRecord else [])

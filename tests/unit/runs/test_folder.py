@@ -17,7 +17,7 @@ from spotmpi.agent.record import Record
 from spotmpi.api.view import Throughput, event_text
 from spotmpi.cli import tables
 from spotmpi.core import names
-from spotmpi.core.events import Event
+from spotmpi.core.events import Event, Lines
 from spotmpi.runs import reader
 from spotmpi.runs.folder import folder_events
 
@@ -74,6 +74,25 @@ def test_a_concurrent_follower_sees_the_same_order_and_misses_nothing(tmp_path: 
         writer = pool.submit(write_run, tmp_path, 3, 1500)
         events = folder_events(names.RunPaths(tmp_path), True, alive=lambda: not writer.done(), sleep=lambda _: None)
         assert [identity(event) for event in events] == writer.result()
+
+
+def test_lines_that_follow_each_other_are_one_piece_of_the_stream(tmp_path: Path) -> None:
+    run_record = new_record(tmp_path)
+    node_1 = Member(NODE, 1)
+    for member, text in [(COORDINATOR, "a"), (COORDINATOR, "b"), (node_1, "c"), (COORDINATOR, "d"), (COORDINATOR, "e")]:
+        run_record.line(1, member, Line(2, "e", text))
+    run_record.event(record.SUCCEEDED)
+    run_record.close()
+    with (tmp_path / "logs" / "1" / "node-0.log").open("a") as log:  # as a copy has it that lacks lines
+        log.write(f"2100-01-01T00:00:00Z - {record.MISSING} 3\n2100-01-01T00:00:01Z 2 e h\n")
+    pieces = folder_events(names.RunPaths(tmp_path), False, alive=lambda: True).pieces
+    lines = [(each.member, each.number, *each.texts) for each in pieces if isinstance(each, Lines)]
+    assert lines == [
+        (COORDINATOR, 1, "a", "b"),
+        (node_1, 1, "c"),
+        (COORDINATOR, 3, "d", "e"),
+        (COORDINATOR, 7, "(3 lines are no longer available)", "h"),
+    ]
 
 
 def test_entries_written_after_reading_began_are_left_out_without_follow(tmp_path: Path) -> None:

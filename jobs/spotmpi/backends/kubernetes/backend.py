@@ -199,7 +199,7 @@ class KubernetesBackend:
         cached = self._cached(run)
         jobset = None if cached and cached.state in record.TERMINAL else call(self._find(run))
         if jobset is None:
-            return Stream(folder_events(reader.find(run, self.runs_folder), follow=False, alive=lambda: False))
+            return folder_events(reader.find(run, self.runs_folder), follow=False, alive=lambda: False)
         return Stream(self._live_events(paths, jobset, follow, need_output=not follow))
 
     def state(self, run: str) -> reader.RunState:

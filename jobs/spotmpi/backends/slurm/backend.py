@@ -31,7 +31,7 @@ from spotmpi.backends.slurm.login import Login, NoAnswer, NoController
 from spotmpi.backends.slurm.queue import QueuedJob
 from spotmpi.core import archives, names, wording
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
-from spotmpi.core.events import Event, Stream
+from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.core.wording import Echo
 from spotmpi.runs import ownership, reader, recorded_plan
@@ -194,7 +194,7 @@ class SlurmBackend:
         paths, _ = self._find(run)
         watch = Watch(self, paths, self.silence_limit if follow else 0.0)
         watch.alive()  # which may add to the record, before it is read
-        return Stream(folder_events(paths, follow, watch.alive, own=watch.collect))
+        return folder_events(paths, follow, watch.alive, own=watch.collect)
 
     def state(self, run: str) -> RunState:
         """The state that the record and the queue give; the record alone once it has the end, or nobody answers."""

@@ -113,7 +113,9 @@ def attempt_in(values: dict[str, Any]) -> AttemptRecord | None:
     usable = all(_is_number(values[key]) for key in _SECONDS if key in values)
     usable = usable and all(_is_number(values[key]) for key in _SECONDS_OR_NONE if values.get(key) is not None)
     usable = usable and isinstance(values.get("lost_nodes") or [], list)
-    usable = usable and ("world" not in values or read_world(values["world"]) is not None)
+    if "world" in values:
+        values["world"] = read_world(values["world"])
+        usable = usable and values["world"] is not None
     return cast(AttemptRecord, values) if complete and usable else None
 
 
@@ -173,7 +175,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _is_world(value: Any) -> bool:
-    numbers = dict.fromkeys(("ranks", "size", "standby"), protocol.is_whole)
+    numbers = dict.fromkeys(("ranks", "size", "standby"), lambda number: protocol.is_whole(number) and number >= 0)
     texts = dict.fromkeys(("members", "pods"), protocol.are_texts)
     return _is({**numbers, **texts, "rate": _is_number}, "members")(value)
 

@@ -52,6 +52,7 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: 
         (json.dumps({**OLD, "world": {}}), False),
         (json.dumps({**OLD, "world": {"members": 5}}), False),
         (json.dumps({**OLD, "world": {"members": [], "rate": "1"}}), False),
+        (json.dumps({**OLD, "world": {"members": ["node/0"], "standby": -1}}), False),
         (json.dumps(OLD)[:-5], False),
         ("[]", False),
         ("", False),
@@ -59,6 +60,11 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: 
 )
 def test_attempt_records_with_and_without_a_version_are_read(text: str, valid: bool) -> None:
     assert (read_attempt(text) is not None) == valid
+
+
+def test_a_world_without_a_rate_has_none() -> None:
+    attempt = read_attempt(json.dumps({**OLD, "world": {"members": ["node/0"]}}))
+    assert attempt is not None and attempt["world"] == {"members": ["node/0"], "rate": None}
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ _MAX_RAW = 20  # raw files of an input that a tree has, where no single one is m
 _Place = tuple[Reference, str]  # an entry, in whichever store, with the file of it that is meant
 DAMAGE = "damage"  # the fact of an entry whose manifest was edited or damaged: that, and the remedy
 SAME_FILES = "same_files"  # the fact of an input that lists the other entries with the same files
+_MANY = 4  # other entries with the same files, of which a tree for people leaves out what they were made from
 REPEATED = "repeated"  # the fact of an entry that stands in the tree already, there with what it was made from
 
 
@@ -414,15 +415,19 @@ def _known(facts: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value not in (None, "", {}, [])}
 
 
-def lines(node: Node, prefix: str = "", last: bool | None = None) -> Iterator[str]:
-    """The tree for people, a line for each node."""
+def lines(node: Node, prefix: str = "", last: bool | None = None, below: bool = True) -> Iterator[str]:
+    """The tree for people, a line for each node; without what is *below*, of one line.
+
+    Of many entries with the same files only the one that was read first has what it was made from.
+    """
     mark = "" if last is None else "└─ " if last else "├─ "
     facts = [fact(name, value) for name, value in node.facts.items() if name not in ("key", "sources", LOCATIONS)]
     title = [] if node.what == CODE and "files" in node.facts else [node.name]  # which is those files
     yield f"{prefix}{mark}{node.what} {', '.join(title + facts)}"
-    below = prefix if last is None else prefix + ("   " if last else "│  ")
-    for number, each in enumerate(node.parents):
-        yield from lines(each, below, number == len(node.parents) - 1)
+    indent = prefix if last is None else prefix + ("   " if last else "│  ")
+    is_long = len(node.facts.get(SAME_FILES, ())) >= _MANY
+    for number, each in enumerate(node.parents if below else ()):
+        yield from lines(each, indent, number == len(node.parents) - 1, not (is_long and number))
 
 
 def fact(name: str, value: Any) -> str:
@@ -434,7 +439,8 @@ def fact(name: str, value: Any) -> str:
     if name == REPEATED:
         return "see above"
     if name == SAME_FILES:
-        return f"one of {len(value) + 1} with the same files"
+        origins = "; --json shows what the others were made from" if len(value) >= _MANY else ""
+        return f"one of {len(value) + 1} with the same files{origins}"
     if name == "changes":
         return "with changes"
     if name == "files":

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import spotmpi
-from spotmpi.api import open_lineage
+from spotmpi.api import lineage, open_lineage
 from spotmpi.api.datasets import DataSet
 from spotmpi.api.entry_page import entry_report
 from spotmpi.api.lineage import Node, entry_node, lines, trace
@@ -616,6 +616,17 @@ def test_all_data_sets_with_the_same_files_are_named_since_any_may_be_what_a_cal
     assert [each["name"] for each in made["inputs"]] == ["datasets:ratings", "datasets:other"]
     assert "one of 2 with the same files" in str(entry_report(child.manifest, Store(), 2.0).sections)
     assert find(trace(copied.path), "data set")[1:] == [str(each.manifest) for each in (child, parent, other)]
+
+
+@pytest.mark.parametrize(("others", "shown"), [(3, 4), (4, 1)])
+def test_of_many_with_the_same_files_only_the_first_shows_what_it_was_made_from(others: int, shown: int) -> None:
+    """Of 21 the tree had 528 lines."""
+    alike = tuple(Node("data set", f"set@{number}", {}, (Node("code", "make"),)) for number in range(others + 1))
+    same = [f"datasets:{each.name}" for each in alike[1:]]
+    first, *rest = lineage.lines(Node("input", "raw = set@0", {lineage.SAME_FILES: same}, alike))
+    assert first.endswith("what the others were made from") == (shown == 1)
+    assert len([line for line in rest if "data set set@" in line]) == len(alike)
+    assert len([line for line in rest if "code make" in line]) == shown and "code make" in rest[1]
 
 
 def test_what_was_made_from_a_data_set_with_the_same_files_is_none_that_it_may_be_made_from(

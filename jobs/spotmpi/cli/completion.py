@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 import typer
 
+from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.core import names
 
 _KINDS = {"data": "datasets", "models": "models"}  # by groups of commands
@@ -28,6 +30,25 @@ def entries(context: typer.Context) -> list[str]:
     store = Path(context.params.get("store") or names.default_store())
     group = (context.parent and context.parent.info_name) or ""
     return _folders(store / _KINDS.get(group, ""))
+
+
+def stacks() -> list[str]:
+    """The stacks of the current folder, or of the project."""
+    for folder in (Path("stacks"), names.pulumi_project() / "stacks"):
+        with contextlib.suppress(OSError):
+            found = [each.name.split(".") for each in os.scandir(folder)]
+            return [parts[1] for parts in found if (parts[0], parts[-1], len(parts)) == ("Pulumi", "yaml", 3)]
+    return []
+
+
+def targets() -> list[str]:
+    """Where a run can be, but for namespaces and the like."""
+    return ["local", "kubernetes", "slurm", *stacks()]
+
+
+def launchers() -> list[str]:
+    """What can start the ranks."""
+    return list(LAUNCHERS)
 
 
 def _runs_folder(context: typer.Context) -> Path:

@@ -34,9 +34,15 @@ On = Annotated[
         "stack, or a file of its outputs "
         "(default: $SPOTMPI_ON, else local).",
         metavar="TARGET",
+        autocompletion=completion.targets,
     ),
 ]
-Stack = Annotated[str, typer.Argument(help="A stack: the NAME of stacks/Pulumi.NAME.yaml.", metavar="STACK")]
+Stack = Annotated[
+    str,
+    typer.Argument(
+        help="A stack: the NAME of stacks/Pulumi.NAME.yaml.", metavar="STACK", autocompletion=completion.stacks
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Answer every question with yes.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for scripts.")]
 Set = Annotated[

@@ -76,6 +76,7 @@ class SpecOptions:
             "--launcher",
             help="What starts the ranks (default: the spec's, else mpirun; none for a command after --).",
             metavar="|".join(LAUNCHERS),
+            autocompletion=completion.launchers,
         ),
         Key("launcher"),
     ] = None

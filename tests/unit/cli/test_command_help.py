@@ -183,17 +183,20 @@ def test_completion_works() -> None:
         ("models promote ", ["digits"]),
         ("data show ", ["ratings"]),
         ("status --runs nowhere ", []),
+        ("up ", ["cpu", "g5-data"]),
+        ("list --on ", ["cpu", "g5-data", "kubernetes", "local", "slurm"]),
+        ("run --launcher t", ["torchrun"]),
     ],
 )
-def test_completion_offers_the_names_of_runs_sweeps_and_entries_without_a_heavy_import(
-    words: str, offered: list[str]
-) -> None:
+def test_completion_offers_names_without_a_heavy_import(words: str, offered: list[str]) -> None:
     for run in ("runs/train-1", "runs/train-2", "elsewhere/other-1"):
         Path(run).mkdir(parents=True)
         Path(run, "events.jsonl").touch()
     entries = ("store/models/digits", "store/models/.writing-1", "store/datasets/ratings")  # one is being pulled
-    for folder in ("runs/sweeps/sweep-1", "runs/no-run", *entries):
+    for folder in ("runs/sweeps/sweep-1", "runs/no-run", "stacks", *entries):
         Path(folder).mkdir(parents=True)
+    for stack in ("Pulumi.cpu.yaml", "Pulumi.g5-data.yaml", "Pulumi.cpu.yaml.orig", "README.md"):
+        Path("stacks", stack).touch()
     words = f"spotmpi {words}"
     request = {"_SPOTMPI_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     heavy = "set(sys.modules) & {'pydantic', 'numpy', 'yaml', 'fsspec', 'spotmpi.spec.job', 'rich'}"

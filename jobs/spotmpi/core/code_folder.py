@@ -137,7 +137,7 @@ def pack(folder: Path | None, files: Sequence[Path] = ()) -> Packed:
     """
     members, size = [], 0
     for name, path in sources(folder, files).items():
-        member = _member(name, path)
+        member = _member(name, path, LARGEST - size)
         size += len(member.content)
         if size > LARGEST:
             remedy = f"is larger than {LARGEST >> 20} MiB; move data to another folder (`data`) or add it to .gitignore"
@@ -167,12 +167,15 @@ def _sources_in(folder: Path, prefix: str) -> dict[str, Path]:
     return result
 
 
-def _member(name: str, path: Path) -> archives.Member:
+def _member(name: str, path: Path, limit: int) -> archives.Member:
+    """A file with its content, of which what exceeds *limit* by more than a byte is not read."""
     try:
         if path.is_symlink() and not path.is_file():
             what = "is a link to a folder; ship the folder itself" if path.is_dir() else "is a broken link; remove it"
             raise input_error("code", name, f"{what} or add it to .gitignore")
-        return archives.Member(name, path.read_bytes(), os.access(path, os.X_OK))
+        with path.open("rb") as file:
+            size = min(os.fstat(file.fileno()).st_size, limit)
+            return archives.Member(name, file.read(size + 1), os.access(path, os.X_OK))
     except OSError as error:
         raise input_error(
             "code", name, f"cannot be read ({error.strerror}); change its permissions or add it to .gitignore"

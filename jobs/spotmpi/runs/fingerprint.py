@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -247,10 +248,11 @@ def hash_files(paths: Iterable[Path]) -> str:
 
 
 def hash_tree(folder: Path, files: Iterable[str]) -> str:
-    """One SHA-256 over the paths below *folder* and the contents of *files*."""
+    """One SHA-256 over the paths below *folder* and the contents of *files*; over size and time of more than is code."""
+    paths = list(files)
     whole = hashlib.sha256()
-    for name in files:
-        whole.update(f"{name}\0{hash_files([folder / name])}\n".encode("utf-8", "surrogateescape"))
+    for name, state in zip(paths, _states([folder / each for each in paths], code_folder.LARGEST), strict=True):
+        whole.update(f"{name}\0{state}\n".encode("utf-8", "surrogateescape"))
     return whole.hexdigest()
 
 
@@ -271,20 +273,25 @@ def checkout(folder: Path) -> dict[str, str | None]:
     untracked = code_folder.without_records(name for name in others.split("\0") if name)
     if not changes and not untracked:
         return {"commit": commit, "diff": None}
-    text = "\0".join([changes, *untracked, *_states(Path(root), untracked)])
+    code = [path for path in (Path(root, name) for name in untracked) if _is_code(path)]
+    text = "\0".join([changes, *untracked, *_states(code, data_fingerprint.HASHED_AT_START)])
     return {"commit": commit, "diff": hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()}
 
 
-def _states(root: Path, files: Iterable[str]) -> Iterator[str]:
-    """The content of each of the first *files*, as a hash, and the size and time of the others."""
-    left = data_fingerprint.HASHED_AT_START
-    for path in (root / name for name in files if _is_code(root / name)):
+def _states(files: Iterable[Path], limit: int) -> Iterator[str]:
+    """The content of each of *files* as a hash; of what exceeds *limit* bytes altogether, its size and time."""
+    for path in files:
         try:
             status = path.stat()
-        except OSError:  # removed meanwhile
-            continue
-        left -= status.st_size
-        yield hash_files([path]) if left >= 0 else f"{status.st_size} {status.st_mtime_ns}"
+        except OSError:  # removed meanwhile, or a broken link
+            status = None
+        if status is None or not stat.S_ISREG(status.st_mode):  # whoever opens a FIFO waits for its writer
+            yield "missing"
+        elif status.st_size <= limit:
+            limit -= status.st_size
+            yield hash_files([path])
+        else:
+            yield f"{status.st_size} {status.st_mtime_ns}"
 
 
 def _start_git(folder: Path, *arguments: str) -> subprocess.Popen[bytes] | None:

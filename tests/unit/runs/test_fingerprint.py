@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.core import code_folder
 from spotmpi.core.errors import InputError
 from spotmpi.runs import data_fingerprint, fingerprint
 from spotmpi.spec.job import JobSpec
@@ -232,6 +233,33 @@ def test_files_are_part_of_the_work(tmp_path: Path) -> None:
 
     assert list(before["code"]["files"]) == ["lib"]
     assert fingerprint.differences(before, fingerprint.identify(spec))[0].startswith("code.lib: ")
+
+
+def test_data_among_the_code_is_known_by_size_and_time_and_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_folder, "LARGEST", 5)
+    code, pipe = tmp_path / "code", tmp_path / "pipe"
+    code.mkdir()
+    os.mkfifo(pipe)
+    (code / "pipe").symlink_to(pipe)
+    data, script = code / "data.bin", code / "train.py"
+    data.write_bytes(b"123456")
+    os.utime(data, (1, 1))
+    script.write_text("one")
+
+    def identity() -> str:
+        return str(fingerprint.identify(JobSpec(command=["x"], launcher="none", code=str(code)))["code"]["files"])
+
+    before = identity()
+    data.write_bytes(b"abcdef")
+    os.utime(data, (1, 1))
+    assert identity() == before
+    os.utime(data, (2, 2))
+    after = identity()
+    assert after != before
+    script.write_text("two")
+    assert identity() != after
 
 
 def test_the_open_mpi_of_this_machine_is_that_of_its_own_runs_only(

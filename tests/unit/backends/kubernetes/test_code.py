@@ -152,6 +152,11 @@ def test_files_that_cannot_be_packed_are_named_with_a_remedy(
     monkeypatch.setattr(code_folder, "LARGEST", 20)
     with pytest.raises(InputError, match=r"is larger than 0 MiB; move data to another folder"):
         code_folder.pack(code)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "large").touch()
+    os.truncate(tmp_path / "data" / "large", 1 << 40)  # what no memory holds is not read
+    with pytest.raises(InputError, match=r"is larger than 0 MiB; move data to another folder"):
+        code_folder.pack(tmp_path / "data")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="is empty, or git ignores all of its files"):
         code_folder.pack(tmp_path / "empty")

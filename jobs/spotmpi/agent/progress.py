@@ -72,7 +72,12 @@ FORMS = (
         r"(?i)(?<![a-z])epoch%s\W{1,3}(?P<epoch>\d+)(?:/\d+)?\W{1,6}(?P<n>\d+) */ *(?P<total>\d+)\b" % _TRAIN,
         same_words=True,
     ),
-    Form("positions in brackets", r"\[ *(?P<n>\d+) */ *(?P<total>\d+) *\]", same_words=True, needs_scalar=True),
+    Form(
+        "positions in brackets",  # of an epoch before a comma, as in PyTorch's tutorials
+        r"\[ *(?:\d+, *(?=\d+ *\])|(?=\d+ */))(?P<n>\d+)(?: */ *(?P<total>\d+)(?: *\( *\d+%\))?)? *\]",
+        same_words=True,
+        needs_scalar=True,
+    ),
     Form("numbers of epochs", r"(?i)(?<![a-z])epoch%s%s%s" % (_TRAIN, _LABEL, _COUNT), same_words=True),
 )
 
@@ -91,7 +96,7 @@ _NUMBERS = r"(?i)%s|\bnan\b|\binf\b" % _NUMBER
 _WORDS = r"(?i)[a-z_]+"
 _CONTROLS = r"\x1b\[[0-9;?]*[A-Za-z]|[\b]"
 _COUNTS = ("epoch", "iteration", "iter", "step", "batch")  # columns of a table that count
-_HINTS = ("step", "iter", "epoch", "batch", "it/s", "s/it", "━", "] -", ".] ", "=]")
+_HINTS = ("step", "iter", "epoch", "batch", "it/s", "s/it", "━", "] -", ".] ", "=]", "] loss")
 
 
 class Recognizer:

@@ -162,6 +162,22 @@ SAMPLES: dict[str, tuple[list[str], str, list[int], dict[str, Any]]] = {
         [10, 20, 30],
         {"loss": 15.1, "ppl": 35132, "lr": 1.2e-07},
     ),
+    "PyTorch's tutorial of CIFAR10": (
+        [f"[{epoch}, {n:5d}] loss: {4 / epoch:.3f}" for epoch in (1, 2) for n in (2000, 4000, 6000)],
+        BRACKETS,
+        [2000, 4000, 6000, 8000, 10000, 12000],
+        {"loss": 2.0},
+    ),
+    "timm": (
+        [
+            f"Train: {epoch} [{n:>4d}/100 ({n:>3.0f}%)]  Loss: 6.9 (6.9)  Time: 0.5s,  128.3/s  LR: 1.000e-05"
+            for epoch in (0, 1)
+            for n in (0, 50, 99)
+        ],
+        BRACKETS,
+        [0, 50, 99, 100, 150, 199],
+        {"loss": 6.9, "lr": 1e-05},
+    ),
     "brackets": (
         [f"[{n}/100] train loss 0.7" for n in (12, 13, 14)],
         BRACKETS,

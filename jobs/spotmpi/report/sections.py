@@ -213,7 +213,7 @@ def timeline_section(attempts: Sequence[Attempt]) -> Section | None:
     unfinished = [each for each in attempts if each.outcome != "succeeded"]
     origin = min(each.start for each in attempts)
     cells = tuple(
-        (str(each.trial), str(each.number), f"{each.end - origin:.0f} s", each.outcome, each.reason)
+        (str(each.trial), str(each.number), f"{each.end - each.start:.0f} s", each.outcome, each.reason)
         for each in unfinished
     )
     text = [f"{counted(len(attempts), 'attempt')} of {counted(len({each.trial for each in attempts}), 'trial')}."]
@@ -222,7 +222,7 @@ def timeline_section(attempts: Sequence[Attempt]) -> Section | None:
         if unfinished
         else []
     )
-    header = ("Trial", "Attempt", "Ended after", "Outcome", "Reason") if unfinished else ()
+    header = ("Trial", "Attempt", "Lasted", "Outcome", "Reason") if unfinished else ()
     return Section("Attempts and interruptions", tuple(text), header, cells, 9, (_timeline_chart(attempts, origin),))
 
 

@@ -207,12 +207,13 @@ def test_a_published_table_is_compared_with_ours_and_all_differences_are_listed(
 
 
 def test_the_timeline_has_every_attempt_and_the_reason_of_an_interruption(runs: Path) -> None:
-    recorded = {("measured", 2): Recorded(interrupted_at=(30,)), ("measured", 3): Recorded(state="stopped")}
+    recorded = {("measured", 2): Recorded(interrupted_at=(30, 60)), ("measured", 3): Recorded(state="stopped")}
     report = study_report(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, recorded)
     titles = [each.title for each in report.sections]
     assert titles == ["Attempts and interruptions"]  # and no cost without a price
     timeline = section(report, "Attempts and interruptions")
-    assert timeline.text[0] == "8 attempts of 6 trials."
+    assert timeline.text[0] == "10 attempts of 6 trials."
+    assert [cells[2] for cells in timeline.cells if cells[3] == "interrupted"] == 4 * ["1 s"]
     assert {(cells[3], cells[4]) for cells in timeline.cells} == {("interrupted", "reclaimed"), ("stopped", "")}
     assert {curve.label for curve in curves(timeline)} == {"succeeded", "interrupted", "stopped"}
 

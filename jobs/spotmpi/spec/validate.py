@@ -145,7 +145,8 @@ def _missing(spec: JobSpec, launcher: Launcher, capabilities: TargetCapabilities
         python = f"python3 with the module {launcher.module}" if launcher.module else spec.launcher
         image = capabilities.launcher_image
         remedy = f'install it, or name an image that has it, such as image = "{image}"' if image else "install it"
-        return f"no {launcher.name or python} on PATH: {remedy}"
+        alone = ', or start one process per node by launcher = "none"' if launcher.mpi and spec.slots == 1 else ""
+        return f"no {launcher.name or python} on PATH: {remedy}{alone}"
     others = ", ".join(name for name in LAUNCHERS if name in capabilities.tools)
     return f"the {spec.image} image has no {spec.launcher}: use one of {others}"
 

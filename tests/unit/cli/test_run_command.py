@@ -64,6 +64,8 @@ def test_an_mpirun_of_another_mpi_is_refused(tmp_path: Path, monkeypatch: pytest
     code, _, errors = invoke("run", "--launcher", "mpirun", "--", "true")
 
     assert code == 2 and "launcher = 'mpirun': no mpirun of Open MPI on PATH: install it" in errors
+    assert 'or start one process per node by launcher = "none"' in errors
+    assert "by launcher" not in invoke("run", "--launcher", "mpirun", "--slots", "2", "--", "true")[2]
 
 
 def test_files_are_importable_and_in_the_working_folder_of_the_command(tmp_path: Path) -> None:

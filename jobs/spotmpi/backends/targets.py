@@ -50,7 +50,7 @@ class Target(NamedTuple):
     @property
     def folder(self) -> Path:
         """The absolute path of the runs folder; InputError where that is a file, or a link to what is not there."""
-        folder = (self.runs_folder or names.default_runs_folder()).absolute()
+        folder = names.absolute(self.runs_folder or names.default_runs_folder())
         if os.path.lexists(folder) and not is_folder(folder):
             what = "is a link to nothing: mount its disk, or " if folder.is_symlink() else "is not a folder: "
             raise input_error(wording.option("runs"), str(folder), f"{what}name another folder")

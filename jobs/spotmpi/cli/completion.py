@@ -52,7 +52,7 @@ def launchers() -> list[str]:
 
 
 def _runs_folder(context: typer.Context) -> Path:
-    return Path(context.params.get("runs") or names.default_runs_folder())
+    return names.absolute(context.params.get("runs") or names.default_runs_folder())
 
 
 def _folders(folder: Path) -> list[str]:

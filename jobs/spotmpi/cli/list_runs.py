@@ -23,7 +23,7 @@ def command(
     if states or as_json:
         tables.show_runs(states, as_json)
         return
-    where = on or names.display_path((runs or names.default_runs_folder()).absolute())
+    where = on or names.display_path(names.absolute(runs or names.default_runs_folder()))
     start = f"`spotmpi run{f' --on {on}' if on else ''}` starts one"
     other = "" if on else "; --runs or SPOTMPI_RUNS name another folder"
     echo(f"no runs{' of yours' if mine else ''} in {where}: {start}{other}")

@@ -72,7 +72,7 @@ def command(
     if sweeps:
         _show_comparison(studies.compare(*sweeps, target(None, runs), force), sweeps[1], limit, json)
     report = studies.make_report(ids or [], target(None, runs), force)
-    show_report(report, out or report.folder((runs or names.default_runs_folder()).absolute()), json)
+    show_report(report, out or report.folder(names.absolute(runs or names.default_runs_folder())), json)
 
 
 def show_report(report: Report, folder: Path, as_json: bool) -> None:

@@ -54,7 +54,12 @@ def run_id(name: str, now: datetime, chance: int) -> str:
 
 def default_runs_folder() -> Path:
     """The folder of run records: ``SPOTMPI_RUNS``, else ``runs`` in the current folder."""
-    return Path(os.environ.get("SPOTMPI_RUNS") or "runs").absolute()
+    return absolute(os.environ.get("SPOTMPI_RUNS") or "runs")
+
+
+def absolute(folder: str | Path) -> Path:
+    """*folder* from the root, also with a ``~``, which shells leave after an equals sign and within quotes."""
+    return Path(os.path.expanduser(folder)).absolute()
 
 
 def default_store() -> str:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spotmpi.backends.targets import Target
 from spotmpi.core import names
 
 NOW = datetime(2026, 11, 21, 8, 30, 59)
@@ -40,6 +41,15 @@ def test_runs_of_the_same_second_have_different_ids() -> None:
 def test_an_empty_variable_stands_for_the_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPOTMPI_RUNS", "")
     assert names.default_runs_folder().name == "runs"
+
+
+def test_a_home_folder_that_no_shell_has_expanded_is_no_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SPOTMPI_RUNS", "~/runs")
+    assert Target().folder == tmp_path / "runs"
+    assert Target(runs_folder=Path("~/others")).folder == tmp_path / "others"
 
 
 def test_pod_names_made_from_the_longest_id_fit_a_label() -> None:

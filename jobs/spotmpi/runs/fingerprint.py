@@ -248,7 +248,7 @@ def hash_files(paths: Iterable[Path]) -> str:
 
 
 def hash_tree(folder: Path, files: Iterable[str]) -> str:
-    """One SHA-256 over the paths below *folder* and the contents of *files*; over size and time of more than is code."""
+    """One SHA-256 over the paths below *folder* and the contents of *files*, or size and time of what is too large."""
     paths = list(files)
     whole = hashlib.sha256()
     for name, state in zip(paths, _states([folder / each for each in paths], code_folder.LARGEST), strict=True):

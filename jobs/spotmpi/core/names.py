@@ -59,7 +59,7 @@ def default_runs_folder() -> Path:
 
 def absolute(folder: str | Path) -> Path:
     """*folder* from the root, also with a ``~``, which shells leave after an equals sign and within quotes."""
-    return Path(os.path.expanduser(folder)).absolute()
+    return Path(os.path.expanduser(folder)).absolute()  # noqa: PTH111 - Path refuses what names no user
 
 
 def default_store() -> str:
@@ -70,7 +70,7 @@ def default_store() -> str:
 def cache_folder() -> Path:
     """The user's cache folder for files that can be created again: ``SPOTMPI_CACHE``, else the XDG one."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("SPOTMPI_CACHE") or Path(home) / "spotmpi")
+    return absolute(os.environ.get("SPOTMPI_CACHE") or Path(home) / "spotmpi")
 
 
 def cache_error(folder: Path, error: OSError) -> SpotmpiError:
@@ -80,7 +80,7 @@ def cache_error(folder: Path, error: OSError) -> SpotmpiError:
 
 def entry_copies() -> Path:
     """The folder with the copies of data sets and models that are in stores behind a URL, a folder for each store."""
-    return cache_folder().absolute() / "stores"
+    return cache_folder() / "stores"
 
 
 def rank_source() -> Path:
@@ -123,7 +123,7 @@ def user() -> str:
 def state_folder() -> Path:
     """The folder of this machine's own records: ``SPOTMPI_STATE``, else the XDG one."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(os.environ.get("SPOTMPI_STATE") or Path(home) / "spotmpi")
+    return absolute(os.environ.get("SPOTMPI_STATE") or Path(home) / "spotmpi")
 
 
 def display_path(path: Path) -> str:

@@ -47,8 +47,10 @@ def test_a_home_folder_that_no_shell_has_expanded_is_no_folder_of_that_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("SPOTMPI_RUNS", "~/runs")
-    assert Target().folder == tmp_path / "runs"
+    for variable in ("RUNS", "CACHE", "STATE"):
+        monkeypatch.setenv(f"SPOTMPI_{variable}", f"~/{variable}")
+    assert Target().folder == tmp_path / "RUNS"
+    assert (names.cache_folder(), names.state_folder()) == (tmp_path / "CACHE", tmp_path / "STATE")
     assert Target(runs_folder=Path("~/others")).folder == tmp_path / "others"
 
 

@@ -225,10 +225,14 @@ def follow(
 
     last = None
     events = backend.events(run, True)
-    with _interrupts(on_interrupt):
-        for event in events:
-            on_event(event)
-            last = event
+    try:
+        with _interrupts(on_interrupt):
+            for event in events:
+                on_event(event)
+                last = event
+    except SystemExit:
+        echo(f"SIGTERM ends only this command, and run {run} continues: `spotmpi stop {run}` stops it")
+        raise
     if last is None or not last.terminal:
         raise SpotmpiError(f"the events of run {run} ended before the run did; {messages.remedy.format(run=run)}")
     return backend.state(run)
@@ -236,10 +240,10 @@ def follow(
 
 @contextmanager
 def _interrupts(stop: Callable[[bool], None]) -> Iterator[None]:
-    """In the context, the first Ctrl-C calls stop(False), every further one stop(True).
+    """In the context, the first Ctrl-C calls stop(False), every further one stop(True); SIGTERM raises SystemExit.
 
     *stop* runs in its own thread, since a signal may arrive in the middle of output. Outside the main thread, which
-    alone gets signals, nothing changes.
+    alone gets signals, nothing changes; nor for a SIGTERM that is ignored or that somebody else handles.
     """
     pressed = 0
     calls: list[threading.Thread] = []
@@ -254,9 +258,18 @@ def _interrupts(stop: Callable[[bool], None]) -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGINT, handle)
+    is_default = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if is_default:
+        signal.signal(signal.SIGTERM, _exit)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        if is_default:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for call in calls:
             call.join()
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

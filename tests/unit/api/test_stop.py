@@ -132,3 +132,16 @@ def test_ctrl_c_that_cannot_stop_a_run_says_why_and_the_next_one_tries_again(tmp
         "the run continues; Ctrl-C tries again to stop it: no answer from the cluster",
         "killing the run",
     ]
+
+
+def test_a_sigterm_ends_the_command_and_says_that_the_run_continues(tmp_path: Path) -> None:
+    backend: Any = SlowBackend(tmp_path)
+    backend.events = lambda run, follow: iter([Event(0.0, "started"), Event(1.0, "stopped")])
+
+    with pytest.raises(SystemExit) as ended:
+        follow(backend, "scan-1", lambda event: signal.raise_signal(signal.SIGTERM), backend.echo)
+
+    assert ended.value.code == 128 + signal.SIGTERM and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert backend.messages == [
+        "SIGTERM ends only this command, and run scan-1 continues: `spotmpi stop scan-1` stops it"
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -58,12 +59,34 @@ def names(folder: Path) -> list[str]:
     """The files of *folder* that git does not ignore, relative to it, sorted; it need not be in a repository.
 
     Submodules and other checkouts in it are folders like others, each with its own ignore files. Records of runs and
-    sweeps in *folder* are left out: every run would ship those of all earlier ones.
+    sweeps in *folder* are left out: every run would ship those of all earlier ones. So is what takes this command's
+    output.
 
     Raises:
         InputError: git cannot list them.
     """
-    return [name for name in without_records(_listing(folder)) if _file_exists(folder / name)]
+    files = (name for name in without_records(_listing(folder)) if _file_exists(folder / name))
+    return without_output(folder, files)
+
+
+def without_output(folder: Path, files: Iterable[str]) -> list[str]:
+    """Those of *files* below *folder* to which this process does not write its output, as with ``> run.log``.
+
+    That one grows: the code would be different work in each trial, and have changed since it was planned.
+    """
+    outputs: list[os.stat_result] = []
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):  # it is closed
+            outputs.append(os.fstat(descriptor))
+
+    def is_output(path: Path) -> bool:
+        try:
+            status = path.lstat()
+        except OSError:
+            return False
+        return any(os.path.samestat(status, each) for each in outputs)
+
+    return [name for name in files if not is_output(folder / name)]
 
 
 def _file_exists(path: Path) -> bool:

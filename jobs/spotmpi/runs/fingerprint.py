@@ -260,7 +260,8 @@ def checkout(folder: Path) -> dict[str, str | None]:
     """``commit`` of the git checkout that holds *folder* and ``diff``, a hash of the changes to it.
 
     ``diff`` covers changes to tracked files and the untracked ones, by content as far as that delays no start; records
-    of runs and sweeps are not changes. It is None without changes. Both are None outside a checkout.
+    of runs and sweeps, and what takes this command's output, are not changes. It is None without changes. Both are
+    None outside a checkout.
     """
     top = _output(_start_git(folder, "rev-parse", "--show-toplevel", "HEAD"))
     if top is None:
@@ -271,6 +272,7 @@ def checkout(folder: Path) -> dict[str, str | None]:
     listing = _start_git(Path(root), "ls-files", "-z", "--others", "--exclude-standard")
     changes, others = _output(diff) or "", _output(listing) or ""
     untracked = code_folder.without_records(name for name in others.split("\0") if name)
+    untracked = code_folder.without_output(Path(root), untracked)
     if not changes and not untracked:
         return {"commit": commit, "diff": None}
     code = [path for path in (Path(root, name) for name in untracked) if _is_code(path)]

@@ -126,6 +126,23 @@ def test_records_of_runs_and_sweeps_are_left_out(code: Path) -> None:
     assert code_folder.names(code) == sorted([*INCLUDED, "runs/notes.txt", "conf/sweep.json"])
 
 
+def test_the_file_that_takes_the_output_of_this_command_is_no_code(code: Path) -> None:
+    """`spotmpi run job.toml --on lab > run.txt` said that the code had changed since the run was planned."""
+    git(code, "init", "-q")
+    git(code, "commit", "-qm", "first", "--allow-empty")
+    before, work, stdout = code_folder.pack(code), fingerprint.checkout(code), os.dup(1)
+    with (code / "run.txt").open("w") as output:
+        os.dup2(output.fileno(), 1)
+    try:
+        assert code_folder.pack(code) == before and fingerprint.checkout(code) == work != {"commit": None, "diff": None}
+        os.write(1, b"a line")
+        assert code_folder.pack_planned(code, (), before.sha256) == before
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+    assert "run.txt" in code_folder.names(code), "that of an earlier command is a file like others"
+
+
 def test_the_same_files_give_the_same_archive_and_keep_their_right_to_be_started(code: Path) -> None:
     packed = code_folder.pack(code)
     with tarfile.open(fileobj=io.BytesIO(packed.archive)) as archive:

@@ -1,8 +1,4 @@
-"""Each kind of resource whose deletion AWS refuses once: `down` says which and why in a line, and the next one goes on.
-
-The words around AWS's are those of terraform-provider-aws, the codes and messages those of the API references of the
-services (errors of each operation), where no issue is named.
-"""
+"""Each kind of resource whose deletion AWS refuses once: `down` says which and why in a line, the next one goes on."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import pytest
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.down import down
 from tests.engine.built_stack import BuiltStack
+from tests.engine.refusals import ALLOWED, INTERNAL, THROTTLED, WAIT, RefusedCall, denied, token_of
 
 pytestmark = [
     pytest.mark.engine,
@@ -21,19 +18,8 @@ pytestmark = [
     pytest.mark.nightly("2 to 4 min for each part; by day a file system's refused deletion is reported and continued"),
 ]
 
-ANSWER = "https response error StatusCode: 400, RequestID: 6bd3b1c6-0b1a"
 USED = "something that is not in this stack's state uses it: "
 SUBNET_USER = "--filters Name=subnet-id,Values=subnet-0a1b2c3d` in its region lists interfaces with what made them; "
-WAIT = "AWS is still at work on an earlier change of it: wait a few minutes"
-THROTTLED = "AWS throttles the account's calls: wait a minute"
-DENIED = "in your IAM policy; `spotmpi doctor --iam up` prints all that is needed"
-
-
-def denied(action: str, why: str = "because no identity-based policy allows it") -> str:
-    user = "User: arn:aws:sts::123456789012:assumed-role/dev/me"
-    return f"AccessDeniedException: {user} is not authorized to perform: {action} on resource: x {why}"
-
-
 # By type: the provider's words, the call, AWS's words, and the remedy.
 NODES = {
     "autoscaling:Tag": (
@@ -42,7 +28,12 @@ NODES = {
         "ResourceContention: You already have a pending update to an Amazon EC2 Auto Scaling resource",
         WAIT,
     ),
-    "eks:Addon": ("deleting EKS Add-On (a:coredns)", "EKS: DeleteAddon", "ServerException: server-side issue", ""),
+    "eks:Addon": (
+        "deleting EKS Add-On (a:coredns)",
+        "EKS: DeleteAddon",
+        "ServerException: server-side issue",
+        INTERNAL,
+    ),
     # EKS API Reference, Issue: Ec2SecurityGroupDeletionFailure
     "eks:NodeGroup": (
         "waiting for EKS Node Group (a:b) delete: unexpected state 'DELETE_FAILED', wanted target ''. last error: 1 "
@@ -56,7 +47,7 @@ NODES = {
         "deleting EKS Pod Identity Association (a-1)",
         "EKS: DeletePodIdentityAssociation",
         denied("eks:DeletePodIdentityAssociation"),
-        f"allow eks:DeletePodIdentityAssociation {DENIED}",
+        f"allow eks:DeletePodIdentityAssociation {ALLOWED}",
     ),
     "eks:AccessPolicyAssociation": (
         "deleting EKS Access Policy Association (a#b#c)",
@@ -64,7 +55,12 @@ NODES = {
         "api error ThrottlingException: Rate exceeded",
         THROTTLED,
     ),
-    "eks:AccessEntry": ("deleting EKS Access Entry (a:b)", "EKS: DeleteAccessEntry", "ServerException: try again", ""),
+    "eks:AccessEntry": (
+        "deleting EKS Access Entry (a:b)",
+        "EKS: DeleteAccessEntry",
+        "ServerException: try again",
+        INTERNAL,
+    ),
 }
 CLUSTER = {
     # EKS API Reference, DeleteCluster
@@ -104,7 +100,7 @@ NETWORK = {
         "deleting VPC Security Group Rule (sgr-1)",
         "EC2: RevokeSecurityGroupIngress",
         denied("ec2:RevokeSecurityGroupIngress"),
-        f"allow ec2:RevokeSecurityGroupIngress {DENIED}",
+        f"allow ec2:RevokeSecurityGroupIngress {ALLOWED}",
     ),
     "ec2:Route": (
         "deleting Route in Route Table (rtb-1) with destination (0.0.0.0/0)",
@@ -116,7 +112,7 @@ NETWORK = {
         "deleting Route Table Association (rtbassoc-1)",
         "EC2: DisassociateRouteTable",
         "api error InternalError: An internal error has occurred",
-        "",
+        INTERNAL,
     ),
     "ec2:NatGateway": (
         "waiting for EC2 NAT Gateway (nat-1) delete: timeout while waiting for state to become 'deleted' (last state: "
@@ -166,7 +162,7 @@ NETWORK = {
         "deleting EC2 Launch Template (lt-1)",
         "EC2: DeleteLaunchTemplate",
         denied("ec2:DeleteLaunchTemplate"),
-        f"allow ec2:DeleteLaunchTemplate {DENIED}",
+        f"allow ec2:DeleteLaunchTemplate {ALLOWED}",
     ),
     "ec2:Vpc": (
         "deleting EC2 VPC (vpc-0a1b2c3d)",
@@ -180,7 +176,7 @@ STORAGE = {
         "deleting EFS Mount Target (fsmt-1)",
         "EFS: DeleteMountTarget",
         "DependencyTimeout: The service timed out trying to fulfill the request",
-        "",
+        INTERNAL,
     ),
     "efs:AccessPoint": (
         "deleting EFS Access Point (fsap-1)",
@@ -204,34 +200,29 @@ STORAGE = {
         "deleting ECR Lifecycle Policy (a)",
         "ECR: DeleteLifecyclePolicy",
         "ServerException: These errors are usually caused by a server-side issue.",
-        "",
+        INTERNAL,
     ),
     "ecr:Repository": (
         "deleting ECR Repository (a)",
         "ECR: DeleteRepository",
         denied("ecr:DeleteRepository"),
-        f"allow ecr:DeleteRepository {DENIED}",
+        f"allow ecr:DeleteRepository {ALLOWED}",
     ),
     "kms:Key": (
         "deleting KMS Key (1234)",
         "KMS: ScheduleKeyDeletion",
         denied("kms:ScheduleKeyDeletion", "because no resource-based policy allows it"),
-        f"allow kms:ScheduleKeyDeletion {DENIED}",
+        f"allow kms:ScheduleKeyDeletion {ALLOWED}",
     ),
     "budgets:Budget": (
         "deleting Budget (123456789012:a)",
         "Budgets: DeleteBudget",
         denied("budgets:ModifyBudget"),
-        f"allow budgets:ModifyBudget {DENIED}",
+        f"allow budgets:ModifyBudget {ALLOWED}",
     ),
 }
 # The provider deletes nothing of these.
 NOTHING = {"aws:ec2/defaultSecurityGroup:DefaultSecurityGroup"}
-
-
-def token_of(kind: str) -> str:
-    module, _, name = kind.partition(":")
-    return f"aws:{module}/{name[0].lower()}{name[1:]}:{name}"
 
 
 def test_each_kind_of_a_built_environment_is_tried(built: Callable[[str], BuiltStack]) -> None:
@@ -252,14 +243,10 @@ def test_a_refused_deletion_is_named_with_its_reason_and_the_next_down_goes_on(
         for kind in tuple(rest):
             if not cloud.records.of(token_of(kind)):
                 continue
-            words, call, answer, remedy = part[kind]
-            fault = cloud.script.fail("delete", token_of(kind))
-            fault.message = f"{words}: operation error {call}, {ANSWER}, {answer}" if call else words
+            refusal = RefusedCall(*part[kind])
+            refusal.plan(cloud, "delete", kind)
             with pytest.raises(SpotmpiError) as refused:
                 down(stack, full.lab.dependencies)
-            message = str(refused.value)
-            assert message.startswith(f"`pulumi destroy --stack {stack}` failed: aws:{kind} spotmpi-{stack}"), message
-            assert remedy in message and message.endswith("the same command continues"), message
-            assert not {"\n", "RequestID", "operation error"} & set(message.split()) and len(message) < 600, message
+            refusal.require_line(str(refused.value), f"destroy --stack {stack}", kind)
             rest.remove(kind)
         assert down(stack, full.lab.dependencies) == () and len(cloud.records) == 0

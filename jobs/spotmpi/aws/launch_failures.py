@@ -41,8 +41,9 @@ LAUNCH_FAILURES: dict[str, LaunchFailure] = {
     "InsufficientFreeAddressesInSubnet": LaunchFailure(
         "the subnet has no free addresses", "set a larger `network.cidr`"
     ),
+    # EFS API Reference, CreateMountTarget
+    "NoFreeAddressesInSubnet": LaunchFailure("the subnet has no free addresses", "set a larger `network.cidr`"),
     "AccessDenied": LaunchFailure("EKS lacks permissions", "run `pulumi up --refresh`: it restores the roles"),
-    "AsgInstanceLaunchFailures": LaunchFailure("instances can't be launched", "see the group's scaling activities"),
     "NodeCreationFailure": LaunchFailure(
         "instances start but don't join the cluster", "check their route to the API: route tables, NAT, endpoint"
     ),
@@ -60,7 +61,22 @@ LAUNCH_FAILURES: dict[str, LaunchFailure] = {
     "Ec2SecurityGroupNotFound": LaunchFailure("the cluster's security group does not exist", "rebuild the environment"),
     "Ec2SubnetNotFound": LaunchFailure("the nodes' subnet does not exist", "rebuild the environment"),
     "Unsupported": LaunchFailure("EC2 doesn't offer this type in the zone", _OTHER_ZONE),
+    # kubernetes/kops#16475, eksctl#6064
+    "AuthFailure.ServiceLinkedRoleCreationNotPermitted": LaunchFailure(
+        "the account has no role for spot instances yet",
+        "`aws iam create-service-linked-role --aws-service-name spot.amazonaws.com`",
+    ),
+    # aws-samples/eks-workshop-v2#1644, karpenter-provider-aws#9004
+    "not eligible for Free Tier": LaunchFailure(
+        "the account's free plan has not this type", "upgrade the account to the paid plan in the Billing console"
+    ),
+    "PendingVerification": LaunchFailure(
+        "AWS verifies a new account in this region first", "wait for its e-mail, up to 4 hours"
+    ),
+    "Blocked": LaunchFailure("AWS has blocked the account", "open a case with AWS Support"),
     "InternalFailure": LaunchFailure("AWS had an internal error", "wait a few minutes"),
+    # The last: its message has one of the others.
+    "AsgInstanceLaunchFailures": LaunchFailure("instances can't be launched", "see the group's scaling activities"),
 }
 # Messages of scaling activities, which have no code; the wording of the quota's message varies.
 _PHRASES = (

@@ -58,6 +58,16 @@ _AT_WORK = re.compile(
     r"\b(in progress|ConcurrentModification\w*|OperationAborted|ResourceContention|IncorrectFileSystemLifeCycleState)\b"
     r"|\bdelete: timeout while waiting\b"
 )
+# CreateAccessEntry, with the ARN in brackets before (terraform-aws-eks#2969).
+_NO_PRINCIPAL = re.compile(r"principalArn is invalid")
+# What a killed update leaves of a chart (pulumi-kubernetes#2054, #2758).
+_HALF_A_CHART = re.compile(r"another operation \(install/upgrade/rollback\)|cannot re-use a name that is still in use")
+_OBJECT_EXISTS = re.compile(r'[a-z.]+ "[^"]+" already exists')  # NewAlreadyExists in apimachinery, errors.go
+# Faults of AWS's own, as in the models of the services.
+_INTERNAL = re.compile(
+    r"\b(ServerException|ServiceUnavailable\w*|ServiceFailure|Internal(Server)?(Error|Failure)\w*|KMSInternalException"
+    r"|DependencyTimeout\w*)\b"
+)
 # A gateway that could not be created has an id, so Pulumi keeps it, and the next update takes it for complete; for a
 # refresh it exists until its state is `deleted` (terraform-provider-aws, internal/service/ec2/find.go).
 _FAILED_GATEWAY = re.compile(r"EC2 NAT Gateway \((?P<id>nat-\w+)\) create: unexpected state 'failed'")
@@ -182,8 +192,16 @@ def _remedy(text: str, stack: str) -> str:
         return "choose another type or zone for it (`spotmpi zones` compares them), or wait for capacity"
     if _has(text, "UnsupportedAvailabilityZoneException"):
         return "EKS needs two zones with capacity for it: set `second_zone` to one of those that are named above"
+    if _NO_PRINCIPAL.search(text):
+        sso = "that of an SSO role has a path, which `aws iam list-roles` shows"
+        return f"IAM has no such role or user: correct its ARN in `cluster.admins` or `cluster.users`; {sso}"
     if launch := next((LAUNCH_FAILURES[code] for code in LAUNCH_FAILURES if _has(text, code)), None):
         return f"{launch.message}: {launch.remedy}"
+    if _HALF_A_CHART.search(text):
+        how = "`helm uninstall` one whose status is pending-install, and `helm rollback` another"
+        return f"a killed update left the chart unfinished: `helm list --all --all-namespaces` shows it; {how}"
+    if _OBJECT_EXISTS.search(text):
+        return "it is in the cluster and not in this stack's state: delete it with kubectl"
     if _QUOTA.search(text):
         return "a quota of the account is used up: delete what nobody needs, or request an increase in Service Quotas"
     if _EXISTS.search(text):
@@ -213,7 +231,9 @@ def _remedy(text: str, stack: str) -> str:
         return "its pods do not become ready: `kubectl get pods --all-namespaces` shows which"
     if re.search(r"[Cc]luster (is )?unreachable", text):
         return "check that your address is in `access` (https://checkip.amazonaws.com shows it), and the network"
-    return "check this machine's network, and the region" if _NETWORK.search(text) else ""
+    if _NETWORK.search(text):
+        return "check this machine's network, and the region"
+    return "AWS had an internal error: wait a few minutes" if _INTERNAL.search(text) else ""
 
 
 def _allow(text: str) -> str:
@@ -236,4 +256,5 @@ def _find_user(text: str) -> str:
 
 
 def _has(text: str, *codes: str) -> bool:
-    return any(re.search(rf"(?<!\w){re.escape(code)}(?!\w)", text) for code in codes)
+    # One with a point behind it is another, such as AuthFailure.ServiceLinkedRoleCreationNotPermitted.
+    return any(re.search(rf"(?<!\w){re.escape(code)}(?!\.?\w)", text) for code in codes)

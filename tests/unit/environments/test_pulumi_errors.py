@@ -226,6 +226,43 @@ def test_up_ends_with_one_line_that_has_reason_and_remedy(lab: FakeEnvironment, 
     assert any(failure.splitlines()[-1][-60:].strip() in line for line in lab.output), "the details come before"
 
 
+# Refused creations beyond REFUSED, whose remedy each is in no other place.
+CREATIONS = {
+    # kubernetes/kops#16475; a code that begins as that of unknown keys
+    "aws:eks:NodeGroup (a): eks-a: AsgInstanceLaunchFailures: Could not launch Spot Instances. AuthFailure."
+    "ServiceLinkedRoleCreationNotPermitted - The provided credentials do not have permission to create the "
+    "service-linked role for EC2 Spot Instances.": "`aws iam create-service-linked-role --aws-service-name spot.",
+    # LinkedInLearning/learning-terraform-3087701#345
+    "aws:eks:NodeGroup (a): eks-a: AsgInstanceLaunchFailures: Could not launch On-Demand Instances. "
+    "InvalidParameterCombination - The specified instance type is not eligible for Free Tier.": "to the paid plan",
+    # UA-TECH-POWER/DDoS_terraform_aws#5
+    "aws:eks:NodeGroup (a): eks-a: AsgInstanceLaunchFailures: Could not launch Spot Instances. PendingVerification - "
+    "Your request for accessing resources in this region is being validated": "wait for its e-mail, up to 4 hours",
+    f"aws:efs:MountTarget (a): creating EFS Mount Target (fs-1): operation error EFS: CreateMountTarget, {V2}"
+    "NoFreeAddressesInSubnet: no free IP addresses": "the subnet has no free addresses: set a larger `network.cidr`",
+    # terraform-aws-eks#2969
+    "aws:eks:AccessEntry (a): creating EKS Access Entry (a:arn:aws:iam::1:role/x): operation error EKS: "
+    f"CreateAccessEntry, {V2}InvalidParameterException: The specified principalArn is invalid: invalid principal.": (
+        "IAM has no such role or user: correct its ARN in `cluster.admins` or `cluster.users`"
+    ),
+    # pulumi-kubernetes#2054, #2758
+    "kubernetes:helm.sh/v3:Release (kueue): another operation (install/upgrade/rollback) is in progress": "`helm list",
+    "kubernetes:helm.sh/v3:Release (kueue): cannot re-use a name that is still in use": "`helm uninstall` one whose",
+    # NewAlreadyExists in apimachinery, errors.go
+    'kubernetes:core/v1:Namespace (a): namespaces "training" already exists': "delete it with kubectl",
+    f"aws:eks:Addon (a): creating EKS Add-On (a:b): operation error EKS: CreateAddon, {V2}ServerException: These "
+    "errors are usually caused by a server-side issue.": "AWS had an internal error: wait a few minutes",
+}
+
+
+@pytest.mark.parametrize("failure", CREATIONS)
+def test_a_refused_creation_is_told_with_its_own_remedy(failure: str) -> None:
+    resource, _, reason = failure.partition(": ")
+    message = explain("lab", "up", f"Diagnostics:\n  {resource}:\n    error: {reason}\n")
+    assert CREATIONS[failure] in message and message.endswith(CONTINUES) and "credentials are" not in message, message
+    assert "\n" not in message and len(message) < 500
+
+
 def test_a_state_without_a_reason_is_named_and_no_nil_of_go(lab: FakeEnvironment) -> None:
     """As the provider words what waits for EFS, whose answers have no reason (resource.StateChangeConf)."""
     state = "waiting for EFS Mount Target (fsmt-1) create: unexpected state 'error', wanted target 'available'"

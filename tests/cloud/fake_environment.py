@@ -100,7 +100,7 @@ class FakeEnvironment:
         path = self.folder / "commands"
         lines = path.read_text().splitlines() if path.exists() else []
         path.unlink(missing_ok=True)
-        return [line for line in lines if not line.startswith(("stack export", "stack output"))]
+        return [line for line in lines if "stack export" not in line and "stack output" not in line]
 
     def up(self, **options: Any) -> Environment:
         return up("lab", self.dependencies, UpOptions(**options))

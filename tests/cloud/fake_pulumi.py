@@ -19,6 +19,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import cast
 
@@ -35,6 +36,7 @@ RESOURCES = {
 }
 DATA_RESOURCES = {"aws:efs/fileSystem:FileSystem": "fs-kept"}  # of a stack that is named *-data
 FAILED = 255
+_WRITES = count()
 
 
 class EndedProcess:
@@ -146,7 +148,9 @@ def _write_state(path: Path, resources: dict[str, str]) -> None:
         {"type": kind, "id": id, "outputs": {"arn": f"arn:aws:service:us-east-1:{ACCOUNT}:{id}"}}
         for kind, id in resources.items()
     ]
-    path.write_text(json.dumps({"deployment": {"resources": listed}}))
+    # Each write has a new time: pkg/backend/snapshot.go, SnapshotManager.
+    manifest = {"time": f"2026-11-29T10:00:00.{next(_WRITES):09}Z"}
+    path.write_text(json.dumps({"deployment": {"manifest": manifest, "resources": listed}}))
 
 
 def _failure(message: str) -> str:

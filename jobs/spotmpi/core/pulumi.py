@@ -86,6 +86,12 @@ def refusal(stack: str, output: str) -> str | None:
     return None
 
 
+def written_at(state: Mapping[str, Any] | None) -> str | None:
+    """When an update wrote a state last, by `pulumi stack export`; None for that of a new stack."""
+    time: str | None = ((state or {}).get("deployment") or {}).get("manifest", {}).get("time")
+    return time
+
+
 def unfinished_creations(stack: str, state: Mapping[str, Any] | None) -> str | None:
     """What a killed update was creating, by `pulumi stack export`, with the remedy; None if nothing.
 

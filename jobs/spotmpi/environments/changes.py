@@ -64,10 +64,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Preview:
-    """Whether an update changes resources, and its steps."""
+    """Whether an update changes resources, its steps, and when the state was written that it starts from."""
 
     changes: bool
     steps: tuple[Step, ...] = ()
+    written: str | None = None
 
 
 @dataclass(frozen=True)

@@ -47,13 +47,18 @@ def open_groups(aws: Aws, environment: Environment, until: datetime | None) -> N
 
 
 def close_groups(aws: Aws, environment: Environment, sleep: Callable[[float], None]) -> int:
-    """Scale all groups to 0 and wait; returns the number of machines that remain after the timeout."""
-    for group in _groups(aws, environment):
-        set_sizes(aws, environment.region, group, _CLOSED)
-    waited = 0.0
+    """Scale all groups to 0 and wait; returns the number of machines that remain after the timeout.
+
+    A group that is opened meanwhile, as by `spotmpi up` at the same time, is closed again.
+    """
+    groups, waited = _groups(aws, environment), 0.0
     while True:
-        remaining = sum(len(group.instances) for group in _groups(aws, environment))
-        if not remaining or waited >= TIMEOUT:
+        for group in groups:
+            if group.max or not waited:
+                set_sizes(aws, environment.region, group, _CLOSED)
+        groups = _groups(aws, environment)
+        remaining = sum(len(group.instances) for group in groups)
+        if waited >= TIMEOUT or not (remaining or any(group.max for group in groups)):
             return remaining
         sleep(_INTERVAL)
         waited += _INTERVAL

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +17,7 @@ from typing import Any
 
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.pulumi import NO_SUCH_STACK, require_deployment
+from spotmpi.core.pulumi import NO_SUCH_STACK, require_deployment, written_at
 from spotmpi.core.wording import Echo
 from spotmpi.environments.changes import Preview, read_steps
 from spotmpi.environments.pulumi_errors import explain, rejects_keys
@@ -38,14 +41,13 @@ class Pulumi:
         lines: list[str] = []
         assert process.stdout is not None
         try:
-            for line in process.stdout:
-                self.echo(line.rstrip())
-                lines.append(line)
-            status = process.wait()
+            with _ends_as_interrupts():
+                for line in process.stdout:
+                    self.echo(line.rstrip())
+                    lines.append(line)
+                status = process.wait()
         except KeyboardInterrupt:
-            # Pulumi gets the terminal's Ctrl-C too and shuts down; killing it would leave its lock.
-            self.echo("waiting for Pulumi to shut down")
-            process.wait()
+            _shut_down(process, self.echo)
             raise
         if status:
             output = "".join(lines)
@@ -54,6 +56,7 @@ class Pulumi:
 
     def preview(self, stack: str, *options: str) -> Preview:
         """Show a preview of an update, and return its steps; SpotmpiError."""
+        written = written_at(self.state(stack))
         with TemporaryDirectory() as folder:
             log = Path(folder) / "events"
             try:
@@ -61,8 +64,18 @@ class Pulumi:
             except SpotmpiError as error:
                 if "no changes were expected" not in str(error):
                     raise
-                return Preview(True, read_steps(log))
+                return Preview(True, read_steps(log), written)
         return Preview(False)
+
+    def update(self, stack: str, preview: Preview, *options: str) -> None:
+        """Carry out an update as previewed; SpotmpiError, also where another has changed the stack since.
+
+        Pulumi takes its lock for an update and not for its preview, so this one would remove what the other has added.
+        """
+        if written_at(self.state(stack)) != preview.written:
+            remedy = "repeat the command, which shows what it would change now"
+            raise SpotmpiError(f"{stack} was not changed: another update has changed it since this preview: {remedy}")
+        self.run(stack, "up", "--yes", "--skip-preview", *options)
 
     def state(self, stack: str) -> dict[str, Any] | None:
         """The state of a stack, secrets encrypted; None where the stack does not exist; SpotmpiError."""
@@ -104,6 +117,35 @@ class Pulumi:
                 stderr=subprocess.PIPE if quiet else subprocess.STDOUT,
                 encoding="utf-8",
                 errors="replace",
+                process_group=0,  # a Ctrl-C of the terminal reaches it once, from here
             )
         except FileNotFoundError as error:
             raise SpotmpiError("command not found: pulumi; see https://www.pulumi.com/docs/install/") from error
+
+
+@contextmanager
+def _ends_as_interrupts() -> Iterator[None]:
+    """Let what ends this process, as a cancelled job of CI or a closed terminal, be a Ctrl-C meanwhile.
+
+    Without its reader Pulumi dies at its next line, and leaves its lock and what it was creating, which it then does
+    not know.
+    """
+    if threading.current_thread() is not threading.main_thread():  # the only one that may set handlers
+        yield
+        return
+    before = {each: signal.signal(each, signal.default_int_handler) for each in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _shut_down(process: subprocess.Popen[str], echo: Echo) -> None:
+    """Interrupt Pulumi, which ends once it has finished what it is at work on, and wait; each Ctrl-C is passed on."""
+    while process.poll() is None:
+        with suppress(KeyboardInterrupt, OSError):  # OSError: the terminal is gone
+            process.send_signal(signal.SIGINT)
+            echo("waiting for Pulumi to shut down")
+        with suppress(KeyboardInterrupt), _ends_as_interrupts():
+            process.communicate()

@@ -245,7 +245,7 @@ class _Up:
             raise NotConfirmed(f"{stack} was not changed")
         if losses.nodes:
             pulumi = pulumi.with_flags(REPLACE_NODES)
-        pulumi.run(stack, "up", "--yes", "--skip-preview", *policies)
+        pulumi.update(stack, preview, *policies)
         backups.report(self._dependencies.aws, self._region, losses.file_systems, self._dependencies.echo)
 
     def _require_offered(self, stack: str, steps: Sequence[Step]) -> None:

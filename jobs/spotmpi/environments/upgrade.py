@@ -233,7 +233,7 @@ class _Upgrade:
             raise NotConfirmed(f"{what} of {stack} were not changed")
         write_stack(self._stack.path, text)
         if preview.changes:
-            pulumi.run(stack, "up", "--yes", "--skip-preview", "--refresh")
+            pulumi.update(stack, preview, "--refresh")
 
     def _require_only_upgrade(self, preview: Preview, replaced: Sequence[str]) -> None:
         """Raise where other changes of the stack's file would lose something: `spotmpi up` asks for these."""

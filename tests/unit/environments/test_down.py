@@ -374,6 +374,23 @@ def test_nodes_that_do_not_terminate_are_reported_and_do_not_block_down(live: Fa
     assert "nodes still terminating: 1; they are deleted with their groups" in live.output
 
 
+def test_groups_that_another_up_opens_while_down_waits_are_closed_again(
+    live: FakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`up` without changes takes no lock, and neither does `down` before it destroys."""
+    group, do = live.account.autoscaling.groups["eks-g4dn"], live.do
+
+    def open_once(what: str) -> None:
+        if what == "wait" and live.actions.count("wait") == 0:
+            group.update(MinSize=1, MaxSize=2, DesiredCapacity=1)
+        do(what)
+
+    live.account.autoscaling.slow = 2
+    monkeypatch.setattr(live, "do", open_once)
+    assert live.down() == []
+    assert (group["MinSize"], group["MaxSize"], group["DesiredCapacity"]) == (0, 0, 0)
+
+
 def test_the_destroy_role_may_make_every_call_of_down(live: FakeEnvironment) -> None:
     live.account.ec2.interfaces["eni-1"] = ("vpc-1", "available", CNI)
     live.account.ec2.security_groups["sg-1"] = ("vpc-1", {"aws:eks:cluster-name": "spotmpi-lab"})

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -168,6 +171,23 @@ def test_a_declined_confirmation_changes_nothing(lab: FakeEnvironment) -> None:
     assert lab.pulumi_commands() == FIRST[:2] and lab.actions == ["Build lab as shown?"]
 
 
+def test_an_update_that_another_one_overtakes_before_the_confirmation_is_not_carried_out(
+    lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From another checkout, whose node groups this one would remove without having shown them."""
+    confirm = lab.confirm
+
+    def confirm_late(question: str) -> bool:
+        monkeypatch.setattr(lab, "confirm", confirm)
+        return bool(lab.up(images=False).name)
+
+    monkeypatch.setattr(lab, "confirm", confirm_late)
+    with pytest.raises(SpotmpiError, match="lab was not changed: another update has changed it since this"):
+        lab.up(images=False)
+    assert lab.pulumi_commands() == [*FIRST[:2], *FIRST]
+    lab.up(images=False)
+
+
 def test_an_error_of_the_doctor_stops_up_and_a_warning_does_not(lab: FakeEnvironment) -> None:
     lab.findings = [Finding("quota", "warning", "7 of 8", "ask for more")]
     lab.up()
@@ -325,6 +345,33 @@ def test_pulumi_is_a_process_in_the_project_whose_output_is_shown_line_by_line(t
     with pytest.raises(SpotmpiError, match="`pulumi up --stack lab` failed: boom"):
         pulumi.run("lab", "up")
     assert output[-1] == "error: boom" and pulumi.state("lab") is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_spotmpi_lets_pulumi_finish_which_would_leave_a_lock_and_what_it_was_creating(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """As a terminal that is closed, or CI, which signals spotmpi alone; Pulumi must get each signal only once."""
+    program = tmp_path / "pulumi"
+    program.write_text(
+        f"#!{sys.executable} -S\nimport signal\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})\n"
+        "print('creating', flush=True)\nsignal.sigwait({signal.SIGINT})\nprint('finished', flush=True)\n"
+        f"open({str(tmp_path / 'end')!r}, 'w').write(str(signal.sigpending()))\n"
+    )
+    program.chmod(0o755)
+    output: list[str] = []
+
+    def echo(line: str) -> None:
+        output.append(line)
+        if line == "creating":
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(KeyboardInterrupt):
+        Pulumi(echo, tmp_path, {"PATH": str(tmp_path)}).run("lab", "up")
+    assert output == ["creating", "waiting for Pulumi to shut down"]
+    assert (tmp_path / "end").read_text() == "set()"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_a_missing_pulumi_is_reported(lab: FakeEnvironment) -> None:

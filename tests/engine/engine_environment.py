@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from spotmpi.environments.pulumi_cli import Pulumi
@@ -15,10 +16,18 @@ from tests.cloud.fake_environment import FakeEnvironment
 from tests.engine.engine import Engine
 from tests.engine.providers import eks_versions
 from tests.engine.providers.aws_cluster import ACCESS_ENTRY, ADDON, KEY, LOG_GROUP
-from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP, VPC
+from tests.engine.providers.aws_network import CLUSTER, ENDPOINT, NAT, NODE_GROUP, VPC
 from tests.engine.providers.aws_services import ACCESS_POINT, FILE_SYSTEM, MOUNT_TARGET, REPOSITORY
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.scaling import resize, scaling_groups
+
+# By operation: the type that it deletes, and the parameter with the id.
+DELETIONS = {
+    "DeleteNatGateway": (NAT, "NatGatewayId"),
+    "DeleteVpcEndpoints": (ENDPOINT, "VpcEndpointIds"),
+    "DeleteMountTarget": (MOUNT_TARGET, "MountTargetId"),
+    "DeleteAccessPoint": (ACCESS_POINT, "AccessPointId"),
+}
 
 
 def offer_versions(account: FakeAccount) -> None:
@@ -41,12 +50,23 @@ class EngineEnvironment(FakeEnvironment):
         self.account.answers["DeleteLogGroup"] = self.delete_log_group
         self.account.answers["UpdateAutoScalingGroup"] = self.resize
         self.account.answers["DeleteNodegroup"] = self.delete_node_group
+        for operation, (kind, key) in DELETIONS.items():
+            self.account.answers[operation] = partial(self.delete, kind, key)
         offer_versions(self.account)
 
     def read_cloud(self) -> None:
         """Update the resources from the stand-in cloud, with those that the test has added."""
         records = self.cloud.records
         self.account.ec2.networks = {each.id: dict(each.inputs.get("tags", {})) for each in records.of(VPC)}
+        self.account.ec2.gateways = {
+            each.id: ("failed" if each.failed else "available", dict(each.inputs.get("tags", {})))
+            for each in records.of(NAT)
+        }
+        self.account.ec2.others = {each.id: dict(each.inputs.get("tags", {})) for each in records.of(ENDPOINT)}
+        self.account.ec2.states = {each.id: "failed" for each in records.of(ENDPOINT) if each.failed}
+        self.account.efs.states = {
+            each.id: "error" for kind in (MOUNT_TARGET, ACCESS_POINT) for each in records.of(kind) if each.failed
+        }
         self.account.efs.file_systems = {each.id: dict(each.inputs.get("tags", {})) for each in records.of(FILE_SYSTEM)}
         self.account.efs.mount_targets = {each.id: each.inputs["fileSystemId"] for each in records.of(MOUNT_TARGET)}
         self.account.efs.access_points = {each.id for each in records.of(ACCESS_POINT)}
@@ -87,6 +107,12 @@ class EngineEnvironment(FakeEnvironment):
         """Delete one that EKS has recreated in the stand-in cloud as well."""
         self.cloud.deleted_resources.log_groups.discard(request["logGroupName"])
         self.account.logs.delete_log_group(region, request)
+
+    def delete(self, kind: str, key: str, region: str, request: Mapping[str, Any]) -> None:
+        """Delete from the stand-in cloud what a request names by its id, outside of Pulumi."""
+        for record in self.cloud.records.of(kind):
+            if record.id in (request[key], *request[key]):
+                self.cloud.records.delete(record)
 
     def delete_node_group(self, region: str, request: Mapping[str, Any]) -> None:
         """Delete one from the stand-in cloud, outside of Pulumi."""

@@ -1,9 +1,12 @@
 """What goes wrong around an environment, in the real engine: each ends with a clear message or a way on."""
 
+import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from threading import Thread
 
 import pytest
 
@@ -13,7 +16,7 @@ from spotmpi.environments.up import UpOptions, up
 from tests.engine.engine import Engine
 from tests.engine.engine_environment import EngineEnvironment
 from tests.engine.providers.aws_cluster import ADDON
-from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP, VPC
+from tests.engine.providers.aws_network import CLUSTER, NAT, NODE_GROUP, VPC
 from tests.engine.providers.aws_services import FILE_SYSTEM, MOUNT_TARGET
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.script import Script
@@ -99,26 +102,71 @@ def test_what_somebody_deletes_in_aws_is_built_anew_and_without_its_cluster_an_e
     assert down("cpu", environment.dependencies) == () and len(cloud.records) == 0
 
 
-def test_a_node_group_whose_nodes_could_not_join_is_deleted_and_built_anew_which_pulumi_alone_would_keep(
-    engine: Engine, cloud: Cloud, environment: EngineEnvironment
+OTHERS = pytest.mark.nightly("the same for other parts; by day a node group, and each part with a fake Pulumi")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "message"),
+    [
+        (
+            NODE_GROUP,
+            "node group",
+            "unexpected state 'CREATE_FAILED', wanted target 'ACTIVE'. last error: i-1: NodeCreationFailure: x",
+        ),
+        pytest.param(
+            NAT,
+            "NAT gateway",
+            "waiting for EC2 NAT Gateway (nat-1) create: unexpected state 'failed', wanted target 'available'. last "
+            "error: InsufficientFreeAddressesInSubnet: Subnet has insufficient free addresses",
+            marks=OTHERS,
+        ),
+        pytest.param(
+            MOUNT_TARGET,
+            "mount target",
+            "waiting for EFS Mount Target (fsmt-1) create: unexpected state 'error', wanted target 'available'",
+            marks=OTHERS,
+        ),
+    ],
+    ids=["node group", "gateway", "mount target"],
+)
+def test_what_failed_after_its_creation_is_deleted_and_built_anew_which_pulumi_alone_would_keep(
+    engine: Engine, cloud: Cloud, environment: EngineEnvironment, kind: str, words: str, message: str
 ) -> None:
-    options = UpOptions(images=False)
-    engine.configure("cpu", {"spotmpi:access": ACCESS})
-    fault = cloud.script.fail("create", NODE_GROUP, name="spotmpi-cpu-c6i", after_success=True, incomplete=True)
-    fault.message = "unexpected state 'CREATE_FAILED', wanted target 'ACTIVE'. last error: i-1: NodeCreationFailure: x"
-    with pytest.raises(SpotmpiError, match=r"aws:eks:NodeGroup spotmpi-cpu-c6i: .*NodeCreationFailure"):
+    options, private = UpOptions(images=False), {"spotmpi:network": {"private": True}}
+    engine.configure("cpu", {"spotmpi:access": ACCESS, **(private if kind == NAT else {})})
+    name = "spotmpi-cpu-c6i" if kind == NODE_GROUP else "*"
+    cloud.script.fail("create", kind, name=name, after_success=True, incomplete=True).message = message
+    with pytest.raises(SpotmpiError, match=rf"aws:\w+:\w+ spotmpi-cpu.*: .*{message.rpartition(': ')[2][:40]}"):
         up("cpu", environment.dependencies, options)
-    (failed,) = [each for each in cloud.records.of(NODE_GROUP) if each.outputs["status"] == "CREATE_FAILED"]
+    (failed,) = [each for each in cloud.records.of(kind) if each.failed]
     engine.up("cpu").require_success()
-    assert failed in cloud.records.of(NODE_GROUP)
+    assert failed in cloud.records.of(kind)
 
     up("cpu", environment.dependencies, options)
 
-    assert {each.outputs["status"] for each in cloud.records.of(NODE_GROUP)} == {"ACTIVE"}
-    name = failed.inputs["nodeGroupName"]
-    assert f"Delete node group {name}, which failed in AWS, and build anew?" in environment.actions
+    assert cloud.records.of(kind) and not any(each.failed for each in cloud.records)
+    shown = failed.inputs.get("nodeGroupName", failed.id)
+    assert f"Delete {words} {shown}, which failed in AWS, and build anew?" in environment.actions
     assert engine.up("cpu").changes == []
     assert down("cpu", environment.dependencies) == () and len(cloud.records) == 0
+
+
+@pytest.mark.nightly("an `up` more; by day the same with a fake Pulumi")
+def test_an_up_that_another_one_overtakes_changes_nothing_and_the_next_has_nothing_to_do(
+    engine: Engine, cloud: Cloud, environment: EngineEnvironment
+) -> None:
+    options, other = UpOptions(images=False), EngineEnvironment(engine, cloud)
+    engine.configure("cpu", {"spotmpi:access": ACCESS})
+
+    def confirm(question: str) -> bool:
+        up("cpu", other.dependencies, options)
+        return True
+
+    with pytest.raises(SpotmpiError, match="another update has changed it since this preview: repeat the command"):
+        up("cpu", replace(environment.dependencies, confirm=confirm), options)
+    created = _creations(cloud.script)
+    up("cpu", environment.dependencies, options)
+    assert _creations(cloud.script) == created and len(created) == len(set(created))
 
 
 @pytest.mark.nightly("14 s; the killed `up` shows the same of the lock and of going on")
@@ -135,14 +183,21 @@ def test_a_killed_destroy_is_finished_by_the_next(engine: Engine, cloud: Cloud) 
 
 
 @pytest.mark.nightly("20 s; the killed `up` is the harder case")
-def test_an_interrupted_up_stops_by_itself_and_leaves_no_lock(engine: Engine, cloud: Cloud) -> None:
+def test_an_interrupted_up_stops_by_itself_and_leaves_no_lock(
+    engine: Engine, cloud: Cloud, environment: EngineEnvironment
+) -> None:
+    """As CI cancels a job: only spotmpi gets the signal."""
     prepare(engine, "cpu")
     slow = cloud.script.slow("create", VPC, 3)
-    process = engine.start("up", "--stack", "cpu", "--yes", "--skip-preview")
-    _wait(lambda: slow.matched > 0, process)
-    process.send_signal(signal.SIGINT)
-    text, _ = process.communicate()
-    assert process.returncode != 0, text
+
+    def end() -> None:
+        while not slow.matched:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    Thread(target=end, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        environment.pulumi.run("cpu", "up", "--yes", "--skip-preview")
     engine.up("cpu").require_success()
     assert len(_creations(cloud.script)) == len(set(_creations(cloud.script)))
 

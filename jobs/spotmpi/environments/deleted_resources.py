@@ -1,7 +1,7 @@
 """What an update would not build anew, since Pulumi's state has it: what AWS has deleted, or could not create.
 
-Of a node group whose nodes could not join, the state has an error, and the next update sends an empty update, which
-succeeds (`Create` and `Update` in pkg/tfbridge/provider.go of pulumi-terraform-bridge).
+Of a node group whose nodes could not join, or of a NAT gateway that failed, the state has an error, and the next update
+sends an empty update, which succeeds (`Create` and `Update` in pkg/tfbridge/provider.go of pulumi-terraform-bridge).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from spotmpi.environments.pulumi_cli import Pulumi
 # How AWS describes one of a type: service, method, the parameters that its id has, and what the type is called.
 _KINDS: Mapping[str, tuple[str, str, tuple[str, ...], str]] = {
     "aws:ec2/vpc:Vpc": ("ec2", "describe_vpcs", ("VpcIds",), "network"),
+    "aws:ec2/natGateway:NatGateway": ("ec2", "describe_nat_gateways", ("NatGatewayIds",), "NAT gateway"),
+    "aws:ec2/vpcEndpoint:VpcEndpoint": ("ec2", "describe_vpc_endpoints", ("VpcEndpointIds",), "network endpoint"),
     "aws:eks/cluster:Cluster": ("eks", "describe_cluster", ("name",), "cluster"),
     "aws:eks/nodeGroup:NodeGroup": ("eks", "describe_nodegroup", ("clusterName", "nodegroupName"), "node group"),
     "aws:eks/addon:Addon": ("eks", "describe_addon", ("clusterName", "addonName"), "add-on"),
@@ -31,16 +33,23 @@ _KINDS: Mapping[str, tuple[str, str, tuple[str, ...], str]] = {
 }
 _ABSENT = (
     *("ResourceNotFoundException", "InvalidVpcID.NotFound", "FileSystemNotFound"),
-    *("MountTargetNotFound", "AccessPointNotFound"),
+    *("MountTargetNotFound", "AccessPointNotFound", "NatGatewayNotFound", "InvalidVpcEndpointId.NotFound"),
 )
 _FOUNDATIONS = ("network", "cluster")
-# Statuses in AWS's models: of clusters, node groups and add-ons in EKS, and `LifeCycleState` in EFS.
+# Statuses in AWS's models: of clusters, node groups and add-ons in EKS, `LifeCycleState` in EFS and `State` in EC2.
 DELETED, DELETING = "DELETED", "DELETING"
-_FAILED = ("CREATE_FAILED", "DELETE_FAILED", "FAILED")
+_FAILED = ("CREATE_FAILED", "DELETE_FAILED", "FAILED", "ERROR", "REJECTED")
 _WORDS = {DELETED: "deleted outside of Pulumi", DELETING: "being deleted by AWS"}
 _FAILURE = "failed in AWS"
-# What holds no data, and can be deleted where it has failed.
-_DELETIONS = {"aws:eks/nodeGroup:NodeGroup": "delete_nodegroup", "aws:eks/addon:Addon": "delete_addon"}
+# What holds no data, and can be deleted where it has failed: the method, and the parameters that its id has.
+_DELETIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "aws:ec2/natGateway:NatGateway": ("delete_nat_gateway", ("NatGatewayId",)),
+    "aws:ec2/vpcEndpoint:VpcEndpoint": ("delete_vpc_endpoints", ("VpcEndpointIds",)),
+    "aws:eks/nodeGroup:NodeGroup": ("delete_nodegroup", ("clusterName", "nodegroupName")),
+    "aws:eks/addon:Addon": ("delete_addon", ("clusterName", "addonName")),
+    "aws:efs/mountTarget:MountTarget": ("delete_mount_target", ("MountTargetId",)),
+    "aws:efs/accessPoint:AccessPoint": ("delete_access_point", ("AccessPointId",)),
+}
 _INTERVAL, _TIMEOUT = 10.0, 1800.0  # seconds between checks, and for a deletion; that of a node group drains its nodes
 
 
@@ -108,8 +117,9 @@ def _delete_failed(stack: str, region: str, resources: Sequence[DeletedResource]
     if not dependencies.confirm(f"Delete {names}, which failed in AWS, and build anew?"):
         raise SpotmpiError(f"{stack} was not changed: {_FAILURE}: {names}: delete that, then repeat the command")
     for each in failed:
-        arguments, method = _arguments(each.resource), _DELETIONS[each.resource["type"]]
-        dependencies.aws.find("eks", region, method, _ABSENT, **arguments)
+        kind = each.resource["type"]
+        method, keys = _DELETIONS[kind]
+        dependencies.aws.find(_KINDS[kind][0], region, method, _ABSENT, **_arguments(each.resource, keys))
 
 
 def _wait_until_deleted(region: str, resources: Sequence[DeletedResource], dependencies: Dependencies) -> None:
@@ -196,15 +206,16 @@ def _is_lost(resource: Mapping[str, Any], status: str) -> bool:
 
 def _status(aws: Aws, region: str, resource: Mapping[str, Any]) -> str:
     """What AWS says of a resource, in capitals: DELETED where it does not exist, empty for a kind without a status."""
-    service, method, _, _ = _KINDS[resource["type"]]
-    arguments = {key: [name] if key == "VpcIds" else name for key, name in _arguments(resource).items()}
-    answer = aws.find(service, region, method, _ABSENT, **arguments)
+    service, method, keys, _ = _KINDS[resource["type"]]
+    answer = aws.find(service, region, method, _ABSENT, **_arguments(resource, keys))
     if answer is None:
         return DELETED
     described = next(value for key, value in answer.items() if key != "ResponseMetadata")
     one = described[0] if isinstance(described, list) else described
-    return str(one.get("status") or one.get("LifeCycleState") or "").upper()
+    return str(one.get("status") or one.get("LifeCycleState") or one.get("State") or "").upper()
 
 
-def _arguments(resource: Mapping[str, Any]) -> dict[str, str]:
-    return dict(zip(_KINDS[resource["type"]][2], _names(resource), strict=True))
+def _arguments(resource: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    """The parameters of a call that name a resource, those of EC2 as lists."""
+    names = zip(keys, _names(resource), strict=True)
+    return {key: [name] if key.endswith("Ids") else name for key, name in names}

@@ -68,9 +68,6 @@ _INTERNAL = re.compile(
     r"\b(ServerException|ServiceUnavailable\w*|ServiceFailure|Internal(Server)?(Error|Failure)\w*|KMSInternalException"
     r"|DependencyTimeout\w*)\b"
 )
-# A gateway that could not be created has an id, so Pulumi keeps it, and the next update takes it for complete; for a
-# refresh it exists until its state is `deleted` (terraform-provider-aws, internal/service/ec2/find.go).
-_FAILED_GATEWAY = re.compile(r"EC2 NAT Gateway \((?P<id>nat-\w+)\) create: unexpected state 'failed'")
 # What an API server answers to an unknown token, and to a user without the right (apimachinery, errors.go).
 _NO_ACCESS = re.compile(r"server has asked for the client to provide credentials|is forbidden: User \"[^\"]*\" cannot ")
 _WEBHOOK = re.compile(r"failed calling webhook")
@@ -216,9 +213,6 @@ def _remedy(text: str, stack: str) -> str:
         )
     if _USED.search(text):
         return f"something that is not in this stack's state uses it: {_find_user(text)}delete that"
-    if gateway := _FAILED_GATEWAY.search(text):
-        command = f"aws ec2 delete-nat-gateway --nat-gateway-id {gateway['id']}"
-        return f"Pulumi would keep it: `{command}` in its region, a minute later `pulumi refresh --yes --stack {stack}`"
     if _has(text, "UnsupportedAvailabilityZone"):  # EFS API Reference, CreateFileSystem
         return "EFS has no One Zone storage there: set `storage.one_zone` to false, or choose another zone"
     if _NO_ACCESS.search(text):

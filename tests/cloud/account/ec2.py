@@ -21,7 +21,6 @@ _LISTS = {
     "describe_security_group_rules": ("SecurityGroupRules", "SecurityGroupRuleId", "sgr-"),
     "describe_spot_instance_requests": ("SpotInstanceRequests", "SpotInstanceRequestId", "sir-"),
     "describe_subnets": ("Subnets", "SubnetId", "subnet-"),
-    "describe_vpc_endpoints": ("VpcEndpoints", "VpcEndpointId", "vpce-"),
 }
 
 
@@ -42,6 +41,7 @@ class Ec2(Ec2Market):
     security_groups: dict[str, tuple[str, Tags]] = field(default_factory=dict)  # network, tags
     gateways: dict[str, tuple[str, Tags]] = field(default_factory=dict)  # NAT gateways: state, tags
     others: dict[str, Tags] = field(default_factory=dict)  # subnets, templates and so on, by the prefix of their ids
+    states: dict[str, str] = field(default_factory=dict)  # of VPC endpoints that are not available
 
     def _list(self, key: str, id: str, prefix: str, region: str, request: Request) -> Any:
         filters = [each for each in request.get("Filters", ()) if each["Name"].startswith("tag")]
@@ -76,9 +76,28 @@ class Ec2(Ec2Market):
         gateways = [
             {**tagged("NatGatewayId", id, tags), "State": state}
             for id, (state, tags) in self.gateways.items()
-            if matches({"state": state, "nat-gateway-id": id}, tags, request["Filter"])
+            if matches({"state": state, "nat-gateway-id": id}, tags, request.get("Filter", ()))
         ]
-        return {"NatGateways": gateways}
+        return {"NatGateways": _of_ids("NatGatewayId", gateways, request, "NatGatewayNotFound")}
+
+    def delete_nat_gateway(self, region: str, request: Request) -> Any:
+        """A deleted one is shown as `deleted` for about an hour (Amazon VPC User Guide, NAT gateway basics)."""
+        id = request["NatGatewayId"]
+        if id not in self.gateways:
+            raise Refusal("NatGatewayNotFound", f"The Nat Gateway {id} was not found")
+        self.gateways[id] = ("deleted", self.gateways[id][1])
+
+    def describe_vpc_endpoints(self, region: str, request: Request) -> Any:
+        endpoints = self._list("VpcEndpoints", "VpcEndpointId", "vpce-", region, request)["VpcEndpoints"]
+        found = _of_ids("VpcEndpointId", endpoints, request, "InvalidVpcEndpointId.NotFound")
+        return {
+            "VpcEndpoints": [{**each, "State": self.states.get(each["VpcEndpointId"], "available")} for each in found]
+        }
+
+    def delete_vpc_endpoints(self, region: str, request: Request) -> Any:
+        for id in request["VpcEndpointIds"]:
+            self.others.pop(id, None)
+        return {"Unsuccessful": []}
 
     def describe_network_interfaces(self, region: str, request: Request) -> Any:
         interfaces = [
@@ -112,6 +131,14 @@ class Ec2(Ec2Market):
         if any(place == network and CNI_INSTANCE in tags for place, _, tags in self.interfaces.values()):
             raise Refusal("DependencyViolation")
         del self.security_groups[request["GroupId"]]
+
+
+def _of_ids(key: str, found: list[dict[str, Any]], request: Request, code: str) -> list[dict[str, Any]]:
+    """Those whose ids a request lists, or all; Refusal for an id that does not exist."""
+    wanted = request.get(f"{key}s", ())
+    if missing := set(wanted) - {each[key] for each in found}:
+        raise Refusal(code, f"{missing.pop()} does not exist")
+    return [each for each in found if not wanted or each[key] in wanted]
 
 
 for _operation, _kind in _LISTS.items():

@@ -19,6 +19,7 @@ class Efs:
     mount_targets: dict[str, str] = field(default_factory=dict)
     access_points: set[str] = field(default_factory=set)
     zones: dict[str, str] = field(default_factory=dict)  # of One Zone storage
+    states: dict[str, str] = field(default_factory=dict)  # of mount targets and access points that are not available
     vanishing: set[str] = field(default_factory=set)  # file systems that are still listed, but gone when asked for
 
     def describe_file_systems(self, region: str, request: Request) -> Any:
@@ -34,7 +35,11 @@ class Efs:
         wanted = request.get("AccessPointId")
         if wanted is not None and wanted not in self.access_points:
             raise Refusal("AccessPointNotFound")
-        return {"AccessPoints": [{"AccessPointId": each} for each in self.access_points if wanted in (None, each)]}
+        points = [each for each in self.access_points if wanted in (None, each)]
+        return {"AccessPoints": [{"AccessPointId": each, "LifeCycleState": self._state(each)} for each in points]}
+
+    def delete_access_point(self, region: str, request: Request) -> Any:
+        self.access_points.discard(request["AccessPointId"])
 
     def describe_mount_targets(self, region: str, request: Request) -> Any:
         if request.get("FileSystemId") in self.vanishing:
@@ -44,7 +49,14 @@ class Efs:
             return {"MountTargets": [{"MountTargetId": target} for target in targets]}
         if request["MountTargetId"] not in self.mount_targets:
             raise Refusal("MountTargetNotFound")
-        return {"MountTargets": [{"MountTargetId": request["MountTargetId"], "LifeCycleState": "available"}]}
+        id = request["MountTargetId"]
+        return {"MountTargets": [{"MountTargetId": id, "LifeCycleState": self._state(id)}]}
+
+    def delete_mount_target(self, region: str, request: Request) -> Any:
+        del self.mount_targets[request["MountTargetId"]]
+
+    def _state(self, id: str) -> str:
+        return self.states.get(id, "available")
 
 
 @dataclass

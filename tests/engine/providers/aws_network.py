@@ -16,6 +16,7 @@ ROUTE = "aws:ec2/route:Route"
 ASSOCIATION = "aws:ec2/routeTableAssociation:RouteTableAssociation"
 GATEWAY = "aws:ec2/internetGateway:InternetGateway"
 NAT = "aws:ec2/natGateway:NatGateway"
+ENDPOINT = "aws:ec2/vpcEndpoint:VpcEndpoint"
 ADDRESS = "aws:ec2/eip:Eip"
 SECURITY_GROUP = "aws:ec2/securityGroup:SecurityGroup"
 PLACEMENT_GROUP = "aws:ec2/placementGroup:PlacementGroup"
@@ -220,7 +221,7 @@ def _gateways() -> Iterator[tuple[str, Kind]]:
         ),
     )
     yield (
-        "aws:ec2/vpcEndpoint:VpcEndpoint",
+        ENDPOINT,
         _ec2(
             "vpce",
             "vpc-endpoint",

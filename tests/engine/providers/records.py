@@ -17,7 +17,10 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Record:
-    """One thing that exists: its identity, what it was made from, what it answers, and the things it uses."""
+    """One thing that exists: its identity, what it was made from, what it answers, and the things it uses.
+
+    What has `failed` exists and is of no use, as a node group whose nodes can't join, or a NAT gateway without address.
+    """
 
     token: str
     id: str
@@ -27,6 +30,7 @@ class Record:
     uses: frozenset[str] = frozenset()
     exposed_values: frozenset[str] = frozenset()
     scope: str | None = None
+    failed: bool = False
 
     @property
     def key(self) -> str:
@@ -94,8 +98,9 @@ class Records:
         return changed
 
     def fail(self, record: Record) -> Record:
-        """Put one in its place that exists and is of no use, as a node group whose nodes can't join."""
-        return self.change(record, outputs={**record.outputs, "status": "CREATE_FAILED"})
+        """Put one in its place that has failed; those with a status say so (of EKS)."""
+        status = {"status": "CREATE_FAILED"} if "status" in record.outputs else {}
+        return self.change(record, outputs={**record.outputs, **status}, failed=True)
 
     def remove(self, record: Record) -> None:
         """Remove a record that no other one uses."""

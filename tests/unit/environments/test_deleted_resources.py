@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.environments.iam import policy
 from tests.cloud.account.eks import node_group
 from tests.cloud.fake_environment import FIRST, FakeEnvironment
 
@@ -192,6 +193,53 @@ def test_a_cluster_that_is_of_no_use_is_taken_down_first(built: FakeEnvironment,
 
 def test_a_mount_target_that_is_not_usable_yet_is_left_to_aws(built: FakeEnvironment) -> None:
     _hold(built, resources=[ROOT, STORAGE[1]])
-    built.account.script("DescribeMountTargets", MountTargets=[{"LifeCycleState": "error"}])
+    built.account.script("DescribeMountTargets", MountTargets=[{"LifeCycleState": "creating"}])
     built.up(images=False)
     assert built.pulumi_commands()[:2] == FIRST[:2]
+
+
+# By type: the id, the words, the state in AWS, and the right that its deletion needs.
+FAILED = {
+    "aws:ec2/natGateway:NatGateway": ("nat-1", "NAT gateway", "failed", "ec2:DeleteNatGateway"),
+    "aws:ec2/vpcEndpoint:VpcEndpoint": ("vpce-1", "network endpoint", "rejected", "ec2:DeleteVpcEndpoints"),
+    "aws:efs/mountTarget:MountTarget": (
+        "fsmt-12345678",
+        "mount target",
+        "error",
+        "elasticfilesystem:DeleteMountTarget",
+    ),
+    "aws:efs/accessPoint:AccessPoint": (
+        "fsap-12345678",
+        "access point",
+        "error",
+        "elasticfilesystem:DeleteAccessPoint",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FAILED)
+def test_a_part_without_data_that_failed_after_its_creation_is_deleted_and_built_anew(
+    built: FakeEnvironment, kind: str
+) -> None:
+    """The next `pulumi up` would take it for complete: nodes without a way out, or pods that never mount."""
+    id, words, state, right = FAILED[kind]
+    _hold(built, resources=[ROOT, {"type": kind, "id": id, "urn": _urn(kind, id)}])
+    ec2, efs = built.account.ec2, built.account.efs
+    ec2.gateways, ec2.others = {"nat-1": (state, {})}, {"vpce-1": {}}
+    efs.mount_targets, efs.access_points = {"fsmt-12345678": "fs-1"}, {"fsap-12345678"}
+    efs.states[id] = ec2.states[id] = state
+    built.up(images=False)
+    assert built.actions[0] == f"Delete {words} {id}, which failed in AWS, and build anew?"
+    assert f"to be built anew: failed in AWS: {words} {id}" in built.output
+    assert built.pulumi_commands()[:4] == refreshed(built, _urn(kind, id))
+    for name in ("up", "build"):
+        allowed = json.dumps(policy(name))
+        assert f'"{right}"' in allowed and right in built.account.rights
+
+
+def test_a_nat_gateway_that_failed_an_hour_ago_is_gone_and_built_anew(built: FakeEnvironment) -> None:
+    """AWS deletes it by itself (Amazon VPC User Guide, Troubleshoot NAT gateways), and nothing else would notice."""
+    kind = "aws:ec2/natGateway:NatGateway"
+    _hold(built, resources=[ROOT, {"type": kind, "id": "nat-1", "urn": _urn(kind, "nat-1")}])
+    built.up(images=False)
+    assert "to be built anew: deleted outside of Pulumi: NAT gateway nat-1" in built.output

@@ -75,8 +75,7 @@ REFUSED = {
         "wanted target 'available'. last error: InternalError: Network interface eni-1 was created and attached, but "
         "is still in a transitional state",
         "aws:ec2:NatGateway spotmpi-lab: waiting for EC2 NAT Gateway (nat-0a1b) create: unexpected state 'failed'",
-        "Pulumi would keep it: `aws ec2 delete-nat-gateway --nat-gateway-id nat-0a1b` in its region, a minute later "
-        "`pulumi refresh --yes --stack lab`; then the same command continues",
+        "AWS had an internal error: wait a few minutes; then the same command continues",
     ),
     "a zone without One Zone storage": (
         f"aws:efs:FileSystem (spotmpi-lab): creating EFS file system: operation error EFS: CreateFileSystem, {V2}"

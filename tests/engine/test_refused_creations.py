@@ -49,10 +49,10 @@ NETWORK = {
     ),
     "ec2:RouteTable": _limit("creating Route Table", "CreateRouteTable", "RouteTableLimitExceeded", "route tables"),
     "ec2:DefaultSecurityGroup": (
-        "revoking default security group rules for Default Security Group (sg-1)",
-        "EC2: RevokeSecurityGroupIngress",
-        denied("ec2:RevokeSecurityGroupIngress"),
-        f"allow ec2:RevokeSecurityGroupIngress {ALLOWED}",
+        "updating Default Security Group (sg-1) tags",
+        "EC2: CreateTags",
+        denied("ec2:CreateTags"),
+        f"allow ec2:CreateTags {ALLOWED}",
     ),
     "ec2:SecurityGroup": _limit(
         "creating Security Group (a)", "CreateSecurityGroup", "SecurityGroupLimitExceeded", "security groups"
@@ -70,6 +70,7 @@ NETWORK = {
         INTERNAL,
     ),
     "ec2:Eip": _limit("creating EC2 EIP", "AllocateAddress", "AddressLimitExceeded", "addresses"),
+    # eksctl#560
     "ec2:NatGateway": (
         "creating EC2 NAT Gateway",
         "EC2: CreateNatGateway",
@@ -208,7 +209,7 @@ CLUSTER = {
         QUOTA,
     ),
     "autoscaling:Tag": (
-        "creating AutoScaling Tag (eks-1,a)",
+        "creating AutoScaling Group (eks-1) tag (a)",
         "Auto Scaling: CreateOrUpdateTags",
         "api error ResourceContention: You already have a pending update to an Amazon EC2 Auto Scaling resource",
         WAIT,
@@ -243,15 +244,19 @@ OBJECTS = {
         "context deadline exceeded",
         "its pods do not become ready: `kubectl get pods --all-namespaces` shows which",
     ),
-    "kubernetes:kueue.x-k8s.io/v1beta1:ResourceFlavor": _kubernetes(
-        'Internal error occurred: failed calling webhook "mresourceflavor.kb.io": failed to call webhook: Post '
-        '"https://kueue-webhook-service.kueue-system.svc": dial tcp 10.0.1.7:9443: connect: connection refused',
-        "are not ready yet: wait a minute",
-    ),
+    **{
+        f"kubernetes:kueue.x-k8s.io/v1beta1:{kind}": _kubernetes(
+            f'Internal error occurred: failed calling webhook "m{kind.lower()}.kb.io": failed to call webhook: Post '
+            '"https://kueue-webhook-service.kueue-system.svc": dial tcp 10.0.1.7:9443: connect: connection refused',
+            "are not ready yet: wait a minute",
+        )
+        for kind in ("ResourceFlavor", "ClusterQueue", "LocalQueue")
+    },
 }
+PARTS = {"network": NETWORK, "storage": STORAGE, "cluster": CLUSTER, "objects": OBJECTS}
 
 
-@pytest.mark.parametrize("part", [NETWORK, STORAGE, CLUSTER, OBJECTS], ids=["network", "storage", "cluster", "objects"])
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
 def test_a_refused_creation_is_named_with_its_reason_the_next_up_goes_on_and_down_leaves_nothing_of_the_half(
     environment: EngineEnvironment, cloud: Cloud, part: dict[str, tuple[str, str, str, str]]
 ) -> None:
@@ -274,6 +279,8 @@ def test_a_refused_creation_is_named_with_its_reason_the_next_up_goes_on_and_dow
         if not rest:
             up("cpu", environment.dependencies, options)
             assert not environment.pulumi.preview("cpu").changes
+            kinds = {each.token for each in cloud.records if each.token.startswith(("aws:", "kubernetes:"))}
+            assert kinds == {token_of(kind) for each in PARTS.values() for kind in each}, "each kind is in one part"
         created = environment.changes("create")
         assert len(created) == len(set(created))
         cloud.script.calls.clear()

@@ -23,7 +23,7 @@ SUBNET_USER = "--filters Name=subnet-id,Values=subnet-0a1b2c3d` in its region li
 # By type: the provider's words, the call, AWS's words, and the remedy.
 NODES = {
     "autoscaling:Tag": (
-        "deleting AutoScaling Tag (eks-1,a)",
+        "deleting AutoScaling Group (eks-1) tag (a)",
         "Auto Scaling: DeleteTags",
         "ResourceContention: You already have a pending update to an Amazon EC2 Auto Scaling resource",
         WAIT,

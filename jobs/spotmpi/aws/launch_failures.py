@@ -68,7 +68,8 @@ LAUNCH_FAILURES: dict[str, LaunchFailure] = {
     ),
     # aws-samples/eks-workshop-v2#1644, karpenter-provider-aws#9004
     "not eligible for Free Tier": LaunchFailure(
-        "the account's free plan has not this type", "upgrade the account to the paid plan in the Billing console"
+        "the account's free plan does not include this type",
+        "upgrade the account to the paid plan in the Billing console",
     ),
     "PendingVerification": LaunchFailure(
         "AWS verifies a new account in this region first", "wait for its e-mail, up to 4 hours"

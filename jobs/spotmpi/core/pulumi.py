@@ -102,6 +102,7 @@ def unfinished_creations(stack: str, state: Mapping[str, Any] | None) -> str | N
     if not resources:
         return None
     shown = ", ".join(" ".join(urn.split("::")[-2:]).rpartition("$")[2] for urn in resources)
-    found = "they may exist and bill, and Pulumi does not know them: delete them in AWS if they do"
+    places = dict.fromkeys("in the cluster" if "kubernetes:" in urn else "in AWS" for urn in resources)
+    found = f"they may exist and bill, and Pulumi does not know them: delete them {' and '.join(places)} if they do"
     remedy = f"`pulumi refresh --clear-pending-creates --yes --stack {stack}`, then repeat the command"
     return f"an earlier update of {stack} was killed while it created {shown}: {found}, then {remedy}"

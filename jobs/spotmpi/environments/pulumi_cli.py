@@ -46,7 +46,7 @@ class Pulumi:
                     self.echo(line.rstrip())
                     lines.append(line)
                 status = process.wait()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, OSError):  # OSError: nothing takes the output any more, as with `| head`
             _shut_down(process, self.echo)
             raise
         if status:
@@ -117,7 +117,7 @@ class Pulumi:
                 stderr=subprocess.PIPE if quiet else subprocess.STDOUT,
                 encoding="utf-8",
                 errors="replace",
-                process_group=0,  # a Ctrl-C of the terminal reaches it once, from here
+                process_group=None if quiet else 0,  # a Ctrl-C of the terminal reaches it once, from `run`
             )
         except FileNotFoundError as error:
             raise SpotmpiError("command not found: pulumi; see https://www.pulumi.com/docs/install/") from error
@@ -130,21 +130,21 @@ def _ends_as_interrupts() -> Iterator[None]:
     Without its reader Pulumi dies at its next line, and leaves its lock and what it was creating, which it then does
     not know.
     """
-    if threading.current_thread() is not threading.main_thread():  # the only one that may set handlers
-        yield
-        return
-    before = {each: signal.signal(each, signal.default_int_handler) for each in (signal.SIGTERM, signal.SIGHUP)}
+    in_main = threading.current_thread() is threading.main_thread()  # the only one that may set handlers
+    ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if in_main and signal.getsignal(each) == signal.SIG_DFL]
+    for each in ending:  # not one that is ignored, as by nohup
+        signal.signal(each, signal.default_int_handler)
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for each in ending:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def _shut_down(process: subprocess.Popen[str], echo: Echo) -> None:
     """Interrupt Pulumi, which ends once it has finished what it is at work on, and wait; each Ctrl-C is passed on."""
     while process.poll() is None:
-        with suppress(KeyboardInterrupt, OSError):  # OSError: the terminal is gone
+        with suppress(KeyboardInterrupt, OSError):
             process.send_signal(signal.SIGINT)
             echo("waiting for Pulumi to shut down")
         with suppress(KeyboardInterrupt), _ends_as_interrupts():

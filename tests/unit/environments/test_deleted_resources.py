@@ -36,6 +36,10 @@ def test_what_a_killed_update_was_creating_is_named_instead_of_being_created_onc
     )
     assert lab.pulumi_commands() == FIRST[:1] and lab.actions == []
     assert lab.down() == [] and str(refused.value) in lab.output
+    release = {"resource": {"urn": _urn("kubernetes:helm.sh/v3:Release", "kueue")}, "type": "creating"}
+    _hold(lab, pending_operations=[operation, release])
+    with pytest.raises(SpotmpiError, match="delete them in AWS and in the cluster if they do, then"):
+        lab.up()
 
 
 ROOT = {"type": "pulumi:pulumi:Stack", "urn": "urn:pulumi:lab::spotmpi::pulumi:pulumi:Stack::spotmpi-lab"}

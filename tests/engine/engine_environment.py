@@ -21,12 +21,13 @@ from tests.engine.providers.aws_services import ACCESS_POINT, FILE_SYSTEM, MOUNT
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.scaling import resize, scaling_groups
 
-# By operation: the type that it deletes, and the parameter with the id.
+# By operation: the type that it deletes, and the parameter with the id or name.
 DELETIONS = {
     "DeleteNatGateway": (NAT, "NatGatewayId"),
     "DeleteVpcEndpoints": (ENDPOINT, "VpcEndpointIds"),
     "DeleteMountTarget": (MOUNT_TARGET, "MountTargetId"),
     "DeleteAccessPoint": (ACCESS_POINT, "AccessPointId"),
+    "DeleteNodegroup": (NODE_GROUP, "nodegroupName"),
 }
 
 
@@ -49,7 +50,6 @@ class EngineEnvironment(FakeEnvironment):
         self.account.before_answer = self.read_cloud
         self.account.answers["DeleteLogGroup"] = self.delete_log_group
         self.account.answers["UpdateAutoScalingGroup"] = self.resize
-        self.account.answers["DeleteNodegroup"] = self.delete_node_group
         for operation, (kind, key) in DELETIONS.items():
             self.account.answers[operation] = partial(self.delete, kind, key)
         offer_versions(self.account)
@@ -109,16 +109,10 @@ class EngineEnvironment(FakeEnvironment):
         self.account.logs.delete_log_group(region, request)
 
     def delete(self, kind: str, key: str, region: str, request: Mapping[str, Any]) -> None:
-        """Delete from the stand-in cloud what a request names by its id, outside of Pulumi."""
+        """Delete from the stand-in cloud what a request names, outside of Pulumi."""
         for record in self.cloud.records.of(kind):
-            if record.id in (request[key], *request[key]):
+            if record.id.rpartition(":")[2] in (request[key], *request[key]):  # behind the name of its cluster
                 self.cloud.records.delete(record)
-
-    def delete_node_group(self, region: str, request: Mapping[str, Any]) -> None:
-        """Delete one from the stand-in cloud, outside of Pulumi."""
-        for group in self.cloud.records.of(NODE_GROUP):
-            if group.inputs["nodeGroupName"] == request["nodegroupName"]:
-                self.cloud.records.delete(group)
 
     @property
     def pulumi(self) -> Pulumi:

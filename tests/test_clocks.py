@@ -158,7 +158,7 @@ COMPARISONS = {
     "jobs/spotmpi/report/charts.py": (1, "the axis of charts"),
     "jobs/spotmpi/report/spending.py": (2, SHOWN),
     "jobs/spotmpi/runs/pod_output.py": (2, "whether a wait that is over is shown"),
-    "jobs/spotmpi/runs/folder.py": (1, "the order in which output is shown; each file is read to its end"),
+    "jobs/spotmpi/runs/folder.py": (3, "the order in which output is shown; each file is read to its end"),
     "jobs/spotmpi/runs/node_usage.py": (2, "what a run that was lost has cost: shown"),
     "jobs/spotmpi/study/execution.py": (2, MONOTONIC),
 }

@@ -63,8 +63,8 @@ FORMS = (
     Form("a Rich progress bar", r"[━╸╺]{3,} +(?P<n>\d+)/(?P<total>\d+)\b"),
     Form("a Chainer progress bar", r"^ *(?P<n>\d+) iter, \d+ epoch / "),
     Form(
-        "numbers of steps",
-        r"(?i)(?<![a-z])(?:step|iteration|iter|batch)%s%s%s" % (_TRAIN, _LABEL, _COUNT),
+        "numbers of steps",  # their plural as DeepSpeed's engine of pipelines prints it
+        r"(?i)(?<![a-z])(?:step|steps(?=: \d+ loss)|iteration|iter|batch)%s%s%s" % (_TRAIN, _LABEL, _COUNT),
         same_words=True,
     ),
     Form(

@@ -162,6 +162,12 @@ SAMPLES: dict[str, tuple[list[str], str, list[int], dict[str, Any]]] = {
         [10, 20, 30],
         {"loss": 15.1, "ppl": 35132, "lr": 1.2e-07},
     ),
+    "DeepSpeed's engine of pipelines": (
+        [f"steps: {n} loss: 2.5000 iter time (s): 0.512 samples/sec: 31.250" for n in (10, 20, 30)],
+        STEPS,
+        [10, 20, 30],
+        {"loss": 2.5},
+    ),
     "PyTorch's tutorial of CIFAR10": (
         [f"[{epoch}, {n:5d}] loss: {4 / epoch:.3f}" for epoch in (1, 2) for n in (2000, 4000, 6000)],
         BRACKETS,

@@ -24,6 +24,7 @@ _NAME = 60  # characters of a scalar's name
 _RATE_SECONDS = 1.0  # that a rate by the arrival of lines has at least: lines of a slow moment arrive together
 _LINE = 120  # characters of an example of output
 _STREAM_EVERY = 30.0  # seconds between lines with the figures of a stream
+_BAR_EVERY = 10.0  # seconds between lines that stand for a progress bar, which shows ten states a second
 _YEAR = 365 * 86400.0  # seconds
 _NOT_SCALARS = frozenset({"iteration", "time", "epoch", "seconds", "waited", "ranks", "kind", "samples", "uptime"})
 
@@ -157,6 +158,8 @@ class Throughput:
         self._lines = deque[tuple[dict[str, Any], int]]()  # of about `_RATE_SECONDS`, and their iterations
         self._reports: Reports | None = None  # of its stream
         self._stream_shown: float | None = None  # time of the event with which its figures were shown last
+        self._is_bar = False  # whether iterations are read from a progress bar
+        self._bar_shown = float("-inf"), 0  # the time and iteration of the last line for it
 
     def update(self, event: Event) -> None:
         """Take the progress from *event*."""
@@ -164,7 +167,8 @@ class Throughput:
             self._lines.clear()
             self.rate = None
         if event.kind == record.RECOGNIZED:
-            self.in_output = not str(event.values.get("form", "")).endswith("bar")
+            self._is_bar = str(event.values.get("form", "")).endswith("bar")
+            self.in_output = not self._is_bar
         if event.kind != record.METRIC:
             return
         values = event.values
@@ -222,6 +226,17 @@ class Throughput:
         self._stream_shown = time
         return f"stream: {stream_text(figures)}"
 
+    def is_due(self, time: float) -> bool:
+        """Whether there is to be a line for the iteration of an event at *time*; for a bar's last one there is."""
+        if self.in_output:
+            return False
+        shown, iteration = self._bar_shown
+        is_last = self.iteration == self.total != iteration
+        if self._is_bar and abs(time - shown) < _BAR_EVERY and not is_last:
+            return False
+        self._bar_shown = time, self.iteration
+        return True
+
 
 def result_text(state: RunState) -> str:
     """How a run ended, or its current state."""
@@ -239,8 +254,10 @@ def stream_texts(state: RunState) -> list[str]:
 def event_text(event: Event, throughput: Throughput) -> str:
     """*event* as one line for people; empty for output and for events that need no line."""
     if event.kind == record.METRIC:
-        stream = event.values.get("kind") == protocol.STREAM
-        return throughput.due_stream(event.time) if stream else _metric_text(event.values, throughput)
+        kind = event.values.get("kind")
+        if kind == protocol.METRIC and not throughput.is_due(event.time):
+            return ""
+        return throughput.due_stream(event.time) if kind == protocol.STREAM else _metric_text(event.values, throughput)
     because = f": {printable(event.reason)}" if event.reason else ""
     if event.kind == record.STARTED:
         nodes = event.values.get("nodes")
@@ -300,8 +317,6 @@ def placement_text(values: Mapping[str, Any]) -> str:
 def _metric_text(values: dict[str, Any], throughput: Throughput) -> str:
     kind, iteration = values.get("kind"), values.get("iteration")
     if kind == protocol.METRIC:
-        if throughput.in_output:
-            return ""
         total = f"/{throughput.total}" if throughput.total else ""
         return f"iteration {throughput.iteration}{total}  {throughput.status(False)}"
     scalars = "  ".join(_scalars(values))

@@ -16,7 +16,7 @@ from tests.engine.stack_lifecycle import ACCESS
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.nightly("minutes for each part; by day a quota that is used up is reported and continued"),
 ]
 

@@ -230,7 +230,7 @@ def follow(
             for event in events:
                 on_event(event)
                 last = event
-    except SystemExit:
+    except _Terminated:
         echo(f"SIGTERM ends only this command, and run {run} continues: `spotmpi stop {run}` stops it")
         raise
     if last is None or not last.terminal:
@@ -271,5 +271,9 @@ def _interrupts(stop: Callable[[bool], None]) -> Iterator[None]:
             call.join()
 
 
+class _Terminated(SystemExit):
+    """SIGTERM came."""
+
+
 def _exit(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+    raise _Terminated(128 + number)

@@ -159,7 +159,7 @@ class Throughput:
         self._reports: Reports | None = None  # of its stream
         self._stream_shown: float | None = None  # time of the event with which its figures were shown last
         self._is_bar = False  # whether iterations are read from a progress bar
-        self._bar_shown = float("-inf"), 0  # the time and iteration of the last line for it
+        self._bar_shown = float("-inf")  # time of the event of the last line for it
 
     def update(self, event: Event) -> None:
         """Take the progress from *event*."""
@@ -227,14 +227,10 @@ class Throughput:
         return f"stream: {stream_text(figures)}"
 
     def is_due(self, time: float) -> bool:
-        """Whether there is to be a line for the iteration of an event at *time*; for a bar's last one there is."""
-        if self.in_output:
+        """Whether there is to be a line for the iteration of an event at *time*."""
+        if self.in_output or (self._is_bar and abs(time - self._bar_shown) < _BAR_EVERY):
             return False
-        shown, iteration = self._bar_shown
-        is_last = self.iteration == self.total != iteration
-        if self._is_bar and abs(time - shown) < _BAR_EVERY and not is_last:
-            return False
-        self._bar_shown = time, self.iteration
+        self._bar_shown = time
         return True
 
 

@@ -129,7 +129,7 @@ def test_records_of_runs_and_sweeps_are_left_out(code: Path) -> None:
 def test_the_file_that_takes_the_output_of_this_command_is_no_code(code: Path) -> None:
     """`spotmpi run job.toml --on lab > run.txt` said that the code had changed since the run was planned."""
     git(code, "init", "-q")
-    git(code, "commit", "-qm", "first", "--allow-empty")
+    git(code, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first", "--allow-empty")
     before, work, stdout = code_folder.pack(code), fingerprint.checkout(code), os.dup(1)
     with (code / "run.txt").open("w") as output:
         os.dup2(output.fileno(), 1)

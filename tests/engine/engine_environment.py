@@ -110,8 +110,9 @@ class EngineEnvironment(FakeEnvironment):
 
     def delete(self, kind: str, key: str, region: str, request: Mapping[str, Any]) -> None:
         """Delete from the stand-in cloud what a request names, outside of Pulumi."""
+        wanted = [request[key]] if isinstance(request[key], str) else request[key]
         for record in self.cloud.records.of(kind):
-            if record.id.rpartition(":")[2] in (request[key], *request[key]):  # behind the name of its cluster
+            if record.id.rpartition(":")[2] in wanted:  # behind the name of its cluster
                 self.cloud.records.delete(record)
 
     @property

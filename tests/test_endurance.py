@@ -110,6 +110,23 @@ def test_slower_recoveries_are_growth_but_not_those_that_wait_for_what_was_away(
     assert growth(passed) == []
 
 
+def test_recoveries_that_are_slower_as_everything_on_the_machine_are_no_growth() -> None:
+    passed = looks(80)
+    for each in passed[60:]:
+        each.seconds, each.start = 9.0, 4.0
+    assert growth(passed) == []
+    for each in passed[60:]:
+        each.seconds = 40.0
+    assert growth(passed) == ["seconds of a recovery grew from 2.5 to 40.0 (medians of the first and the last quarter)"]
+
+
+def test_recoveries_that_are_no_faster_on_a_machine_that_gets_idle_are_no_growth() -> None:
+    passed = looks(80)
+    for each in passed[:60]:
+        each.start = 6.0
+    assert growth(passed) == []
+
+
 def test_what_grows_a_little_with_each_fault_is_named_before_it_is_much() -> None:
     passed, noise = looks(80), Random(1)
     for at, each in enumerate(passed):

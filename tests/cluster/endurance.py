@@ -10,6 +10,8 @@ import os
 import re
 import secrets
 import statistics
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -71,12 +73,16 @@ class Look:
 
 @dataclass
 class Passed:
-    """A fault that a run has got over, or felt nothing of: then without *seconds* of recovery."""
+    """A fault that a run has got over, or felt nothing of: then without *seconds* of recovery.
+
+    *start* is what the start of a process took then, in seconds, which rises with other work on the machine.
+    """
 
     fault: Fault
     look: Look
     seconds: float | None = None
     repeated: int = 0
+    start: float = 1.0
 
 
 class Endurance:
@@ -130,6 +136,7 @@ class Endurance:
         self._until(lambda: self.watch.furthest >= due, _RECOVERY, f"no {fault.gap} iterations before {fault}")
         mark = max(0, len(self.watch.records) - _BEFORE)
         attempt = self._count_late_ends()
+        before = start_of_a_process()
         injected = Injected(fault, time.monotonic())
         Injector(self.run, self.clocks).inject(fault)
         over = time.monotonic()
@@ -151,7 +158,8 @@ class Endurance:
         assert newest in wanted, f"attempt {newest}, not {[*wanted]}, after {fault}: {self.diagnosis()}"
         self.causes += [] if counts is None else [counts] * (newest - attempt)
         self._attempt, self._spare = newest, wanted[-1] - newest
-        self.passed.append(Passed(fault, self.look(newest), seconds, repeated))
+        slowness = (before + start_of_a_process()) / 2
+        self.passed.append(Passed(fault, self.look(newest), seconds, repeated, slowness))
         return self.passed[-1]
 
     def _count_late_ends(self) -> int:
@@ -297,6 +305,16 @@ def resident(process: int) -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
+def start_of_a_process() -> float:
+    """Seconds that the start of an interpreter takes now, as the median of three."""
+    taken = []
+    for _ in range(3):
+        begin = time.monotonic()
+        subprocess.run([sys.executable, "-S", "-c", ""], check=True)
+        taken.append(time.monotonic() - begin)
+    return statistics.median(taken)
+
+
 def descriptors(process: int) -> list[str]:
     """What a process has open, as /proc shows it."""
     found = []
@@ -316,30 +334,45 @@ def growth(passed: Sequence[Passed]) -> list[str]:
         return []
     problems = []
     for series in observed(passed):
-        quarter = len(series.values) // 4
-        if not quarter:
-            continue
-        old, new = statistics.median(series.values[:quarter]), statistics.median(series.values[-quarter:])
-        rise = rise_of(series.values)
-        if new > series.factor * old + series.more:
-            medians = "medians of the first and the last quarter"
-            problems.append(f"{series.what} grew from {old:.1f} to {new:.1f} ({medians})")
-        elif rise > (series.factor - 1) / 2 * old + series.more / 2:
-            problems.append(f"{series.what} grew by {rise:.1f} from {old:.1f}, a little with each fault")
+        problem = _growth_of(series, series.values)
+        if problem and (series.corrected is None or _growth_of(series, series.corrected)):
+            problems.append(problem)
     return problems
 
 
 class Series(NamedTuple):
-    """What was observed after each fault, and how much it may grow: by a *factor*, and *more* of its unit."""
+    """What was observed after each fault, and how much it may grow: by a *factor*, and *more* of its unit.
+
+    With *corrected* values, without what other work on the machine may explain, both have to grow.
+    """
 
     what: str
     values: list[float]
     factor: float
     more: float
+    corrected: list[float] | None = None
+
+
+def _growth_of(series: Series, values: list[float]) -> str | None:
+    """How values grew beyond what the series allows; None if they did not."""
+    quarter = len(values) // 4
+    if not quarter:
+        return None
+    old, new = statistics.median(values[:quarter]), statistics.median(values[-quarter:])
+    rise = rise_of(values)
+    if new > series.factor * old + series.more:
+        return f"{series.what} grew from {old:.1f} to {new:.1f} (medians of the first and the last quarter)"
+    if rise > (series.factor - 1) / 2 * old + series.more / 2:
+        return f"{series.what} grew by {rise:.1f} from {old:.1f}, a little with each fault"
+    return None
 
 
 def observed(passed: Sequence[Passed]) -> list[Series]:
-    """What must not grow. The seconds of a recovery are those of its kind of fault, as if all kinds took as long."""
+    """What must not grow. The seconds of a recovery are those of its kind of fault, as if all kinds took as long.
+
+    Corrected, they are also as if a process had always started as fast. That alone would not do: a part of a recovery
+    is fixed times, so it takes no longer where the machine is slow at first.
+    """
     found = []
     for node in range(NODES):
         looks = [each.look for each in passed if node in each.look.memory]
@@ -351,11 +384,22 @@ def observed(passed: Sequence[Passed]) -> list[Series]:
     found.append(
         Series("files of each attempt", [each.look.of_attempts / each.look.attempt for each in passed], 1.0, 1)
     )
-    timed = [(each.fault.kind, each.seconds) for each in passed if each.seconds and not each.fault.seconds]
-    of_kind = {kind: statistics.median(seconds for other, seconds in timed if other == kind) for kind, _ in timed}
-    usual = statistics.median([seconds for _, seconds in timed] or [0.0])
-    seconds = [seconds - of_kind[kind] + usual for kind, seconds in timed]
-    return [*found, Series("seconds of a recovery", seconds, 2.0, 2)]
+    timed = [each for each in passed if each.seconds and not each.fault.seconds]
+    kinds = [each.fault.kind for each in timed]
+    usual = statistics.median([each.start for each in timed] or [1.0])
+    seconds = _as_of_one_kind(kinds, [each.seconds or 0.0 for each in timed])
+    corrected = _as_of_one_kind(kinds, [(each.seconds or 0.0) * usual / each.start for each in timed])
+    return [*found, Series("seconds of a recovery", seconds, 2.0, 2, corrected)]
+
+
+def _as_of_one_kind(kinds: list[str], seconds: list[float]) -> list[float]:
+    """The seconds of recoveries from faults of these kinds, as if all kinds had the same median."""
+    of_kind = {
+        kind: statistics.median(value for other, value in zip(kinds, seconds, strict=True) if other == kind)
+        for kind in kinds
+    }
+    usual = statistics.median(seconds or [0.0])
+    return [value - of_kind[kind] + usual for kind, value in zip(kinds, seconds, strict=True)]
 
 
 def rise_of(values: Sequence[float]) -> float:

@@ -142,11 +142,15 @@ class AttemptHistory:
         return avoided_machines(self.record.folder)
 
     def avoid(self, machine: str, reason: str, checked: bool) -> bool:
-        """Record that *machine* is avoided from now on, by its check or for failures; whether it was not yet."""
-        if machine in self.avoided():
-            return False
-        self.record.event(record.AVOIDED, machine=machine, reason=reason, checked=checked)
-        return True
+        """Record that *machine* is avoided from now on, by its check or for failures; whether it was not yet.
+
+        That it failed its check again is recorded too, with the time of the submission in ``again``.
+        """
+        is_new = machine not in self.avoided()
+        again = {} if is_new else {"again": self.since}
+        if is_new or checked:
+            self.record.event(record.AVOIDED, machine=machine, reason=reason, checked=checked, **again)
+        return is_new
 
     def avoided_machine(self, machines: Mapping[int, Mapping[str, Any]]) -> str | None:
         """The name of one of *machines* that is avoided for failures, or None: of a check, the next one tells."""
@@ -362,6 +366,12 @@ def avoided_machines(folder: str) -> dict[str, str]:
     """The machines on which the run of *folder* is not to go on, and why."""
     events = [each for each in _events(folder) if each.get("event") == record.AVOIDED]
     return {str(each.get("machine")): str(each.get("reason")) for each in events}
+
+
+def failed_again(folder: str, since: float) -> list[str]:
+    """The machines that failed their check again in the submission that began at *since*, each as often as it did."""
+    events = [each for each in _events(folder) if each.get("event") == record.AVOIDED and each.get("again") == since]
+    return [str(each.get("machine")) for each in events]
 
 
 def pods_at_work(folder: str, first: int = 0) -> list[Member] | None:

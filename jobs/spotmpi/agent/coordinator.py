@@ -246,13 +246,14 @@ class CoordinatedAttempt(_NodeZero):
 
     def _avoid_unfit(self, outcome: Outcome) -> Outcome:
         """*outcome*, once the machines of nodes that have failed their check are avoided; they leave by themselves."""
+        again = []
         for node, reason in self._members.unfit.items():
             machine = self._machine(node)
             if node == COORDINATOR:
                 self._notice.give(reason)
             if machine is not None and not self._avoid(machine, reason, True):
-                return self._end_on_avoided(machine)
-        return outcome
+                again.append(machine)
+        return self._end_on_avoided(again[0]) if again else outcome
 
     def _machine(self, node: Member) -> str | None:
         """The name of the machine of a node, if it is known."""
@@ -265,11 +266,12 @@ class CoordinatedAttempt(_NodeZero):
         """The end of an attempt whose nodes include a *machine* that the run avoids.
 
         Slurm gets the job back, with the node excluded. In a cluster only another submission can exclude it, and the
-        next pod may pass the check there: the run goes on, and says how to go on without.
+        next pod may pass the check there: the run goes on, and says how to go on without. Where it has a placement
+        controller, that releases the nodes and asks for others.
         """
         avoided = self._history.avoided()
         text = "the run got %s again, which it avoids (%s)" % (machine, avoided[machine])
-        if not self._context.slurm:
+        if not self._context.slurm and "capacity" not in self._context.plan:
             remedy = "to go on without: spotmpi stop %s, and spotmpi run --resume %s --set 'kubernetes.avoid=%s'"
             run = self._context.plan["run"]
             text += "; " + remedy % (run, run, json.dumps(sorted(avoided)))

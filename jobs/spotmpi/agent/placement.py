@@ -29,6 +29,7 @@ class Decision(TypedDict, total=False):
     reason: str
     forecast: Forecast  # with the first decision about a run with a deadline
     until: float  # Unix seconds until which the run waits without nodes
+    failed_again: int  # how often nodes had failed their check again, for which this one releases the gang
     starts: float  # Unix seconds at which the Capacity Block of the group starts
     again: bool  # all groups of the order had given no gang, and this one is asked again
     idle: float  # node-seconds for which nodes that are released had waited for others
@@ -75,7 +76,7 @@ class Gang(NamedTuple):
     waiting_since: Optional[float]  # Unix seconds since which too few nodes are there; None while none is waited for
     created: Optional[float] = None  # Unix seconds of the first pod, where there is one
     idle_since: Tuple[float, ...] = ()  # Unix seconds since which each node waits for others, while too few are there
-    refusal: str = ""  # the autoscaler's words, where it starts no further node for the gang
+    refusal: str = ""  # why no further node is to come, where that is known
     nodes: Tuple[Tuple[int, float], ...] = ()  # the numbers of pods that have a node, and Unix seconds since when
 
     def usable(self, sizes: Sequence[int]) -> Optional[int]:
@@ -103,7 +104,7 @@ class Gang(NamedTuple):
         if self.placed >= sizes[0]:
             gave += ", and none for node 0"
         if self.refusal:
-            return "%s, and the autoscaler starts no more: %s" % (gave, self.refusal)
+            return "%s, and %s" % (gave, self.refusal)
         if self.is_partial_over(capacity, now):
             return "%s, and no other within %gs" % (gave, capacity["partial"])
         return "%s within %gs" % (gave, capacity["patience"])
@@ -326,6 +327,17 @@ def with_decision(state: State, target: Placement, now: float, reason: str, more
         "decisions": [*first, *decisions[-_KEPT:][len(first) :]],
         "away": request_again(state["away"]),
     }
+
+
+def failed_before(state: State) -> int:
+    """How often nodes had failed their check again when the gang was released for that last."""
+    return max((each.get("failed_again", 0) for each in state["decisions"]), default=0)
+
+
+def with_failed_again(state: State, count: int) -> State:
+    """*state*, whose newest decision takes into account that nodes failed their check again, *count* times so far."""
+    *decisions, last = state["decisions"]
+    return {**state, "decisions": [*decisions, {**last, "failed_again": count}]}
 
 
 def request_again(away: Away | None) -> Away | None:

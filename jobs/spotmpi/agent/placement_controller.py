@@ -22,10 +22,11 @@ import os
 import ssl
 import sys
 from datetime import datetime, timezone
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Set, Union
 from urllib.parse import quote
 
 from . import context, failback, files, placement, pod_context, record, surplus
+from .attempt_history import failed_again
 from .clock import CLOCK, Clock
 from .launch import sizes_of
 from .plan import NODE, STANDBY, RunPlan, read_plan
@@ -201,16 +202,27 @@ class Controller:
                 self._patch(jobset, {**state, "moving": False}, [_replace("/spec/suspend", False)])
                 self._scale(state)
             return False
-        seen = gang(pods, self._sizes)
+        failed = self._failed_again()
+        unfit = failed[placement.failed_before(state) :]
+        seen = gang(pods, self._sizes, unfit)
         if self._capacity["standby"]:
             seen = placement.waiting_since_whole(state, seen, self._api.now)
         if seen.waiting_since is not None:
-            seen = seen._replace(refusal=refusal(self._api.events(_NO_SCALE_UP), pods, seen))
+            seen = seen._replace(refusal=refusal(self._api.events(_NO_SCALE_UP), pods, seen) or at_fault(pods, unfit))
         following = self._policy(self._plan, state, seen, self._api.now) or self._surplus(state, seen)
+        if following is not None and following["moving"] and unfit:
+            following = placement.with_failed_again(following, len(failed))
         if following is not None:
             self._patch(jobset, following, self._move(jobset, following) if following["moving"] else [])
         self._scale(following or state, [number for number, _ in seen.nodes])
         return False
+
+    def _failed_again(self) -> List[str]:
+        """The nodes that failed their check again, each as often as it did; none without the run folder."""
+        try:
+            return failed_again(self._folder, self._plan.get("submitted", 0.0))
+        except OSError:
+            return []
 
     def _surplus(self, state: placement.State, seen: placement.Gang) -> Optional[placement.State]:
         """The state without nodes that the present attempt does not have, or with a request for these."""
@@ -272,27 +284,39 @@ class Controller:
         sys.stdout.flush()
 
 
-def gang(pods: List[Object], sizes: Sequence[int]) -> placement.Gang:
+def gang(pods: List[Object], sizes: Sequence[int], unfit: Collection[str] = ()) -> placement.Gang:
     """What is seen of the pods of a gang with these allowed numbers of nodes; those that are going away do not count.
 
-    It waits since the pod was created without which too few have a node, or node 0 has none.
+    It waits since the pod was created without which too few have a node, or node 0 has none. One that is *unfit* is
+    none.
     """
     own = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     own = [pod for pod in own if pod["status"].get("phase") in ("Pending", "Running")]
-    waiting, created = [pod for pod in own if not pod["spec"].get("nodeName")], min(map(_created, own), default=None)
+    waiting, created = [pod for pod in own if not _has_node(pod, unfit)], min(map(_created, own), default=None)
+    fit = [_scheduled(pod) for pod in own if _has_node(pod, unfit)]
     nodes = tuple(sorted((_number(pod, sizes[-1]), _scheduled(pod)) for pod in own if pod["spec"].get("nodeName")))
-    newest, missing = sorted(map(_created, waiting), reverse=True), sizes[0] - len(nodes)
+    newest, missing = sorted(map(_created, waiting), reverse=True), sizes[0] - len(fit)
     waits = [newest[:missing][-1]] if newest and missing > 0 else []
     waits += [_created(pod) for pod in waiting if _number(pod, sizes[-1]) == 0]
     if not waits:
-        return placement.Gang(len(nodes), None, created, nodes=nodes)
+        return placement.Gang(len(fit), None, created, nodes=nodes)
     since = min(waits)
-    idle = tuple(max(since, scheduled) for _, scheduled in nodes)
-    return placement.Gang(len(nodes), since, created, idle, nodes=nodes)
+    idle = tuple(max(since, scheduled) for scheduled in fit)
+    return placement.Gang(len(fit), since, created, idle, nodes=nodes)
+
+
+def _has_node(pod: Object, unfit: Collection[str]) -> bool:
+    return bool(pod["spec"].get("nodeName")) and pod["spec"]["nodeName"] not in unfit
+
+
+def at_fault(pods: List[Object], unfit: Collection[str]) -> str:
+    """What is wrong with the *unfit* nodes that *pods* have; empty where they have none."""
+    names = sorted({pod["spec"].get("nodeName") for pod in pods} & {*unfit})
+    return "%s failed the check again" % " and ".join(names) if names else ""
 
 
 def refusal(events: List[Object], pods: List[Object], seen: placement.Gang) -> str:
-    """The message by which the autoscaler starts no node for pods that wait, while it backs off; empty without one.
+    """That the autoscaler starts no node for pods that wait, while it backs off, and its message; else empty.
 
     *events* are those of pods for which it started none. A message counts groups by reason and names none. Where it
     has another reason of the kind, such as that a group has reached its size, that may be the reason of the gang's
@@ -305,7 +329,7 @@ def refusal(events: List[Object], pods: List[Object], seen: placement.Gang) -> s
         if event["involvedObject"].get("name") not in waiting or _last_seen(event) < since:
             continue
         if _BACKOFF in message and not any(each in message for each in _OTHER_REASONS):
-            return message
+            return "the autoscaler starts no more: " + message
     return ""
 
 

@@ -268,7 +268,7 @@ def event_text(event: Event, throughput: Throughput) -> str:
         return f"iterations are read from {form}: {line} (metrics.pattern in the spec reads other lines)"
     if event.kind == record.PLACED:
         return printable(f"capacity: {placement_text(event.values)}: {event.reason}")
-    if event.kind == record.AVOIDED:
+    if event.kind == record.AVOIDED and not event.values.get("again"):
         return printable(f"machine {event.values.get('machine')} is avoided for this run{because}")
     if event.kind in (record.JOINED, record.LEFT):
         if standby := printable(event.values.get("standby") or ""):

@@ -17,6 +17,8 @@ It knows from where it has its rules:
 - A Capacity Block has its nodes from its start on, and 30 minutes before its end EC2 begins to end those that still run
   (EC2 User Guide, Capacity Blocks for ML). A JobSet whose gang waits for one is submitted suspended, and it gets the
   condition Suspended without ever having had pods (jobset_controller.go, suspendJobs).
+- The scheduler knows nothing of what is wrong with a node: the next pod gets the same one, as long as it is there. The
+  autoscaler removes one that nothing has used for five minutes (scale-down-unneeded-time).
 - Times are whole seconds by the API server's clock.
 - The cluster autoscaler says of each pod for which it starts no node why not, with the numbers of node groups by reason
   and without their names, again in each of its loops (kubernetes/autoscaler, cluster-autoscaler/processors/status/
@@ -37,6 +39,7 @@ from tests.cloud.json_values import copied
 
 Object = dict[str, Any]
 START = 1_795_000_000
+IDLE = 300.0  # seconds after which the autoscaler removes a node
 MUTABLE = ("nodeSelector", "tolerations")
 
 
@@ -63,6 +66,7 @@ class PlacedCluster:
         self.patches: list[Object] = []  # the JobSet after each
         self.refusals: dict[str, str] = {}  # what the autoscaler says of pods that wait, by group
         self._pods: list[Object] = []
+        self._used: dict[tuple[str, int], tuple[int, float]] = {}  # by group and place: which node, and when it was
         if not self.suspended:
             self._create_pods()
 
@@ -160,6 +164,9 @@ class PlacedCluster:
             self._selectors = [{**selector, **template["spec"]["nodeSelector"]} for selector, template in both]
             self._create_pods()
         self._schedule()
+        for name in self.nodes():
+            group, place, number = name.split(".")
+            self._used[group, int(place)] = int(number), self.now
         present = {pod["metadata"]["name"] for pod in self._pods}
         others = [number for number in range(self.size, self.size + self.standby) if str(number) not in present]
         if others and set(range(self.size)) <= set(self.placed()):
@@ -168,7 +175,7 @@ class PlacedCluster:
     def _end_blocks(self) -> None:
         """EC2 ends the nodes that still run 30 minutes before the end of their Capacity Block."""
         for group, (_, end) in self.blocks.items():
-            lost = [pod for pod in self._pods if pod["spec"].get("nodeName") == group and self.now >= end - 1800]
+            lost = [pod for pod in self._pods if group_of(pod) == group and self.now >= end - 1800]
             self.ended_by_ec2 += len(lost)
             self._pods = [self._pod(int(each["metadata"]["name"])) if each in lost else each for each in self._pods]
 
@@ -178,7 +185,11 @@ class PlacedCluster:
 
     def places(self) -> list[str | None]:
         """The group of each pod."""
-        return [each["spec"].get("nodeName") for each in self._pods]
+        return [group_of(each) for each in self._pods]
+
+    def nodes(self) -> list[str]:
+        """The names of the nodes that the pods have."""
+        return sorted(each["spec"]["nodeName"] for each in self._pods if "nodeName" in each["spec"])
 
     def placed(self) -> list[int]:
         """The numbers of the pods that have a node."""
@@ -205,9 +216,16 @@ class PlacedCluster:
         for pod in sorted(self._pods, key=lambda pod: pod["metadata"]["name"], reverse=self.last_first):
             group = self._selectors[int(pod["metadata"]["name"]) >= self.size]["group"]
             if "nodeName" not in pod["spec"] and self.places().count(group) < self._free(group):
-                pod["spec"]["nodeName"] = group
+                pod["spec"]["nodeName"] = self._node(group)
                 scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self._stamp()}
                 pod["status"] = {"phase": "Running", "conditions": [scheduled]}
+
+    def _node(self, group: str) -> str:
+        """The name of the next free node of *group*: that of its place, until that was idle for too long."""
+        taken = {name.split(".")[1] for name in self.nodes() if name.startswith(group + ".")}
+        place = next(place for place in range(self._free(group)) if str(place) not in taken)
+        number, used = self._used.get((group, place), (0, self.now))
+        return f"{group}.{place}.{number + (self.now - used > IDLE)}"
 
     def _set_condition(self, kind: str, status: str) -> None:
         self._jobset["status"] = {"conditions": [{"type": kind, "status": status}]}
@@ -240,3 +258,9 @@ class PlacedCluster:
                         template["spec"].pop(field, None)
         if before["spec"]["replicatedJobs"] != after["spec"]["replicatedJobs"]:
             raise RequestFailed("422 spec.replicatedJobs: field is immutable", 422)
+
+
+def group_of(pod: Object) -> str | None:
+    """The node group of the node that *pod* has."""
+    name: str | None = pod["spec"].get("nodeName")
+    return name and name.partition(".")[0]

@@ -13,7 +13,7 @@ import pytest
 
 from spotmpi.agent import node as agent_node
 from spotmpi.agent import protocol, record
-from spotmpi.agent.attempt_history import AttemptHistory, avoided_machines
+from spotmpi.agent.attempt_history import AttemptHistory, avoided_machines, failed_again
 from spotmpi.agent.record import Record
 from spotmpi.agent.schema import AttemptRecord
 from tests.clocks import SetClock
@@ -110,6 +110,8 @@ def test_a_run_whose_pods_get_an_avoided_machine_again_goes_on_and_says_how_to_g
     for each in (0, 1):
         run.start(each, 1)
     assert run.agents[0].wait(LIMIT) == protocol.INTERRUPTED
+    folder, submitted = str(run.paths.folder), run.plan["submitted"]
+    assert failed_again(folder, submitted) == ["machine-1"] and not failed_again(folder, submitted - 1)
     (summary,) = [each.reason for each in run.events(0, 1) if each.kind == record.RESTARTED]
     assert str(summary) == (
         "the run got machine-1 again, which it avoids (0 of 1 GPUs visible: No devices); to go on without: "

@@ -78,7 +78,8 @@ class PlacedRun:
     Its agents take *start* seconds from the nodes to the first iteration. A checkpoint is written ``every`` so many
     iterations, if any, and before a move where the program writes one ``at_notice``; later iterations are repeated.
     With several numbers of ``nodes`` it begins on what is there after the patience, goes on with what is left at once,
-    and is as fast as these are many. One of ``standby`` takes the place of a lost node at once.
+    and is as fast as these are many. One of ``standby`` takes the place of a lost node at once. Nodes that are ``sick``
+    fail the check of each attempt on them.
     """
 
     def __init__(self, folder: Path, free: dict[str, int], iterations: int, start: float, **capacity: Any) -> None:
@@ -94,6 +95,9 @@ class PlacedRun:
         self.cluster.blocks = {BLOCK: (START + block[0], START + block[1])} if block else {}
         self.iterations, self.start = iterations, start
         self.mortal = False
+        self.sick: set[str] = set()
+        self.checked: list[str] = []  # the nodes that failed, one entry for each time
+        self._checking: set[str] = set()  # those that do not work yet
         self.api: Any = self.cluster  # as the controller reaches it
         self.every: int | None = 60
         self.at_notice = True
@@ -165,6 +169,8 @@ class PlacedRun:
         here = self.cluster.placed()
         size = largest_size(self.plan["elastic"], len(here)) if "elastic" in self.plan else len(here) // SIZE * SIZE
         self._enough = self._enough + self.step if size and 0 in here else 0.0
+        if 0 in here and self._fail_checks():
+            return
         if self.used and (not set(self.used) <= set(here) or (size or 0) > len(self.used)):
             self._end_attempt(INTERRUPTION, lost=not set(self.used) <= set(here))
             self.used = []
@@ -180,10 +186,8 @@ class PlacedRun:
 
     def _work(self) -> None:
         if self._history is None:
-            (self._runs / "x-1").mkdir(exist_ok=True)
-            record = Record(str(self._runs / "x-1"), self._clock)
+            self._history = self._open_history()
             plan = placement.with_placement(self.plan, self.state)
-            self._history = AttemptHistory(record, plan, self.plan["submitted"], self._clock)
             self._clock.seconds -= self.start  # its agents have held the nodes since then
             self._number = self._history.begin()
             self._clock.seconds += self.start
@@ -196,7 +200,7 @@ class PlacedRun:
             self._progress.resumed = self._progress.iteration = self.stored
             self._progress.first_iteration = self.stored + 1
             self._progress.first_iteration_elapsed = self._clock.elapsed()
-            record.metric(self._number, COORDINATOR, "context", {"total_iterations": self.iterations})
+            self._history.record.metric(self._number, COORDINATOR, "context", {"total_iterations": self.iterations})
         speed = len(self.used) / SIZE * (1.0 if len(self.used) == SIZE else self.share)
         iteration = min(self.iterations, int((self._progress.iteration or 0) + self.step / PACE * speed))
         self._progress.iteration = iteration
@@ -207,6 +211,33 @@ class PlacedRun:
             self.ended = self.seconds
             self._end_attempt(SUCCEEDED)
             self.cluster.end()
+
+    def _open_history(self) -> AttemptHistory:
+        (self._runs / "x-1").mkdir(exist_ok=True)
+        record = Record(str(self._runs / "x-1"), self._clock)
+        return AttemptHistory(
+            record, placement.with_placement(self.plan, self.state), self.plan["submitted"], self._clock
+        )
+
+    def _fail_checks(self) -> bool:
+        """Let the nodes that are sick fail their check, which takes a look; whether any did, for new pods then."""
+        present, before = self.sick & set(self.cluster.nodes()), self._checking
+        self._checking = present
+        failed = sorted(present & before)
+        if not failed:
+            return False
+        self._checking = set()
+        self._end_attempt(INTERRUPTION, lost=True)
+        history = self._open_history()
+        number = history.begin()
+        for each in failed:
+            history.avoid(each, "0 of 8 GPUs visible", True)
+        history.end(number, Progress(self._clock()), Outcome(INTERRUPTION, "why", 0), self._clock())
+        history.record.close()
+        self.checked += failed
+        self.used = []
+        self.cluster.lose_a_node()
+        return True
 
     def _decisions(self) -> list[placement.Decision]:
         """Those with which the present pods were created: JobSet gives them the annotation of their template."""

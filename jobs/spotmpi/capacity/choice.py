@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from spotmpi.capacity.chains import Indices, returns
 from spotmpi.capacity.job import Job
 from spotmpi.capacity.market import Market
-from spotmpi.capacity.values import NONE, ON_DEMAND, SPOT, Numbers, Setting, Values, solve
+from spotmpi.capacity.values import HYSTERESIS, NONE, ON_DEMAND, SPOT, Numbers, Setting, Values, solve
 
 FIT_AGAIN = 86400.0  # seconds: chains are fitted to all history when a job begins, and each day
 _POOLS = 3  # of a plan; with more than one size fewer
@@ -26,7 +26,6 @@ _STAGES = 3  # steps of a start
 # 0.1 is 1 % better than 0, and 1.0 up to 10 % worse.
 _IDLE = 0.1
 _LATE = 2.0  # where only spot nodes are allowed, an hour of work after the deadline costs so many times one before it
-_HYSTERESIS = 0.25  # a switch or a stop has to save this share of what a start costs, in addition to its own start
 _WAIT_SAVES = 0.005  # a wait of a job of spot nodes alone, while these are there, has to save this share of its cost
 _TOLERANCE = 1e-6
 
@@ -221,7 +220,7 @@ class Planner:
         ranked[stuck, NONE] = 1e12
         mode = ranked.argmin(axis=1)
         start = np.maximum(moment.price[jobs, mode], moment.price[jobs, moment.mode]) * job.overhead / 3600.0
-        stay = (moment.mode != NONE) & (ranked[jobs, moment.mode] <= ranked[jobs, mode] + _HYSTERESIS * start)
+        stay = (moment.mode != NONE) & (ranked[jobs, moment.mode] <= ranked[jobs, mode] + HYSTERESIS * start)
         if not job.on_demand_allowed:
             first = ranked[:, SPOT:].argmin(axis=1) + SPOT
             saves = ranked[:, NONE] < ranked[jobs, first] * (1 - _WAIT_SAVES)

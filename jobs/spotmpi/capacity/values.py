@@ -17,6 +17,7 @@ NONE, ON_DEMAND, SPOT = 0, 1, 2  # modes: no nodes, on-demand, and from SPOT on 
 # The share of the work that a loss may cost which it does cost, in the first hour of a pool's nodes and later: what was
 # done since these came is less at first. On three recorded markets all of it is 2 % worse, and none 1 %.
 _REPEATED = np.array([0.25, 0.75], dtype=np.float32)
+HYSTERESIS = 0.25  # a switch or a stop has to save this share of what a start costs, in addition to its own start
 HOPELESS = np.float32(1e9)  # finite, since 0 x infinity is not a number
 
 
@@ -165,6 +166,7 @@ class _Recursion:
         self.pay_last = spot * np.clip((setting.rest + self.work / speeds) / setting.step, 0, 1).astype(np.float32)
         self.pay_start = np.broadcast_to(spot, self.pay.shape)
         self.idle = np.where(self.work > 0, setting.idle * hours, 0.0).astype(np.float32)
+        self.leave = np.float32(HYSTERESIS * (setting.on_demand or 0.0) * setting.overhead / 3600.0)  # on-demand nodes
         self.done = [self._shift(-setting.step * each) for each in setting.speeds]
         self.begun = [self._shift(-(setting.step - setting.rest) * each) for each in setting.speeds]
         speed = setting.on_demand_speed
@@ -253,7 +255,12 @@ class _Recursion:
             np.minimum(fresh, self._at(going[:, ON_DEMAND], self.on_demand_start), out=fresh)
         else:
             going[:, ON_DEMAND] = fresh
-        return np.asarray(np.minimum(going, fresh[:, None]))
+        value = np.minimum(going, fresh[:, None])
+        # On-demand nodes are left later under the same condition as now. Else each decision would compare their return
+        # with one a step later, which saves nearly as much, and put it off.
+        if setting.on_demand is not None:
+            np.minimum(going[:, ON_DEMAND], fresh + self.leave, out=value[:, ON_DEMAND])
+        return np.asarray(value)
 
     def _forbid(self, going: Floats, started: Floats, seconds: float) -> None:
         """Rule out what could leave too little time to finish on on-demand nodes."""

@@ -160,6 +160,16 @@ def test_it_returns_from_on_demand_to_spot_when_that_pays() -> None:
     assert isinstance(decide(running(A, "on-demand", work=300.0), offers, history, at(0)), Keep)
 
 
+@pytest.mark.parametrize("tick", [600.0, 300.0])
+@pytest.mark.parametrize("price", [0.6, 1.0])
+def test_it_returns_to_spot_however_soon_the_next_decision_could_do_the_same(tick: float, price: float) -> None:
+    """Compared with a return at the next decision, one at this decision never saved as much as it had to."""
+    job = replace(JOB, work=16 * HOUR, deadline=21 * HOUR, overhead=1800.0)
+    history = [Observation((9.8 - 4 * part) * HOUR, spot(A, price, 4 * ((part + 1) % 2))) for part in range(14, -1, -1)]
+    state, offers = running(A, "on-demand", 8 * HOUR, job), [spot(A, price), on_demand()]
+    assert placed(decide(state, offers, history, DecisionClock(10 * HOUR, tick))).market == "spot"
+
+
 def test_on_demand_is_kept_to_the_end_if_two_more_starts_would_be_too_late() -> None:
     decision = decide(running(A, "on-demand"), [spot(A, 0.01), on_demand()], [], at(8 * HOUR - 4 * HOUR - 900))
     assert isinstance(decision, Keep)

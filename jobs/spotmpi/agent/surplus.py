@@ -41,7 +41,8 @@ def next_state(
     last = state["seen"][-1] if state["seen"] else None
     if used is None or last is None or not last["nodes"] or last["group"] != state["at"]:
         return None
-    idle = {number: max(since, last["t"]) for number, since in gang.nodes if number not in used}
+    known = {*used, *(away["pods"] if away is not None else ())}  # which are released, once their Jobs have changed
+    idle = {number: max(since, last["t"]) for number, since in gang.nodes if number not in known}
     if not idle or now - min(idle.values()) < capacity["partial"]:
         return None
     others = [number for number in range(sizes[-1]) if number not in used]

@@ -148,7 +148,7 @@ class PlacedRun:
             self._controller.look()
         except Killed:
             self._controller = None
-        except RequestFailed:
+        except (RequestFailed, OSError):
             if self.api is self.cluster:
                 raise
             # else as in the loop of a controller, which looks again

@@ -121,12 +121,21 @@ def read_traces(folder: Path) -> list[Trace]:
         raise input_error(
             wording.option("traces"), str(folder), "no traces here, NAME.json or NAME/full.json; check the path"
         )
-    return [read_trace(name, _text(path)) for name, path in files.items()]
+    traces: list[Trace] = []
+    problems: list[Problem] = []
+    for name, path in files.items():
+        try:
+            traces.append(read_trace(name, _text(path)))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return traces
 
 
 def _text(trace: Path) -> str:
     try:
-        return trace.read_text(encoding="utf-8")
+        return trace.read_text(encoding="utf-8-sig")  # some editors write a mark at the beginning
     except OSError as error:
         raise input_error(wording.option("traces"), str(trace), f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

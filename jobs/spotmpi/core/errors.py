@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date, time
 from typing import Any, NamedTuple
 
 from spotmpi.core.wording import shorten
@@ -31,7 +32,8 @@ class Problem(NamedTuple):
     remedy: str
 
     def __str__(self) -> str:
-        shown = "" if self.value is None else f" = {shorten(repr(self.value), _LONGEST)}"
+        value = self.value.isoformat() if isinstance(self.value, date | time) else repr(self.value)
+        shown = "" if self.value is None else f" = {shorten(value, _LONGEST)}"
         field = self.field if self.field.isprintable() else shorten(repr(self.field), _LONGEST)
         return f"{field}{shown}: {self.remedy}"
 

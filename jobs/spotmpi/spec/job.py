@@ -124,10 +124,11 @@ def _deadline(value: object) -> object:
         if value.tzinfo is None:
             raise ValueError('give the offset from UTC too, such as "2027-01-31T18:00+01:00"')
         return value
-    number = seconds(value)
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
+    with contextlib.suppress(ValueError):
+        value = seconds(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ValueError('write a duration such as "30h", or a time such as "2027-01-31T18:00+01:00"')
-    return float(number)
+    return float(value)
 
 
 def _deadline_text(value: float | datetime) -> str:

@@ -6,6 +6,7 @@ used, and relative to its file in TOML.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -180,10 +181,17 @@ def problem(detail: dict[str, Any], model: type[SpecModel]) -> Problem:
         return Problem(field, detail["input"], f"unknown key; {_near(detail['loc'], model)}")
     if detail["type"] == "string_pattern_mismatch":  # every pattern of a spec is that of a size
         return Problem(field, detail["input"], 'write a size such as "512Mi" or "4Gi"')
+    if field == "capacity" and isinstance(detail["input"], list):
+        return Problem(
+            field, detail["input"], "input should be a table: name node groups, in their order, in capacity.order"
+        )
     if detail["type"] in ("model_type", "dict_type"):
         return Problem(field, detail["input"], "input should be a table")
     if detail["type"] == "list_type":
-        return Problem(field, detail["input"], 'input should be a list, such as ["python3", "train.py"]')
+        example = (
+            [detail["input"]] if isinstance(detail["input"], str) and field != "command" else ["python3", "train.py"]
+        )
+        return Problem(field, detail["input"], f"input should be a list, such as {json.dumps(example)}")
     message = detail["msg"].removeprefix("Value error, ")
     return Problem(field, detail["input"], message[0].lower() + message[1:])
 
@@ -193,8 +201,11 @@ def _near(loc: tuple[Any, ...], model: Any) -> str:
     for part in loc[:-1]:
         model = model if isinstance(part, int) else model.model_fields[part].annotation
         model = next(iter(get_args(model)), model)  # of a list or an Optional
-    known = list(model.model_fields)
-    close = _close(str(loc[-1]), known)
+    known, key = list(model.model_fields), str(loc[-1])
+    tables = {name: getattr(each.annotation, "model_fields", {}) for name, each in model.model_fields.items()}
+    if inside := [f"{name}.{key}" for name, keys in tables.items() if key in keys]:
+        return f"did you mean {' or '.join(inside)}?"
+    close = _close(key, known)
     return f"did you mean {close}?" if close else f"known keys: {', '.join(known)}"
 
 

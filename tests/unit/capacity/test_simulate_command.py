@@ -249,6 +249,15 @@ def test_a_file_that_cannot_be_read_is_named_among_those_of_its_folder(tmp_path:
     assert errors.endswith("/broken.json': cannot be read: Is a directory\n")
 
 
+def test_all_broken_traces_are_said_at_once_and_a_mark_at_the_beginning_is_none_of_them(tmp_path: Path) -> None:
+    simulate_traces(tmp_path, TRACE)
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.json").write_text('{"nodes": [[1, 2]]}', encoding="utf-8-sig")
+    errors = simulate(str(tmp_path / "job.toml"), traces=tmp_path).stderr
+    for name in ("one", "two"):
+        assert f"--traces = '{name}': is not a trace: it has no key 'price'" in errors
+
+
 def test_lists_within_lists_without_end_are_not_a_trace(tmp_path: Path) -> None:
     simulate_traces(tmp_path, TRACE)
     (tmp_path / "us-west-2a_0.json").write_text("[" * 200_000)

@@ -582,11 +582,17 @@ def test_a_deadline_whose_on_demand_nodes_the_account_may_not_have_is_refused_be
 
 def test_a_deadline_goes_together_with_several_numbers_of_nodes(lab_file: Path) -> None:
     with_on_demand(lab_file)
-    plan = plan_of(lab_file, *DEADLINE, "capacity.prices={g4dn=0.2, p3=1.05, p2=0.4, stable=0.5}", "nodes=[1, 2]")
+    prices = "capacity.prices={g4dn=0.2, p3=1.05, p2=0.4, stable=0.5}"
+    plan = plan_of(lab_file, *DEADLINE, prices, "nodes=[1, 2]")
     assert plan["notes"][0].startswith("capacity: all 2 nodes, or at least 1, from g4dn (g4dn.xlarge, spot, $0.4")
     assert plan["notes"][1].startswith("deadline: expected to cost $") and "alone: $20.08" in plan["notes"][1]
     agents = agents_plan_of(plan)
     assert agents["elastic"]["sizes"] == [1, 2] and agents["capacity"]["deadline"]["work"] == 72000.0
+    with pytest.raises(
+        InputError, match=r"on-demand nodes need 30 h 5 min \(20 h of work and 10 h 5 min for a start\)"
+    ):
+        plan_of(lab_file, *DEADLINE, prices, "nodes=[1, 2]", "capacity.patience=10h")
+    assert plan_of(lab_file, *DEADLINE, prices, "capacity.patience=10h"), "of one number no node waits for others"
 
 
 def test_all_problems_of_a_deadline_come_before_anything_is_started(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import tomllib
+from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -153,6 +154,8 @@ def test_what_no_node_costs_is_no_price(value: float) -> None:
         ({"imgae": "x"}, "imgae = 'x': unknown key; did you mean image?"),
         ({"node": 2}, "node = 2: unknown key; did you mean nodes?"),
         ({"limits": {"failure": 1}}, "limits.failure = 1: unknown key; did you mean failures?"),
+        ({"patience": "10m"}, "patience = '10m': unknown key; did you mean capacity.patience?"),
+        ({"every": "1h"}, "every = '1h': unknown key; did you mean checkpoint.every?"),
         (
             {"checkpoint": {"dir": "x"}},
             "checkpoint.dir = 'x': unknown key; known keys: every, keep, path, memory, grace, margin",
@@ -161,6 +164,24 @@ def test_what_no_node_costs_is_no_price(value: float) -> None:
 )
 def test_an_unknown_key_is_refused_with_the_likeliest_known_one(values: dict[str, Any], message: str) -> None:
     assert list(problems(values).values()) == [message]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"capacity": ["g5"]},
+            "capacity = ['g5']: input should be a table: name node groups, in their order, in capacity",
+        ),
+        ({"capacity": {"zones": "b"}}, "capacity.zones = 'b': input should be a list, such as [\"b\"]"),
+        ({"command": "x y"}, 'command = \'x y\': input should be a list, such as ["python3", "train.py"]'),
+        ({"capacity": {"deadline": "soon"}}, "capacity.deadline = 'soon': write a duration such as \"30h\", or a time"),
+        ({"capacity": {"deadline": date(2027, 1, 31)}}, "capacity.deadline = 2027-01-31: write a duration such as"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_with_what_to_write(values: dict[str, Any], message: str) -> None:
+    (problem,) = problems(values).values()
+    assert problem.startswith(message)
 
 
 def test_nodes_are_a_number_or_the_numbers_that_are_allowed() -> None:

@@ -19,6 +19,7 @@ from spotmpi.spec.node_groups import own_prices
 
 if TYPE_CHECKING:
     from spotmpi.agent.plan import Block, Forecast
+    from spotmpi.capacity.job import Job
     from spotmpi.capacity.market import Market
     from spotmpi.capacity.placement import Offer, OfferMarket, State
     from spotmpi.core.environment import Environment, NodeGroup
@@ -56,7 +57,12 @@ def problems(spec: JobSpec, environment: Environment | None, now: datetime) -> I
             yield from _quota_problems(spec, environment, fallback)
     job, missing = requirements.job_of(spec, now)
     if not missing:
-        yield from requirements.problems(replace(job, sizes=(spec.nodes,), speeds=(1.0,)), price)
+        yield from requirements.problems(replace(_with_patience(job, spec), sizes=(spec.nodes,), speeds=(1.0,)), price)
+
+
+def _with_patience(job: Job, spec: JobSpec) -> Job:
+    """*job* whose starts take as long as its controller allows for: node 0 of several numbers waits for the most."""
+    return replace(job, overhead=job.overhead + spec.capacity.patience) if len(job.sizes) > 1 else job
 
 
 def _quota_problems(spec: JobSpec, environment: Environment, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
@@ -107,7 +113,7 @@ def begin(
     tick = min(TICK, job.deadline / 100)
     offers = _offers(spec, target, rates, now, blocks)
     state = State(job, None, job.work)
-    decision = decide(state, [*offers.values()], [], DecisionClock(0.0, tick))
+    decision = decide(replace(state, job=_with_patience(job, spec)), [*offers.values()], [], DecisionClock(0.0, tick))
     others = {name: offer for name, offer in offers.items() if name not in blocks}
     first = min(others, key=lambda name: others[name].price)  # who waits asks as well
     if isinstance(decision, Start):

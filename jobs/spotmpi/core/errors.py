@@ -32,8 +32,9 @@ class Problem(NamedTuple):
     remedy: str
 
     def __str__(self) -> str:
-        value = self.value.isoformat() if isinstance(self.value, date | time) else repr(self.value)
-        shown = "" if self.value is None else f" = {shorten(value, _LONGEST)}"
+        text = self.value.isoformat() if isinstance(self.value, date | time) else repr(self.value)
+        text = " ".join(line.strip() for line in text.splitlines())
+        shown = "" if self.value is None else f" = {shorten(text, _LONGEST)}"
         field = self.field if self.field.isprintable() else shorten(repr(self.field), _LONGEST)
         return f"{field}{shown}: {self.remedy}"
 

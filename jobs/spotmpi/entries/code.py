@@ -13,7 +13,6 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
-import inspect
 import io
 import linecache
 import pickle
@@ -24,11 +23,13 @@ from collections.abc import Callable, Iterator, Mapping, MappingView
 from pathlib import Path
 from typing import Any
 
+from spotmpi.agent.store import size_and_digest
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.entries.definitions import (
     definition,
     free_variables,
     methods,
+    module_tree,
     names_read,
     values_by_name,
     without_docstrings,
@@ -43,7 +44,7 @@ from spotmpi.entries.shipped import (
     shipped_file,
     with_imports,
 )
-from spotmpi.entries.unknown import require_known, require_known_attributes
+from spotmpi.entries.unknown import require_known, require_known_attributes, require_known_name
 from spotmpi.entries.values import (
     PLAIN,
     CodePickler,
@@ -146,10 +147,13 @@ class _Reader:
             for each in chain:  # such as os.path.expandvars
                 found = getattr(found, each, None) if isinstance(found, types.ModuleType) else None
                 require_known(found, name)
+                self._use_replaced(found, f"{name}.{each}")
             self._use_module(value, name)
         elif isinstance(value, functools.partial):
             self.use(value.func, name)
             self.use((value.args, value.keywords), name)
+            if attributes := {each: of for each, of in vars(value).items() if not each.startswith("__")}:
+                self.use(attributes, f"{name} attributes")
         elif isinstance(value, types.MethodType):
             self.use(value.__func__, name)
             self.use(value.__self__, name)
@@ -159,10 +163,17 @@ class _Reader:
             self._use_type(value, name)
         elif callable(value) and hasattr(value, "__wrapped__") and not self._takes(type(value).__module__):
             self.use(value.__wrapped__, name)
-        elif callable(value) and is_imported(value):
+        elif callable(value) and is_imported(value) and not self._is_object(value):
             self._use_installed(value, module_of(value), name)
+            if self._takes(module_of(value)):
+                self._use_compiled(module_of(value))
         else:
             self._use_value(value, name)
+
+    def _use_replaced(self, value: Any, name: str) -> None:
+        """Take in a function or class of a shipped module that one has put into a package, or into the builtins."""
+        if isinstance(value, type | types.FunctionType) and self._takes(module_of(value)):
+            self.use(value, name)
 
     def _use_type(self, value: Any, name: str) -> None:
         """Take in what an annotation, a generic class with its parameters, or another name of a type is made of."""
@@ -186,12 +197,24 @@ class _Reader:
             self.use_package(name)
         elif name not in self.sources:  # used as a value: any of its functions may be called, and what it imports
             _require_unchanged(name)
-            tree = ast.parse(inspect.getsource(module))
+            try:
+                tree = module_tree(module)
+            except OSError:
+                self._use_compiled(name)
+                return
             self._take(name, name, tree, vars(module))
             below = [(each, value) for each, value in vars(module).items() if f"{name}.{each}" in sys.modules]
             for variable, value in [*imports_in(tree, module.__package__ or ""), *below]:
                 if is_data(value) or self.has_code(value):
                     self.use(value, f"{name}.{variable}")
+
+    def _use_compiled(self, module: str) -> None:
+        """Take in a shipped module that was compiled, as from C, by the content of its file."""
+        self.modules.add(module)
+        file = getattr(sys.modules[module], "__file__", None)
+        if file is None:
+            raise input_error("code", module, _NO_SOURCE)
+        self.values[module] = size_and_digest(file)[1]
 
     def _use_installed(self, value: Any, module: str, called: str) -> None:
         """Take in what is installed: its name, since *called* may be bound to something else later, and the version."""
@@ -214,6 +237,8 @@ class _Reader:
         """Take in a function or class, and what it uses; of what is installed the name and version alone."""
         is_class = isinstance(value, type)
         module = value.__module__ if is_class else value.__globals__.get("__name__", "")
+        if not is_class and not module and not value.__module__:  # as of `exec` with globals of its own
+            raise input_error("code", called, _NO_SOURCE)
         is_taken = self._takes(module)
         if not is_taken:
             self._use_installed(value, module, called)
@@ -268,6 +293,7 @@ class _Reader:
         self.sources[name] = ast.unparse(tree)
         own = [*(free or {}).items(), *imports_in(tree, getattr(sys.modules.get(module), "__package__", None) or "")]
         for variable, chain in names_read(tree, {each for each, _ in own}):
+            require_known_name(variable, name)
             called = f"{_module_name(module)}.{variable}"
             found = [(f"{name}.{variable}", value) for each, value in own if each == variable]
             found += [(called, scope[variable])] if variable in scope else []  # one branch or method may mean another
@@ -275,6 +301,7 @@ class _Reader:
                 self.use(value, place, chain)
             if not found:
                 require_known(getattr(builtins, variable, None), name)
+                self._use_replaced(getattr(builtins, variable, None), f"{name}.{variable}")
         require_known_attributes(tree, {**scope, **dict(own)}, name)
 
     def _use_value(self, value: Any, name: str) -> None:

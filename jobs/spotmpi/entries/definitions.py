@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import dis
 import functools
 import inspect
@@ -11,7 +12,7 @@ import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -25,6 +26,8 @@ def definition(value: Any) -> ast.AST:
     if isinstance(value, types.FunctionType) and value.__code__.co_name == "<lambda>":
         return _lambda(value.__code__)
     try:
+        if isinstance(value, type) and (found := _class_of_several(value)):
+            return found
         text = inspect.getsource(value if isinstance(value, type) else value.__code__)
         statement = ast.parse(textwrap.dedent(text)).body[0]
     except (TypeError, SyntaxError, IndexError) as error:
@@ -33,6 +36,41 @@ def definition(value: Any) -> ast.AST:
     if not isinstance(statement, _DEFINITIONS) or statement.name != name:
         raise OSError(f"the source of {name} is that of something else")
     return statement
+
+
+def module_tree(module: types.ModuleType) -> ast.Module:
+    """The source of a module; an empty one of an empty file, and of a folder without ``__init__.py``.
+
+    Raises:
+        OSError: it has none, such as one that was compiled from C.
+    """
+    file = getattr(module, "__file__", None)
+    if file is None and hasattr(module, "__path__"):
+        return ast.Module([], [])
+    try:
+        return ast.parse("" if file and Path(file).stat().st_size == 0 else inspect.getsource(module))
+    except (TypeError, SyntaxError) as error:
+        raise OSError(str(error)) from error
+
+
+def _class_of_several(kind: type) -> ast.ClassDef | None:
+    """Of several classes of one name in a file, as in branches of an ``if``, that with the methods of *kind*.
+
+    `inspect` takes the first one before Python 3.13. Without methods that is what counts, and the values that differ.
+    """
+    lines, _ = inspect.findsource(kind)
+    found = [each for each in ast.walk(_parsed("".join(lines))) if isinstance(each, ast.ClassDef)]
+    found = [each for each in found if each.name == kind.__name__]
+    own = [each.__code__ for each in methods(kind) if each.__code__.co_qualname.startswith(f"{kind.__qualname__}.")]
+    if len(found) < 2 or not own:
+        return None
+    around = [
+        each for each in found if all(each.lineno <= code.co_firstlineno <= (each.end_lineno or 0) for code in own)
+    ]
+    return copy.deepcopy(max(around, key=lambda each: each.lineno)) if around else None
+
+
+_parsed = functools.lru_cache(maxsize=64)(ast.parse)
 
 
 def _lambda(code: types.CodeType) -> ast.Lambda:
@@ -180,6 +218,10 @@ def _compiled(tree: ast.AST) -> types.CodeType:
     if isinstance(tree, ast.expr):
         return compile(ast.Expression(tree), "", "eval")
     body = tree if isinstance(tree, ast.Module) else ast.Module([tree], [])  # type: ignore[list-item]
+    if names := {name for node in ast.walk(tree) if isinstance(node, ast.Nonlocal) for name in node.names}:
+        around = ast.parse(f"def _():\n    global {getattr(tree, 'name', '_')}\n    {' = '.join(sorted(names))} = None")
+        cast(ast.FunctionDef, around.body[0]).body += body.body  # the function around it, whose variables they are
+        body = around
     return compile(body, "", "exec")
 
 

@@ -16,6 +16,7 @@ from spotmpi.agent import store as files_of_folder
 from spotmpi.agent.files import is_file, is_folder
 from spotmpi.core.errors import InputError, input_error
 from spotmpi.entries.definitions import imported_names
+from spotmpi.entries.values import module_of
 from spotmpi.streams import sources
 from spotmpi.streams.dataset import is_installed
 from spotmpi.streams.errors import StreamError
@@ -99,13 +100,20 @@ def imports_in(tree: ast.AST, package: str) -> Iterator[tuple[str, Any]]:
                 module = _loaded(name)
                 for alias in node.names:
                     for each in _public_names(module) if alias.name == "*" else (alias.name,):
-                        value = attribute_of(module, each) if is_shipped(name) else module
+                        value = attribute_of(module, each) if is_shipped(name) else _replaced(module, each)
                         yield alias.asname or each, value
         except InputError:
             if node not in guarded:
                 raise
         except (ImportError, ValueError):
             continue
+
+
+def _replaced(module: types.ModuleType, name: str) -> Any:
+    """What a shipped module has put into an installed one under that name; else the module, which counts as a whole."""
+    value = vars(module).get(name)
+    is_code = isinstance(value, type | types.FunctionType)
+    return value if is_code and is_shipped(module_of(value)) else module
 
 
 def _public_names(module: types.ModuleType) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -12,11 +13,13 @@ import runpy
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
+from spotmpi.agent.files import is_file
 from spotmpi.core.errors import InputError, input_error
 from spotmpi.entries.shipped import MISSING
+from spotmpi.streams.dataset import is_installed
 
 _UNKNOWN = (  # by which any code can be used
     eval,
@@ -35,6 +38,8 @@ _UNKNOWN = (  # by which any code can be used
 _UNKNOWN_ATTRIBUTES = ("__globals__", "__subclasses__", "f_globals")
 _ENVIRONMENT = (os.environ, os.environb, os.getenv, os.getenvb, os.path.expandvars)
 _HOME = "expanduser"  # of os.path, and of paths
+_BESIDE_CODE = ("__file__", "__path__", "__spec__", "__loader__")  # by which a module finds files beside it
+_RESOURCES = ("importlib.resources", "importlib_resources")
 
 
 def require_known(value: Any, name: str) -> None:
@@ -46,6 +51,25 @@ def require_known(value: Any, name: str) -> None:
         raise input_error("code", name, remedy)
     if value is os.path.expanduser:
         raise _home_folder(name)
+    is_resource = isinstance(value, types.FunctionType) and str(value.__module__).startswith(_RESOURCES)
+    if is_resource or value is pkgutil.get_data or _is_in_package(value):
+        raise _file_beside_code(name)
+
+
+def require_known_name(variable: str, name: str) -> None:
+    """`require_known` of a global by which its module finds files beside it, as *name* reads it."""
+    if variable in _BESIDE_CODE:
+        raise _file_beside_code(f"{name}.{variable}")
+
+
+def _is_in_package(value: Any) -> bool:
+    """Whether a value is the path of a file or folder in a package that is not installed: workers get all of it."""
+    if not isinstance(value, str | PurePath) or "\0" in str(value) or not Path(value).is_absolute():
+        return False
+    path = Path(value)
+    with contextlib.suppress(OSError):  # the name is too long, or a folder cannot be read
+        return any(is_file(each / "__init__.py") for each in (path, *path.parents)) and not is_installed(str(path))
+    return False
 
 
 def require_known_attributes(tree: ast.AST, scope: Mapping[str, Any], name: str) -> None:
@@ -53,6 +77,7 @@ def require_known_attributes(tree: ast.AST, scope: Mapping[str, Any], name: str)
     for node, attribute in _attributes(tree):
         if attribute in _UNKNOWN_ATTRIBUTES:
             raise _unknown_code(attribute, name)
+        require_known_name(attribute, name)
         owner = _found(node, scope)
         if attribute == _HOME or (attribute == "home" and isinstance(owner, type) and issubclass(owner, PurePath)):
             raise _home_folder(name)
@@ -84,6 +109,11 @@ def _attributes(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
 def _unknown_code(called: str, name: str) -> InputError:
     remedy = f"uses {called}, by which the code that takes part is not known: call functions by name"
     return input_error("code", name, remedy)
+
+
+def _file_beside_code(name: str) -> InputError:
+    remedy = "finds files beside the code, which are not part of the key: read them where the module is imported"
+    return input_error("code", name, f"{remedy}, or make them a source")
 
 
 def _home_folder(name: str) -> InputError:

@@ -86,7 +86,7 @@ class _SetFinder(pickle.Pickler):
         if isinstance(each, set | frozenset) and len(each) > 1:
             members = ", ".join(sorted(map(repr, each))[:_SHOWN])
             raise _HiddenSet(f"the {type(each).__name__} of {members}{', ...' * (len(each) > _SHOWN)} in {self._of}")
-        return "hashes itself" if hasattr(each, "__dask_tokenize__") and not isinstance(each, type) else None
+        return "hashes itself" if hasattr(type(each), "__dask_tokenize__") else None
 
 
 def _in_order(value: Any) -> Any:
@@ -194,7 +194,7 @@ def fields_of(value: Any) -> Any:
 
 def state_of(value: Any) -> list[Any] | None:
     """What an object holds, as Dask or `pickle` would take it; None where that is not possible."""
-    if hasattr(value, "__dask_tokenize__"):
+    if hasattr(type(value), "__dask_tokenize__"):  # of its class: some objects have any attribute
         return [value.__dask_tokenize__()]
     try:
         reduced = value.__reduce_ex__(4)

@@ -131,7 +131,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def _forget() -> None:
     for name in [
-        name for name in sys.modules if name.partition(".")[0] in ("sets", "helpers", "late", "lazy", "shapes")
+        name
+        for name in sys.modules
+        if name.partition(".")[0] in ("sets", "helpers", "late", "lazy", "shapes", "steps", "stages")
     ]:
         del sys.modules[name]
 
@@ -258,6 +260,66 @@ def test_a_module_that_is_used_as_a_value_counts_as_a_whole(folder: Path) -> Non
     before = identify("by_name")
     replace(folder, "helpers.py", "def unused(x):\n    return x", "def unused(x):\n    return -x")
     assert identify("by_name").digest != before.digest
+
+
+@pytest.mark.parametrize(("package", "has_init"), [("steps", True), ("stages", False)])
+def test_a_package_without_code_counts_with_its_modules(folder: Path, package: str, has_init: bool) -> None:
+    (folder / package).mkdir()
+    (folder / package / "first.py").write_text("def run(x):\n    return x + 1\n")
+    if has_init:
+        (folder / package / "__init__.py").touch()
+    (folder / "sets.py").write_text(
+        f"import {package}.first\n\ndef ratings(raw, name):\n    return getattr({package}, name).run(raw)\n"
+    )
+    before = identify()
+    replace(folder, f"{package}/first.py", "x + 1", "x + 2")
+    assert identify().digest != before.digest
+
+
+@pytest.mark.parametrize("path", ["Path(__file__).parent / 'words.txt'", "os.path.dirname(__file__)"])
+def test_a_path_in_a_package_is_an_error_since_workers_get_its_files_and_no_key_has_them(
+    folder: Path, path: str
+) -> None:
+    """A change of `words.txt` gave the data set that was made of the old one."""
+    (folder / "shapes" / "flat.py").write_text(
+        f"import os\nfrom pathlib import Path\n\nWORDS = {path}\n\ndef words():\n    return os.listdir(WORDS)\n"
+    )
+    (folder / "sets.py").write_text("from shapes.flat import words\n\ndef ratings(raw):\n    return words()\n")
+    with pytest.raises(InputError, match=r"shapes\.flat\.WORDS'.* beside the code.*read them where the module is"):
+        identify()
+    replace(folder, "shapes/flat.py", path, f"[*{path.join(('os.fspath(', ')'))}][:1]")
+    assert identify().values == {"shapes.flat.WORDS": identify().values["shapes.flat.WORDS"]}
+
+
+def test_a_module_that_was_compiled_counts_by_its_file(folder: Path, tmp_path: Path) -> None:
+    import subprocess
+    import sysconfig
+
+    code = """#include <Python.h>
+static PyObject *add(PyObject *self, PyObject *x) { return PyLong_FromLong(PyLong_AsLong(x) + 1); }
+static PyMethodDef methods[] = {{"add", add, METH_O, ""}, {0}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "late", "", -1, methods};
+PyMODINIT_FUNC PyInit_late(void) { return PyModule_Create(&definition); }
+"""
+    (tmp_path / "late.c").write_text(code)
+    (folder / "sets.py").write_text(
+        "import late\n\ndef ratings(raw):\n    return late.add(raw)\n\n"
+        "def by_name(raw, name):\n    return getattr(late, name)(raw)\n"
+    )
+    library = folder / f"late{sysconfig.get_config_var('EXT_SUFFIX')}"
+    include = sysconfig.get_path("include")
+    subprocess.run(["cc", "-shared", "-fPIC", f"-I{include}", "-o", library, tmp_path / "late.c"], check=True)
+    before = [identify(name) for name in ("ratings", "by_name")]
+    with library.open("ab") as file:
+        file.write(b"changed")
+    _forget()
+    assert [
+        identify(name).digest == each.digest for name, each in zip(("ratings", "by_name"), before, strict=True)
+    ] == [
+        False,
+        False,
+    ]
+    assert {path.name for path in code_module.files_of(load().ratings)} == {"sets.py", library.name}
 
 
 def test_the_digest_is_the_same_in_another_process_with_another_hash_seed(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import statistics
@@ -443,6 +444,92 @@ COUNTS = {
             ('"User", int', '"User", str'),
         ],
     ),
+    "a variable of the function around it that a function changes": (
+        """
+        def make():
+            count = 0
+            def tick():
+                nonlocal count
+                count += 1
+                return count + more(count)
+            tick()
+            return tick
+        def more(x):
+            return x + 5
+        tick = make()
+        def build(raw):
+            return tick()
+        """,
+        [("count = 0", "count = 2"), ("count += 1", "count -= 1"), ("x + 5", "x + 6")],
+    ),
+    "which of several classes of a name there is": (
+        """
+        fast = True
+        if fast:
+            class Cleaner:
+                def run(self, x):
+                    return x + 1
+        else:
+            class Cleaner:
+                def run(self, x):
+                    return x + 2
+        try:
+            import not_there
+            class Reader:
+                @property
+                def rate(self):
+                    return 3
+        except ImportError:
+            class Reader:
+                @property
+                def rate(self):
+                    return 4
+        def make():
+            class Writer:
+                def write(self, x):
+                    return x + 5
+            return Writer
+        class Writer:
+            def write(self, x):
+                return x + 6
+        Other = make()
+        def build(raw):
+            return Cleaner().run(raw), Reader().rate, Writer().write(raw), Other().write(raw)
+        """,
+        [
+            ("fast = True", "fast = False"),
+            ("x + 1", "x + 7"),
+            ("return 4", "return 7"),
+            ("x + 5", "x + 7"),
+            ("x + 6", "x + 7"),
+        ],
+    ),
+    "what an object of any attributes holds": (
+        """
+        class Settings(dict):
+            __getattr__ = dict.get
+        settings = Settings(rate=1)
+        def build(raw):
+            return settings.rate
+        """,
+        [("rate=1", "rate=2")],
+    ),
+    "attributes of a partial function, and an object that pickle takes by its name": (
+        """
+        import functools
+        most = functools.partial(max, 1)
+        most.unit = 3
+        class Step:
+            def __reduce__(self):
+                return "step"
+            def __call__(self, x):
+                return x + 5
+        step = Step()
+        def build(raw):
+            return most.unit, step(raw)
+        """,
+        [("unit = 3", "unit = 4"), ("x + 5", "x + 6")],
+    ),
     "a mark": (
         """
         MISSING = object()
@@ -547,6 +634,58 @@ def build(raw):
     assert {*code_module.identify(modules.load().build).values} == {"sets.SLOW", "rates.FAST"}
 
 
+def test_which_of_several_classes_is_not_there_makes_no_difference(modules: Modules) -> None:
+    write(modules, COUNTS["which of several classes of a name there is"][0])
+    before = digest(modules)
+    modules.replace("sets", "x + 2", "x + 8")
+    modules.replace("sets", "return 3", "return 8")
+    assert digest(modules) == before
+
+
+@pytest.mark.parametrize("old", ["x + 1", "x + 2", "rate = 3", "x + 4"])
+def test_what_takes_the_place_of_a_function_of_a_package_or_a_builtin_counts(
+    modules: Modules, monkeypatch: pytest.MonkeyPatch, old: str
+) -> None:
+    for name in ("mean", "median", "NormalDist"):
+        monkeypatch.setattr(statistics, name, getattr(statistics, name))
+    monkeypatch.setattr(builtins, "more", None, raising=False)
+    modules.write(
+        sets="""
+import builtins, statistics as st
+def mean(x):
+    return x + 1
+class Numbers:
+    rate = 3
+st.mean, st.median, st.NormalDist = mean, lambda x: x + 2, Numbers
+builtins.more = lambda x: x + 4
+def build(raw):
+    from statistics import median as middle
+    return st.mean(raw), middle(raw), st.NormalDist.rate, more(raw)
+"""
+    )
+    before = digest(modules)
+    modules.replace("sets", old, f"{old}5")
+    assert digest(modules) != before
+
+
+@pytest.mark.parametrize(
+    "made", ["exec('def add(x): return x + 1', made)", "made['add'] = types.FunctionType(build.__code__, {})"]
+)
+def test_a_function_of_no_module_is_an_error_since_its_code_cannot_be_read(modules: Modules, made: str) -> None:
+    """It counted as a package without a version, so that a change of it made no difference."""
+    modules.write(sets=f"import types\ndef build(raw):\n    return add(raw)\nmade = {{}}\n{made}\nadd = made['add']\n")
+    with pytest.raises(InputError, match=r"code = 'sets\.add': has no source that can be read"):
+        code_module.identify(modules.load().build)
+
+
+def test_a_message_on_a_value_of_several_lines_is_one_line(modules: Modules) -> None:
+    modules.write(
+        sets="import numpy as np\nhidden = np.ma.array([1, 2], mask=[0, 1])\ndef build(raw):\n    return hidden\n"
+    )
+    with pytest.raises(InputError, match=r"^sets\.hidden = masked_array\([^\n]*: cannot be hashed[^\n]*$"):
+        code_module.identify(modules.load().build)
+
+
 def test_an_object_that_leads_to_itself_ends(modules: Modules) -> None:
     write(
         modules,
@@ -595,12 +734,22 @@ def test_an_object_that_cannot_be_pickled_is_an_error_that_names_it(modules: Mod
         ("Path('~/a.csv').expanduser()", "reads the home folder, which is not part of the key: give paths as arg"),
         ("(Path.home() / 'a.csv').read_text()", "reads the home folder, which is not part of the key: give paths"),
         ("(pathlib.Path.home() / 'a.csv').read_text()", "reads the home folder, which is not part of the key: give"),
+        ("open(f'{os.path.dirname(__file__)}/a')", "finds files beside the code, which are not part of the key: read"),
+        (
+            "open(helper.__file__)",
+            "finds files beside the code, which are not part of the key: read them where the mod",
+        ),
+        ("pkgutil.get_data('helper', 'a.txt')", "finds files beside the code, which are not part of the key: read"),
+        ("importlib.resources.files('helper')", "finds files beside the code, which are not part of the key: read"),
+        ("read_text('helper', 'a.txt')", "finds files beside the code, which are not part of the key: read them where"),
         ("getenv('LIMIT')", "reads variables of the environment, which are not part of the key: give their values"),
     ],
 )
 def test_code_and_values_that_no_key_has_are_an_error(modules: Modules, statement: str, message: str) -> None:
-    imports = "import builtins, importlib.util, inspect, os, pathlib, runpy, sys\n"
-    imports += "from importlib import import_module\nfrom os import getenv\nfrom pathlib import Path\n"
+    imports = "import builtins, importlib.resources, importlib.util, inspect, os, pathlib, pkgutil, runpy, sys\n"
+    imports += "import helper\nfrom importlib import import_module\nfrom importlib.resources import read_text\n"
+    imports += "from os import getenv\nfrom pathlib import Path\n"
+    modules.write(helper="")
     modules.write(sets=f"{imports}class Step: pass\ndef build(raw):\n    return {statement}\n")
     with pytest.raises(InputError, match=rf"code = 'sets\.\w+.*: {message}"):
         code_module.identify(modules.load().build)

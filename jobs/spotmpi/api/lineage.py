@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -415,11 +415,28 @@ def _known(facts: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value not in (None, "", {}, [])}
 
 
-def lines(node: Node, prefix: str = "", last: bool | None = None, below: bool = True) -> Iterator[str]:
-    """The tree for people, a line for each node; without what is *below*, of one line.
+def lines(node: Node) -> Iterator[str]:
+    """The tree for people, a line for each node.
 
-    Of many entries with the same files only the one that was read first has what it was made from.
+    Of many entries with the same files only the one that was read first has what it was made from. Where another one
+    of them, or what is below it, stands in the tree again, it is explained there.
     """
+    yield from _lines(node, {each.name: each for each in node.walk() if REPEATED not in each.facts}, set())
+
+
+def _lines(
+    node: Node,
+    whole: Mapping[str, Node],
+    shown: set[str],
+    prefix: str = "",
+    last: bool | None = None,
+    below: bool = True,
+) -> Iterator[str]:
+    """The lines of a *node*, without what is *below* it one line; *shown* has the names of those that had theirs."""
+    if REPEATED in node.facts and node.name not in shown:
+        node = whole.get(node.name, node)
+    if below:
+        shown.add(node.name)
     mark = "" if last is None else "└─ " if last else "├─ "
     facts = [fact(name, value) for name, value in node.facts.items() if name not in ("key", "sources", LOCATIONS)]
     title = [] if node.what == CODE and "files" in node.facts else [node.name]  # which is those files
@@ -427,7 +444,7 @@ def lines(node: Node, prefix: str = "", last: bool | None = None, below: bool = 
     indent = prefix if last is None else prefix + ("   " if last else "│  ")
     is_long = len(node.facts.get(SAME_FILES, ())) >= _MANY
     for number, each in enumerate(node.parents if below else ()):
-        yield from lines(each, indent, number == len(node.parents) - 1, not (is_long and number))
+        yield from _lines(each, whole, shown, indent, number == len(node.parents) - 1, not (is_long and number))
 
 
 def fact(name: str, value: Any) -> str:

@@ -629,6 +629,22 @@ def test_of_many_with_the_same_files_only_the_first_shows_what_it_was_made_from(
     assert len([line for line in rest if "code make" in line]) == shown and "code make" in rest[1]
 
 
+def test_what_was_left_out_of_many_with_the_same_files_is_shown_where_it_stands_again() -> None:
+    """It was "see above", where nothing above said what it was made from."""
+    base = Node("data set", "base", {}, (Node("code", "make"),))
+    alike = tuple(Node("data set", f"set@{number}", {}, (base,) if number == 3 else ()) for number in range(6))
+    read = Node("input", "a = set@0", {lineage.SAME_FILES: [each.name for each in alike[1:]]}, alike)
+    again = tuple(Node("data set", name, {lineage.REPEATED: True}) for name in ("set@3", "base", "set@3"))
+    text = list(lineage.lines(Node("run", "last", {}, (read, *again))))
+    assert text[-5:] == [
+        "├─ data set set@3",
+        "│  └─ data set base",
+        "│     └─ code make",
+        "├─ data set base, see above",
+        "└─ data set set@3, see above",
+    ]
+
+
 def test_what_was_made_from_a_data_set_with_the_same_files_is_none_that_it_may_be_made_from(
     sets: tuple[DataSet, DataSet], modules: Modules, pool: InProcess
 ) -> None:

@@ -41,6 +41,14 @@ def test_the_rank_wrapper_reports_a_command_that_cannot_be_started(tmp_path: Pat
     assert refused.returncode == 126 and "cannot be run: Permission denied" in refused.stderr
 
 
+def test_a_rank_that_reads_what_nobody_types_gets_the_end_at_once() -> None:
+    """Also where its launcher leaves a pipe open there, as mpirun does for rank 0."""
+    reads = [*RANK_WRAPPER, sys.executable, "-c", "input()"]
+    with subprocess.Popen(reads, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as rank:
+        rank.wait(timeout=60)
+        assert rank.stderr and rank.stderr.read().endswith("EOFError: EOF when reading a line\n")
+
+
 @pytest.mark.parametrize(("code", "status"), [("exit 7", 7), ("kill -9 $$", -9), ("kill -TERM $$", -15), ("true", 0)])
 def test_a_tagged_rank_ends_as_its_command_does(code: str, status: int) -> None:
     assert rank_wrapper("--tag", "sh", "-c", code).returncode == status

@@ -411,8 +411,7 @@ class Attempt:
         command = next(each for each in self.launch.commands if each["member"] == node)
         if command["name"] == SCHEDULER:
             return launcher_output.SCHEDULER_END + launcher_output.process_reason(code, self._tails[node])
-        mpi = launchers.is_mpi(self.plan["launcher"])
-        return launcher_output.describe(node.number, code, self._tails[node], mpi)
+        return launcher_output.describe(node.number, code, self._tails[node], self.plan["launcher"])
 
     def _effective_exit_code(self, node: Member) -> int:
         if self._rank_end is not None:

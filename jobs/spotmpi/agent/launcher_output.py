@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from . import protocol
+from . import launchers, protocol
 
 _SIGNALED = r"rank (\d{1,9}) with PID \d+ on node \S+ exited on\s+signal (\d{1,9})"
 _EXITED = r"(?:@\d+|\[\d+,\d+\]),(\d{1,9})\]\s+Exit code:\s+(\d{1,9})"  # Open MPI 5, 4
@@ -32,6 +32,7 @@ _HARMLESS = r"\[\S+\] plm:\w+: Warning: setpgid\(\d+,\d+\) failed in parent\b"
 SCHEDULER_END = "node 0: the scheduler "  # how a pool's launcher begins the line that says why its scheduler ended
 SCHEDULER_SIGNALED = "was ended by SIGTERM or SIGINT from outside of the run"  # a scheduler exits with 0 then
 _MPIRUN_SIGNALED = "exited with 1 and named no rank, as after SIGTERM, SIGINT or SIGHUP from outside of the run"
+_MAX_MESSAGE = 20  # lines of an exception, such as PyTorch's with the name of each parameter that differs
 _MAX_OWN_LINE = 1000  # characters; no launcher prints longer lines itself
 
 
@@ -150,16 +151,17 @@ class PieceSplitter:
         return _tagged(*source, data) if source else Line(None, self._stream, _visible_text(data))
 
 
-def describe(node: int, code: int, lines: Iterable[Line], mpi: bool = False) -> str:
+def describe(node: int, code: int, lines: Iterable[Line], launcher: str = "torchrun") -> str:
     """Why node *node*'s launcher ended with *code* (negative: killed by that signal); *lines* are its last `Line`s.
 
-    With *mpi* it is the mpirun of Open MPI 5, which says nothing when a signal ends it, and names each rank that fails.
+    The mpirun of Open MPI 5 says nothing when a signal ends it, and names each rank that fails.
     """
     errors = [line for line in lines if line.stream == "e"]
     own = [line.text for line in errors if line.rank is None and line.text.strip()]
-    if mpi and code == 1 and all(map(is_harmless, own)):
+    if launchers.is_mpi(launcher) and code == 1 and all(map(is_harmless, own)):
         return "mpirun on node %d %s" % (node, _MPIRUN_SIGNALED)
-    return protocol.truncate(_diagnose(node, code, errors))
+    what = "the command" if launcher == "none" else "the launcher"
+    return protocol.truncate(_diagnose("%s on node %d" % (what, node), code, errors))
 
 
 def process_reason(code: int, lines: Iterable[Line]) -> str:
@@ -173,16 +175,21 @@ def rank_end(rank: int, code: int, lines: Iterable[Line]) -> str:
 
 
 def exception_of_rank(lines: Iterable[Line]) -> tuple[int, str] | None:
-    """The first rank whose last line on stderr is that of an exception with a traceback, and this line; or None."""
-    last: dict[int, str] = {}
-    with_traceback = set()
+    """The first rank whose last output on stderr is an exception with a traceback, and its first line; or None."""
+    texts: dict[int, list[str]] = {}
     for line in lines:
         if line.stream == "e" and line.rank is not None:
-            last[line.rank] = line.text
-            if line.text.startswith("Traceback (most recent call last):"):
-                with_traceback.add(line.rank)
-    matches = [(rank, re.match(_EXCEPTION, text)) for rank, text in last.items() if rank in with_traceback]
-    return next(((rank, protocol.truncate(match.group(1))) for rank, match in matches if match), None)
+            texts.setdefault(line.rank, []).append(line.text)
+    found = [(rank, _uncaught(of_rank)) for rank, of_rank in texts.items()]
+    return next(((rank, protocol.truncate(exception)) for rank, exception in found if exception), None)
+
+
+def _uncaught(texts: list[str]) -> str | None:
+    """The exception of the last traceback in *texts*, unless more follows than the lines of a message may be."""
+    starts = [number for number, text in enumerate(texts) if text.startswith("Traceback (most recent call last):")]
+    after = texts[starts[-1] + 1 :] if starts else []
+    number = next((number for number, text in enumerate(after) if text.strip() and not text[0].isspace()), None)
+    return after[number] if number is not None and len(after) - number <= _MAX_MESSAGE else None
 
 
 def exception_hint(rank: int, exception: str, seconds: float, patience: float | None) -> str:
@@ -246,8 +253,8 @@ def _visible_text(data: bytes | bytearray) -> str:
     return parts[-1] if parts else ""
 
 
-def _diagnose(node: int, code: int, lines: list[Line]) -> str:
-    """Why the launcher ended: by what it has printed itself last, else by its exit *code*."""
+def _diagnose(launcher: str, code: int, lines: list[Line]) -> str:
+    """Why the *launcher* ended: by what it has printed itself last, else by its exit *code*."""
     scheduler = [line.text for line in lines if line.rank is None and line.text.startswith(SCHEDULER_END)]
     if scheduler:
         return scheduler[-1]
@@ -277,7 +284,7 @@ def _diagnose(node: int, code: int, lines: list[Line]) -> str:
     no_finalize = re.search(_NO_FINALIZE, output)
     if no_finalize:
         return "rank %s ended without MPI_Finalize" % no_finalize.group(1)
-    return "the launcher on node %d %s" % (node, _reason(code, lines))
+    return "%s %s" % (launcher, _reason(code, lines))
 
 
 def _srun_exit_code(output: str) -> int | None:

@@ -137,7 +137,7 @@ def test_machines_are_paid_for_once_where_the_same_agents_start_another_attempt(
 
 
 REPORTS = "print(json.dumps({'spotmpi': 'fatal', 'reason': 'b' * 300_000 + 'z'})); sys.exit(78)"
-EXCEPTION = "launcher on node {node} ended with exit code 1: ValueError: "
+EXCEPTION = "command on node {node} ended with exit code 1: ValueError: "
 
 
 @pytest.mark.parametrize(

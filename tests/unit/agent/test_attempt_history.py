@@ -213,7 +213,7 @@ def test_failures_and_interruptions_are_repeated_up_to_a_limit_of_their_own(run:
     assert (history.failures, history.interruptions) == (2, 3)
 
 
-INSTALL = "; install the module in the image, or send it with `code` or `files`"
+INSTALL = "; install the module (in the image, where there is one), or send it with `code` or `files`"
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,11 @@ def test_the_reason_of_an_end_comes_from_the_exit_code_and_the_last_lines(
 )
 def test_an_mpirun_that_says_nothing_has_got_a_signal(code: int, lines: list[Line], reason: str) -> None:
     """That of Open MPI 5.0.11 exits with 1 then, without a word on the terminal."""
-    assert launcher_output.describe(2, code, lines, mpi=True).startswith(reason)
+    assert launcher_output.describe(2, code, lines, "mpirun").startswith(reason)
+
+
+def test_a_command_without_a_launcher_is_called_so() -> None:
+    assert launcher_output.describe(2, 3, [], "none") == "the command on node 2 ended with exit code 3"
 
 
 def test_a_launcher_that_exits_with_0_has_succeeded_whatever_it_printed() -> None:

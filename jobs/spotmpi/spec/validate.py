@@ -104,7 +104,10 @@ def _not_found(command: str) -> str:
         return f"command not found; check it, or write its words apart, as {command.split()}"
     if "/" in command:
         return "command not found, or not an executable file (chmod +x); check the path, `code` and `files`"
-    name = "the name (`python3` on many systems)" if command == "python" else "the name"
+    other = "`python3` on many systems" if command == "python" else None
+    if PurePath(command).suffix:
+        other = f"`./{command}` for a file where the command starts"
+    name = f"the name ({other})" if other else "the name"
     return f"command not found; check {name}, PATH, `code` and `files`"
 
 

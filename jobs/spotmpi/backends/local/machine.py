@@ -150,7 +150,8 @@ def _is_executable(command: str, spec: JobSpec) -> bool:
     image_bin = environment.location(image, spec.uses_gpus) / "bin" if image else ""
     if image_bin and not environment.is_installed(Path(image_bin).parent):
         return True
-    path = spec.env.get("PATH") or f"{image_bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    own = os.environ.get("PATH", os.defpath)
+    path = spec.env.get("PATH") or (f"{image_bin}{os.pathsep}{own}" if image_bin else own)
     if os.sep in command and not Path(command).is_absolute():
         command = str(_working_folder(command, spec) / command)
     return not command or shutil.which(command, path=path) is not None

@@ -291,7 +291,7 @@ def same_again(outcome: Outcome, attempts: Iterable[AttemptRecord]) -> Outcome |
     if outcome.cause != FAILURE or any(attempt.get(key) is not None for attempt in attempts for key in reached):
         return None
     if re.search(_NO_MODULE, reason):
-        remedy = "; install the module in the image, or send it with `code` or `files`"
+        remedy = "; install the module (in the image, where there is one), or send it with `code` or `files`"
     elif re.search(_NO_SCRIPT, reason):
         remedy = "; name the script relative to `code` (without it, to the folder where the run was submitted)"
     elif re.search(_SYNTAX, reason):

@@ -231,6 +231,11 @@ def _plan_new(backend: Backend, spec: JobSpec, echo: Echo, detach: bool = False)
     """
     if detach and spec.pool and "driver" not in spec.limits.model_fields_set:
         spec = spec.model_copy(update={"limits": spec.limits.model_copy(update={"driver": "none"})})
+    if spec.launcher == "none" and spec.nodes > 1:
+        from spotmpi.spec.template import lone_ranks  # few runs are
+
+        if note := lone_ranks(spec):
+            echo(note)
     return backend, spec, backend.plan(spec, new_run_id(spec), echo)
 
 

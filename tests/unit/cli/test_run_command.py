@@ -195,6 +195,16 @@ def test_a_reference_is_the_image_to_pull_on_a_cluster() -> None:
     assert plan["code"]["archive"] == "/spotmpi/config/user.tgz" and "user.tgz" in config_map["binaryData"]
 
 
+def test_processes_that_would_each_be_alone_with_their_mpi_are_named() -> None:
+    Path("train.py").write_text("from mpi4py import MPI\n")
+    alone = "spotmpi: train.py uses MPI, and without mpirun each of its 2 processes is rank 0 of 1; --launcher mpirun "
+    for options, noted in [(["-n", "2"], True), ([], False), (["-n", "2", "--set", "run_on=first"], False)]:
+        code, _, errors = invoke("run", "--dry-run", *options, "--", "python3", "-u", "train.py")
+        assert code == 0 and (alone in errors) == noted
+    Path("train.py").write_text("import torch.distributed\n")
+    assert "uses MPI" not in invoke("run", "--dry-run", "-n", "2", "--", "python3", "train.py")[2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "messages"),
     [
@@ -213,6 +223,10 @@ def test_a_reference_is_the_image_to_pull_on_a_cluster() -> None:
             [r"command = 'no-such --fast': .*; check it, or write its words apart, as \['no-such', '--fast'\]"],
         ),
         (["--", "no-such"], ["command = 'no-such': command not found; check the name, PATH, `code` and `files`"]),
+        (
+            ["--", "run.sh"],
+            [r"command = 'run.sh': command not found; check the name \(`./run.sh` for a file where the command"],
+        ),
         (
             ["--file", "a/x.py", "--", "./y.py"],
             [r"command = './y.py': command not found, or not an executable file \(chmod \+x\)"],
@@ -233,6 +247,7 @@ def test_a_reference_is_the_image_to_pull_on_a_cluster() -> None:
 def test_wrong_input_names_every_problem_and_its_remedy(arguments: list[str], messages: list[str]) -> None:
     job("true")
     write_module(Path("a", "x.py"), "a")
+    Path("run.sh").touch(mode=0o755)
 
     code, output, errors = invoke("run", *arguments)
 

@@ -179,30 +179,51 @@ def problem(detail: dict[str, Any], model: type[SpecModel]) -> Problem:
         return Problem(field, None, "is required; add it")
     if detail["type"] == "extra_forbidden":
         return Problem(field, detail["input"], f"unknown key; {_near(detail['loc'], model)}")
-    if detail["type"] == "string_pattern_mismatch":  # every pattern of a spec is that of a size
+    is_size = detail["type"] == "string_type" and detail["loc"][-1] in ("memory", "shm")
+    if is_size or detail["type"] == "string_pattern_mismatch":  # every pattern of a spec is that of a size
         return Problem(field, detail["input"], 'write a size such as "512Mi" or "4Gi"')
     if field == "capacity" and isinstance(detail["input"], list):
-        return Problem(
-            field, detail["input"], "input should be a table: name node groups, in their order, in capacity.order"
-        )
-    if detail["type"] in ("model_type", "dict_type"):
-        return Problem(field, detail["input"], "input should be a table")
-    if detail["type"] == "list_type":
-        example = (
-            [detail["input"]] if isinstance(detail["input"], str) and field != "command" else ["python3", "train.py"]
-        )
-        return Problem(field, detail["input"], f"input should be a list, such as {json.dumps(example)}")
+        remedy = "input should be a table: name node groups, in their order, in capacity.order"
+        return Problem(field, detail["input"], remedy)
+    if form := _form(detail, model):
+        return Problem(field, detail["input"], f"input should be {form}")
     message = detail["msg"].removeprefix("Value error, ")
     return Problem(field, detail["input"], message[0].lower() + message[1:])
 
 
-def _near(loc: tuple[Any, ...], model: Any) -> str:
-    """The known keys of the table that holds an unknown one, or the likeliest of them."""
-    for part in loc[:-1]:
+def _form(detail: Mapping[str, Any], model: Any) -> str | None:
+    """What a value of a wrong type should be, as it would be written for what was meant."""
+    kind, value = detail["type"], detail["input"]
+    if kind == "model_type":
+        return f"a table, with keys such as {', '.join(list(_table_at(detail['loc'], model).model_fields)[:3])}"
+    if kind == "dict_type":
+        field = getattr(_table_at(detail["loc"][:-1], model), "model_fields", {}).get(detail["loc"][-1])
+        return "a table" + (', such as { NAME = "value" }' if field and field.annotation == dict[str, str] else "")
+    if kind == "list_type":
+        if not isinstance(value, str):
+            return "a list"
+        words = value.split() if detail["loc"][-1] in ("command", "args") else [value]
+        return f"a list, such as {json.dumps(words, ensure_ascii=False)}"
+    if kind == "string_type" and isinstance(value, int | float):
+        return f"a string: write {json.dumps(json.dumps(value))}"
+    if kind in ("int_type", "float_type") and isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value):
+        return f"a number: write {value}, without quotes"
+    return None
+
+
+def _table_at(loc: Iterable[Any], model: Any) -> Any:
+    """The model of the table at a place in *model*."""
+    for part in loc:
         model = model if isinstance(part, int) else model.model_fields[part].annotation
         model = next(iter(get_args(model)), model)  # of a list or an Optional
-    known, key = list(model.model_fields), str(loc[-1])
-    tables = {name: getattr(each.annotation, "model_fields", {}) for name, each in model.model_fields.items()}
+    return model
+
+
+def _near(loc: tuple[Any, ...], model: Any) -> str:
+    """The known keys of the table that holds an unknown one, or the likeliest of them."""
+    table, key = _table_at(loc[:-1], model).model_fields, str(loc[-1])
+    known = list(table)
+    tables = {name: getattr(each.annotation, "model_fields", {}) for name, each in table.items()}
     if inside := [f"{name}.{key}" for name, keys in tables.items() if key in keys]:
         return f"did you mean {' or '.join(inside)}?"
     close = _close(key, known)

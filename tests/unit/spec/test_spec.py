@@ -106,6 +106,27 @@ def test_all_problems_come_at_once_each_with_field_value_and_remedy() -> None:
     assert all("\n" not in text for text in message.values()) and message["a\nb"].startswith("'a\\nb' = 1")
 
 
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("args = [1]", 'args.0 = 1: input should be a string: write "1"'),
+        ("env = { DEBUG = true }", 'env.DEBUG = True: input should be a string: write "true"'),
+        ('env = ["A=1"]', "env = ['A=1']: input should be a table, such as { NAME = \"value\" }"),
+        ('slots = "2"', "slots = '2': input should be a number: write 2, without quotes"),
+        ('args = "--epochs 3"', 'args = \'--epochs 3\': input should be a list, such as ["--epochs", "3"]'),
+        ('files = "my data.py"', "files = 'my data.py': input should be a list, such as [\"my data.py\"]"),
+        ("files = 3", "files = 3: input should be a list"),
+        ("pool = 4", "pool = 4: input should be a table, with keys such as count, cpu, memory"),
+        ("stream.workers = 4", "stream.workers = 4: input should be a table, with keys such as count, cpu, memory"),
+        ("resources.memory = 4", 'resources.memory = 4: write a size such as "512Mi" or "4Gi"'),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_written_as_it_should_be(text: str, form: str) -> None:
+    with pytest.raises(InputError) as refused:
+        from_values(tomllib.loads(text))
+    assert str(refused.value) == form
+
+
 def plan_problems(source: object, *overrides: str, on: str | None = None) -> list[str]:
     with pytest.raises(InputError) as refused:
         spotmpi.plan_run(source, overrides, on)  # type: ignore[arg-type]
@@ -174,7 +195,7 @@ def test_an_unknown_key_is_refused_with_the_likeliest_known_one(values: dict[str
             "capacity = ['g5']: input should be a table: name node groups, in their order, in capacity",
         ),
         ({"capacity": {"zones": "b"}}, "capacity.zones = 'b': input should be a list, such as [\"b\"]"),
-        ({"command": "x y"}, 'command = \'x y\': input should be a list, such as ["python3", "train.py"]'),
+        ({"command": "x y"}, 'command = \'x y\': input should be a list, such as ["x", "y"]'),
         ({"capacity": {"deadline": "soon"}}, "capacity.deadline = 'soon': write a duration such as \"30h\", or a time"),
         ({"capacity": {"deadline": date(2027, 1, 31)}}, "capacity.deadline = 2027-01-31: write a duration such as"),
     ],

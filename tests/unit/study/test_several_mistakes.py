@@ -47,7 +47,7 @@ def test_a_study_with_mistakes_in_file_spec_parameters_and_for_its_target() -> N
         "colour = 'red': unknown key; known keys: " + ", ".join(JobSpec.model_fields),
         "data = 'nowhere': not a readable folder; check the path",
         "limits.money = -1: input should be greater than 0",
-        "mpi = 3: input should be a table",
+        "mpi = 3: input should be a table, with keys such as args",
         "nodes = 1000000: 1,000,000 nodes x 1 slot exceed the 1024 processes possible here",
         "parameters.buket_mb = [10]: unknown parameter; known: "
         + ", ".join(("nodes", *KNOWN))

@@ -46,8 +46,10 @@ def delete_records(old: Sequence[OldRun], echo: Echo) -> list[RunState]:
                     deleted.append(each.state)
                 else:
                     echo(f"{paths.id} is kept: it has been resumed")
-        except (SpotmpiError, PermissionError) as error:  # in use, or not this user's to delete
+        except SpotmpiError as error:  # in use
             echo(f"{paths.id} is kept: {error}")
+        except PermissionError as error:
+            echo(f"{paths.id} is kept: {paths.folder} is not this user's to delete: {error.strerror}")
         except FileNotFoundError:
             deleted.append(each.state)  # another process was faster
     return deleted

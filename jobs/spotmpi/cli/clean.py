@@ -24,7 +24,11 @@ def command(
     states = api.clean(older, yes, target(None, runs), echo)
     if states or as_json:
         tables.show_runs(states, as_json)
-    if not states:
-        echo(f"no run of this folder ended longer ago than {older}")
+    if yes:  # some may be kept, as those of other users
+        echo(f"runs deleted: {len(states)}")
     else:
-        echo(f"runs deleted: {len(states)}" if yes else f"runs: {len(states)}; --yes deletes them")
+        echo(
+            f"runs: {len(states)}; --yes deletes them"
+            if states
+            else f"no run of this folder ended longer ago than {older}"
+        )

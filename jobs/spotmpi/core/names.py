@@ -69,8 +69,19 @@ def default_store() -> str:
 
 def cache_folder() -> Path:
     """The user's cache folder for files that can be created again: ``SPOTMPI_CACHE``, else the XDG one."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return absolute(os.environ.get("SPOTMPI_CACHE") or Path(home) / "spotmpi")
+    return _own_folder("SPOTMPI_CACHE", "XDG_CACHE_HOME", ".cache")
+
+
+def _own_folder(own: str, xdg: str, default: str) -> Path:
+    """The folder that the variable *own* names, else ``spotmpi`` in that of *xdg*, or in *default* at home."""
+    if folder := os.environ.get(own):
+        return absolute(folder)
+    try:
+        home = os.environ.get(xdg) or Path.home() / default
+    except RuntimeError as error:
+        remedy = f"set HOME, or {own} to a folder that can be written"
+        raise SpotmpiError(f"this user, {user()}, has no home folder: {remedy}") from error
+    return absolute(Path(home) / "spotmpi")
 
 
 def cache_error(folder: Path, error: OSError) -> SpotmpiError:
@@ -122,8 +133,7 @@ def user() -> str:
 
 def state_folder() -> Path:
     """The folder of this machine's own records: ``SPOTMPI_STATE``, else the XDG one."""
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return absolute(os.environ.get("SPOTMPI_STATE") or Path(home) / "spotmpi")
+    return _own_folder("SPOTMPI_STATE", "XDG_STATE_HOME", ".local/state")
 
 
 def display_path(path: Path) -> str:

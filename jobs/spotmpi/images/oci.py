@@ -22,6 +22,7 @@ import httpx2
 from spotmpi.agent.files import error_text
 from spotmpi.aws.errors import CloudError
 from spotmpi.aws.registry import registry_login
+from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.wording import counted, printable
 from spotmpi.images.build import ecr_region
@@ -374,7 +375,7 @@ def _bearer(answer: httpx2.Response) -> str | None:
 
 def _basic(image: Image) -> str | None:
     """The credentials for a registry as a header: those of docker's configuration, or in ECR those of AWS."""
-    folder = os.environ.get("DOCKER_CONFIG") or Path("~/.docker").expanduser()
+    folder = os.environ.get("DOCKER_CONFIG") or names.absolute("~/.docker")
     try:
         config = json.loads(Path(folder, "config.json").read_bytes())
     except FileNotFoundError:

@@ -185,6 +185,8 @@ def problem(detail: dict[str, Any], model: type[SpecModel]) -> Problem:
     if field == "capacity" and isinstance(detail["input"], list):
         remedy = "input should be a table: name node groups, in their order, in capacity.order"
         return Problem(field, detail["input"], remedy)
+    if detail["type"] == "too_short":
+        return Problem(field, detail["input"], "is empty; add at least one")
     if form := _form(detail, model):
         return Problem(field, detail["input"], f"input should be {form}")
     message = detail["msg"].removeprefix("Value error, ")

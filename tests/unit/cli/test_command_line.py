@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -125,6 +126,19 @@ def test_clean_lists_runs_and_deletes_those_that_are_over_with_yes() -> None:
     invoke("clean", "--older", "0s", "--yes")
     assert only_run().id == running
     assert invoke("stop", running, "--now").returncode == 0
+
+
+def test_clean_keeps_what_is_not_this_user_s_to_delete(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = invoke("run", "--detach", "--", "true").stdout.strip()
+    wait_until(lambda: reader.state(only_run()).over)
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/x")
+
+    monkeypatch.setattr(reader, "lock", refuse)
+    code, _, errors = invoke("clean", "--older", "0s", "--yes")
+    kept = f"spotmpi: {run} is kept: {Path('runs', run).absolute()} is not this user's to delete: Permission denied\n"
+    assert (code, errors) == (0, kept + "spotmpi: runs deleted: 0\n")
 
 
 def test_a_path_that_no_file_can_have_is_named() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pwd
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from spotmpi.backends.kubernetes.client import kubeconfig
 from spotmpi.core import archives, names
 from spotmpi.core.errors import SpotmpiError
 
@@ -42,6 +44,24 @@ def test_two_processes_that_copy_at_once_get_the_whole_copy(tmp_path: Path, monk
     monkeypatch.setattr(archives, "is_folder", lambda path: answers.pop() if answers else path.is_dir())
     assert names.rank_source() == first and not answers
     assert [path.name for path in (tmp_path / "source").iterdir()] == [first.name]
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container with a number of no account, without HOME."""
+
+    def no_account(number: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    monkeypatch.setattr(pwd, "getpwuid", no_account)
+    for variable in ("HOME", "SPOTMPI_CACHE", "XDG_CACHE_HOME", "SPOTMPI_STATE", "XDG_STATE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(SpotmpiError, match="has no home folder: set HOME, or SPOTMPI_CACHE to a folder"):
+        names.cache_folder()
+    with pytest.raises(SpotmpiError, match="set HOME, or SPOTMPI_STATE"):
+        names.state_folder()
+    assert kubeconfig.paths() == [Path.cwd() / "~/.kube/config"], "which is not there"
+    monkeypatch.setenv("SPOTMPI_CACHE", "/cache")
+    assert names.cache_folder() == Path("/cache")
 
 
 @pytest.mark.usefixtures("installed")

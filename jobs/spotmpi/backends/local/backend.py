@@ -98,9 +98,7 @@ class LocalBackend:
             paths.folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(paths.folder / record.LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise SpotmpiError(
-                f"cannot record the run in {paths.folder}: {error.strerror}; use {wording.option('runs', 'FOLDER')}"
-            ) from error
+            raise _unrecorded(paths, error) from error
         try:
             _acquire(paths, lock)
             stop_requests.clear(str(paths.folder))
@@ -117,7 +115,7 @@ class LocalBackend:
             if is_new:  # nothing runs, and what is left would be listed as a lost run
                 shutil.rmtree(paths.folder, ignore_errors=True)
             if isinstance(error, OSError):
-                raise SpotmpiError(f"cannot record the run in {paths.folder}: {error.strerror}") from error
+                raise _unrecorded(paths, error) from error
             raise
         finally:
             os.close(lock)
@@ -291,6 +289,11 @@ def _continue_agent(paths: names.RunPaths) -> None:
         with contextlib.suppress(OSError):
             if any(str(each.readlink()) == lock for each in (process / "fd").iterdir()):
                 os.kill(int(process.name), signal.SIGCONT)
+
+
+def _unrecorded(paths: names.RunPaths, error: OSError) -> SpotmpiError:
+    place = wording.option("runs", "FOLDER")
+    return SpotmpiError(f"cannot record the run in {paths.folder}: {error.strerror}; use {place}")
 
 
 def _acquire(paths: names.RunPaths, lock: int) -> None:

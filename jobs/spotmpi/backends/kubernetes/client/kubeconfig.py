@@ -159,7 +159,7 @@ def in_pod() -> bool:
 def paths() -> list[Path]:
     """The kubeconfig files, which need not exist."""
     listed = [Path(name) for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
-    return listed or [Path("~/.kube/config").expanduser()]
+    return listed or [names.absolute("~/.kube/config")]
 
 
 def require_kubeconfig(path: Path) -> Mapping[str, Any]:

@@ -210,7 +210,9 @@ def _work() -> Dict[str, Callable[[Any], bool]]:
         "gpus": _are(_is(gpu, *gpu)),
     }
     return {
-        **dict.fromkeys(("program", "launcher", "container", "spotmpi", "interpreter", "init"), protocol.is_text),
+        **dict.fromkeys(
+            ("program", "launcher", "container", "spotmpi", "interpreter", "python", "init"), protocol.is_text
+        ),
         **dict.fromkeys(("env", "stream"), protocol.is_object),
         **dict.fromkeys(("args", "entries"), protocol.are_texts),
         "seed": protocol.is_whole,

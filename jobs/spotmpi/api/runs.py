@@ -21,7 +21,7 @@ from spotmpi.core.errors import InputError, Problem, SpotmpiError, UnknownRun, i
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.core.wording import Echo
-from spotmpi.runs import reader
+from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.reader import RunState
 
 if TYPE_CHECKING:
@@ -114,6 +114,10 @@ def resume(
 
     def start(on_event: Callable[[Event], None], echo: Echo) -> RunState:
         plan = backend.plan(spec, paths.id, echo)
+        if plan["backend"] == names.LOCAL:
+            before, now = recorded_plan.work(paths).get("python"), plan["work"].get("python")
+            if before and now and before != now:
+                echo(f"the run has used Python {before} and continues with {now}, which may change its result")
         return _submit(backend, spec, plan, detach, _from_next_submission(paths, on_event), echo)
 
     return _show(start, detach, on_event, echo)

@@ -12,6 +12,7 @@ import shlex
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,8 +55,8 @@ def identify(spec: JobSpec, local: bool = True) -> dict[str, Any]:
     ``code``, ``data``, ``machine``, ``versions``, ``spotmpi`` (its version), and ``stream`` where there is one. Large
     data is identified by its listing, so that a start never waits for it to be read. For a run that is not *local*, the
     data is known by its path only, and the machine not. ``interpreter`` is where the Python is that a command finds on
-    PATH; it is not compared. ``entries`` has the data sets and the model of a store that the
-    run reads, and ``init`` the folder of that model.
+    PATH, and ``python`` its minor version, or that of the image; neither is compared. ``entries`` has the data sets and
+    the model of a store that the run reads, and ``init`` the folder of that model.
 
     Raises:
         InputError: the data folder cannot be read.
@@ -75,7 +76,8 @@ def identify(spec: JobSpec, local: bool = True) -> dict[str, Any]:
         "machine": describe_machine() if local else None,
         "versions": _versions(spec, local),
         "spotmpi": __version__,
-        **({"interpreter": python} if local and (python := interpreter(spec)) else {}),
+        **({"interpreter": path} if local and (path := interpreter(spec)) else {}),
+        **({"python": version} if local and (version := _python_version(spec)) else {}),
         **({"stream": _stream(spec)} if spec.stream else {}),
         **({"init": spec.init} if spec.init else {}),
         **({"entries": entries} if (entries := _entries(spec)) else {}),
@@ -220,6 +222,16 @@ def interpreter(spec: JobSpec) -> str | None:
     if spec.image is not None or "/" in name or not is_interpreter(name):
         return None
     return shutil.which(name, path=spec.env.get("PATH") or os.environ.get("PATH", os.defpath))
+
+
+def _python_version(spec: JobSpec) -> str | None:
+    """The minor version of the Python of an image here, or of a command that names one; None where no name tells it."""
+    if spec.image is not None:
+        return f"{sys.version_info[0]}.{sys.version_info[1]}"  # by which its environment is chosen
+    name = spec.command[0] if spec.command else ""
+    path = interpreter(spec) or (name if is_interpreter(name) else "")
+    found = re.fullmatch(r"python(\d+\.\d+)", Path(os.path.realpath(path)).name)
+    return found[1] if found else None
 
 
 def _program_files(spec: JobSpec) -> Iterable[Path]:

@@ -67,6 +67,26 @@ def test_resume_with_changed_limits_shows_only_what_is_new_and_a_dry_run_of_it_c
     assert again.returncode == 2 and "has succeeded; there is nothing to continue" in again.stderr
 
 
+def test_a_resume_with_another_minor_version_of_python_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = os.environ["PATH"]
+
+    def choose(version: str) -> None:
+        Path(version).mkdir(exist_ok=True)
+        program = Path(version, f"python{version}")
+        program.write_text("#!/bin/sh\nexit 3\n")
+        program.chmod(0o755)
+        Path(version, "python3").unlink(missing_ok=True)
+        Path(version, "python3").symlink_to(program.name)
+        monkeypatch.setenv("PATH", f"{Path(version).absolute()}:{path}")
+
+    choose("3.98")
+    invoke("run", "--", "python3", "train.py")
+    note = "spotmpi: the run has used Python 3.98 and continues with 3.99, which may change its result\n"
+    for version, is_said in [("3.98", False), ("3.99", True), ("3.99", False)]:
+        choose(version)
+        assert (note in invoke("run", "--resume", only_run().id).stderr) == is_said
+
+
 def test_every_json_output_parses() -> None:
     submitted = invoke("run", job("echo hi"), "--json")
     run = json.loads(submitted.stdout)["id"]

@@ -46,6 +46,7 @@ class Form(NamedTuple):
     same_words: bool = False  # lines that differ in more than numbers are not progress
     needs_scalar: bool = False
     counts_lines: bool = False  # n only shows that it grows: the iteration is the number of the line
+    looks_back: bool = False  # a smaller number is an earlier one once more, unless it is the first
 
 
 FORMS = (
@@ -60,8 +61,13 @@ FORMS = (
         r"[\d?] ?(?:(?:it|batch|batches|step|steps)/s|s/ ?(?:it|batch|batches|step|steps))\b",
     ),
     Form("a Keras progress bar", r"^\s*(?P<n>\d+)/(?P<total>\d+) +(?:\[[=>.]+\]|[━╸╺]+)"),
-    Form("a Rich progress bar", r"[━╸╺]{3,} +(?P<n>\d+)/(?P<total>\d+)\b"),
+    Form("a Rich progress bar", r"(?:[━╸╺]{3,}|[━╸─]{12}) +(?P<n>\d+)/(?P<total>\d+)\b"),  # 12: that of Ultralytics
     Form("a Chainer progress bar", r"^ *(?P<n>\d+) iter, \d+ epoch / "),
+    Form(
+        "rounds of boosting",  # of XGBoost and LightGBM, or of CatBoost; early stopping prints the best one again
+        r"^(?:\[(?=\d+\]\t[^\t:]+: ?(?:%s|nan|-?inf))|(?=\d+:\t.*\tremaining: ))(?P<n>\d+)\b" % _NUMBER,
+        looks_back=True,
+    ),
     Form(
         "numbers of steps",  # their plural as DeepSpeed's engine of pipelines prints it
         r"(?i)(?<![a-z])(?:step|steps(?=: \d+ loss)|iteration|iter|batch)%s%s%s" % (_TRAIN, _LABEL, _COUNT),
@@ -73,8 +79,9 @@ FORMS = (
         same_words=True,
     ),
     Form(
-        "positions in brackets",  # of an epoch before a comma, as in PyTorch's tutorials
-        r"\[ *(?:\d+, *(?=\d+ *\])|(?=\d+ */))(?P<n>\d+)(?: */ *(?P<total>\d+)(?: *\( *\d+%\))?)? *\]",
+        "positions in brackets",  # of an epoch before a comma, as in PyTorch's tutorials; or as JAX's clu logs steps
+        r"\[ *(?:\d+, *(?=\d+ *\])|(?=\d+ */)|(?=\d+\](?: collection=\w+)? [\w/]+=))(?P<n>\d+)"
+        r"(?: */ *(?P<total>\d+)(?: *\( *\d+%\))?)? *\]",
         same_words=True,
         needs_scalar=True,
     ),
@@ -85,7 +92,7 @@ _EPOCH = r"(?i)epoch\W{0,4}(\d+)"
 # In front of a number: work other than training, which is counted as well.
 _OTHER_WORK = (
     r"(?i)(?<![a-z])(?:eval|val|test|sanity|predict|infer|warm|download|upload|load|map\b|filter|token|extract|fetch"
-    r"|generat|sav|copy)"
+    r"|generat|sav|copy|scan|cach)"
 )
 _SCALAR = (
     r"(?i)(?<![\w/@.-])(?P<name>(?:(?:train|training|val|valid|validation|test|eval|lm)[ /-])?[\w/]{0,40}?"
@@ -96,7 +103,7 @@ _NUMBERS = r"(?i)%s|\bnan\b|\binf\b" % _NUMBER
 _WORDS = r"(?i)[a-z_]+"
 _CONTROLS = r"\x1b\[[0-9;?]*[A-Za-z]|[\b]"
 _COUNTS = ("epoch", "iteration", "iter", "step", "batch")  # columns of a table that count
-_HINTS = ("step", "iter", "epoch", "batch", "it/s", "s/it", "━", "] -", ".] ", "=]", "] loss")
+_HINTS = ("step", "iter", "epoch", "batch", "it/s", "s/it", "━", "] -", ".] ", "=]", "] loss", "]\t", "\tremaining")
 
 
 class Recognizer:
@@ -220,6 +227,8 @@ class _Counter:
         """The iteration of *found*; None for a line of another kind, and for one that repeats the last."""
         last, form = self._last, found.form
         if not self._alike(found) or (last and (found.n, found.epoch) == (last.n, last.epoch)):
+            return None
+        if last and form.looks_back and self._begin < found.n < last.n:
             return None
         if last and (found.n < last.n or found.epoch > last.epoch) and not form.counts_lines:
             if found.n <= last.n:  # else the numbers go on across epochs

@@ -8,8 +8,7 @@ import pytest
 
 from spotmpi.agent.progress import FORMS, Recognizer
 
-STEPS, POSITIONS, BRACKETS, EPOCHS = (form.name for form in FORMS[5:])
-TRAINER, TQDM, KERAS, RICH, CHAINER = (form.name for form in FORMS[:5])
+TRAINER, TQDM, KERAS, RICH, CHAINER, BOOSTING, STEPS, POSITIONS, BRACKETS, EPOCHS = (form.name for form in FORMS)
 
 
 def recognize(*lines: str) -> tuple[str | None, list[dict[str, Any]]]:
@@ -26,6 +25,11 @@ def iterations(metrics: list[dict[str, Any]]) -> list[int]:
 def bar(n: int, total: int = 100, label: str = "Epoch 0", more: str = "") -> str:
     share = f"{n * 100 // total:3}%|{'█' * (n * 10 // total):10}|"
     return f"{label}: {share} {n}/{total} [00:0{n % 10}<00:08, 10.32it/s{more}]"
+
+
+def ultralytics_bar(percent: int) -> str:
+    filled = percent * 12 // 100
+    return "━" * filled + "─" * (12 - filled)
 
 
 SAMPLES: dict[str, tuple[list[str], str, list[int], dict[str, Any]]] = {
@@ -260,6 +264,77 @@ SAMPLES: dict[str, tuple[list[str], str, list[int], dict[str, Any]]] = {
         [1, 2, 3],
         {"train_loss": 0.5},
     ),
+    "Ultralytics": (
+        # ultralytics/utils/tqdm.py of 8.3; before it comes a bar for labels, after each epoch one for the validation.
+        [
+            *(f"\x1b[Ktrain: Scanning labels: {n}% {ultralytics_bar(n)} {n}/100 3.4Kit/s 0.1s" for n in (10, 50, 100)),
+            *(
+                f"\x1b[K  1/3   2.7G   1.2   40   640: {n}% {ultralytics_bar(n)} {n}/100 3.4it/s 1s<3s"
+                for n in (0, 9, 50)
+            ),
+            *(f"\x1b[K  Class  Images  mAP50: {n}% {ultralytics_bar(n)} {n // 10}/10 9.1it/s 1s" for n in (10, 100)),
+            f"\x1b[K 2/3 2.7G 1.1 40  640: 9% {ultralytics_bar(9)} 9/100 3.4it/s 1s<3s",
+        ],
+        RICH,
+        [0, 9, 50, 109],
+        {},
+    ),
+    "XGBoost": (
+        # As 3.2.0 prints it, also in its cross-validation; it counts from 0.
+        [f"[{n}]\ttrain-rmse:{1 / (n + 1):.5f}\teval-rmse:0.65834+0.00605" for n in (0, 1, 2, 0, 1)],
+        BOOSTING,
+        [0, 1, 2, 3, 4],
+        {"train_rmse": 0.5, "eval_rmse": 0.65834},
+    ),
+    "LightGBM": (
+        # As 4.7.0 prints it.
+        [
+            "[LightGBM] [Info] Total Bins 835",
+            *(f"[{n}]\tvalid_0's l2: 0.3\tvalid_0's binary_logloss: {n / 10}" for n in (10, 20, 30)),
+            "Early stopping, best iteration is:",
+            "[20]\tvalid_0's l2: 0.3\tvalid_0's binary_logloss: 0.2",
+        ],
+        BOOSTING,
+        [10, 20, 30],
+        {"binary_logloss": 3.0},
+    ),
+    "CatBoost": (
+        # catboost/libs/loggers/logger.h: TConsoleLoggingBackend.
+        [
+            "0:\tlearn: 0.6931\ttest: 0.6932\tbest: 0.6932 (0)\ttotal: 46.7ms\tremaining: 46.7s",
+            "100:\tlearn: 0.5931\ttest: 0.6032\tbest: 0.6032 (100)\ttotal: 1.2s\tremaining: 1m 3s",
+            "200:\tlearn: 0.4931\ttotal: 2.4s\tremaining: 0us",
+        ],
+        BOOSTING,
+        [0, 100, 200],
+        {},
+    ),
+    "NeMo": (
+        [
+            f"Training epoch 0, iteration {n}/99 | lr: 3e-07 | global_batch_size: 8 | global_step: {n} | "
+            "reduced_train_loss: 11.03 | train_step_timing in s: 1.2"
+            for n in (0, 1, 2)
+        ],
+        STEPS,
+        [0, 1, 2],
+        {"lr": 3e-7, "reduced_train_loss": 11.03},
+    ),
+    "JAX's clu": (
+        # clu/metric_writers/logging_writer.py, by absl.
+        [
+            f"I1129 12:00:00.123456 140 logging_writer.py:48] [{n}] {what}accuracy=0.25, loss={n / 100}"
+            for n, what in ((100, ""), (200, ""), (300, ""), (300, "eval_loss=1, "), (400, ""))
+        ],
+        BRACKETS,
+        [100, 200, 300, 400],
+        {"accuracy": 0.25, "loss": 4.0},
+    ),
+    "torchtune": (
+        [f"1|{n}|Loss: 1.5: {n:3}%|█         | {n}/100 [00:01<00:09, 1.10it/s]" for n in (1, 2, 3)],
+        TQDM,
+        [1, 2, 3],
+        {"loss": 1.5},
+    ),
 }
 
 
@@ -291,6 +366,11 @@ def test_the_output_of_well_known_programs_is_progress(name: str) -> None:
         [f"step {n}ms" for n in (10, 20, 30)],
         [f"[{n}/100] Building CXX object part{n}.cc.o" for n in (1, 2, 3)],
         [f"[{n}/3] done" for n in (1, 2, 3)],
+        [f"[{n}]\tjob: done" for n in (1, 2, 3)],
+        [f"[{n}]\t{4 * n}" for n in (1, 2, 3)],
+        [f"[{n}] loss of a worker, loss: 0.5" for n in (1, 2, 3)],
+        [f"{n}:\tlearn: 0.5" for n in (1, 2, 3)],
+        [f"─── {n}/3" for n in (1, 2, 3)],
         [f"Downloading: {n}%|█ | {n}.5M/9.0M [00:01<00:02, 5.6MB/s]" for n in (1, 2, 3)],
         [f"Map: {n}0%|█ | {n}00/1000 [00:01<00:02, 400 examples/s]" for n in (1, 2, 3)],
         [bar(n, 4, "Loading checkpoint shards") for n in (1, 2, 3)],

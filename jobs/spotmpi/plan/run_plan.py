@@ -51,14 +51,13 @@ def elastic(spec: JobSpec) -> dict[str, Elastic]:
 def limits(spec: JobSpec) -> Limits:
     """The limits that agents apply: a pool without calls is not stuck, and its own limit is that for drivers."""
     own = spec.limits
-    amounts = [amount for amount in (own.cost, spec.capacity.budget) if amount is not None]
     return {
         "start": own.start,
         "run": own.run,
         "no_progress": 0.0 if spec.launcher == POOL else own.no_progress,
         "failures": own.failures,
         "interruptions": own.interruptions,
-        "cost": min(amounts, default=None),
+        "cost": min(spec.cost_limits.values(), default=None),
         "silence": own.silence,
         "driver": None if isinstance(own.driver, str) else own.driver,
     }

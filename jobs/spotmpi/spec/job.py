@@ -397,6 +397,13 @@ class JobSpec(SpecModel):
         return self.nodes.allowed if isinstance(self.nodes, Sizes) else (self.nodes,)
 
     @property
+    def cost_limits(self) -> dict[str, float]:
+        """The limits of what the run may cost, in US dollars, by key; the least one holds."""
+        budget = None if self.capacity.deadline is None else self.capacity.budget
+        limits = {"limits.cost": self.limits.cost, "capacity.budget": budget}
+        return {key: limit for key, limit in limits.items() if limit is not None}
+
+    @property
     def world_size(self) -> int:
         """Ranks of the whole run, the most that it may have: nodes x slots."""
         return self.nodes * self.slots

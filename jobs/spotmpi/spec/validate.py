@@ -364,17 +364,18 @@ def _margin(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
 
 
 def _money(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
-    limit = spec.limits.cost
-    if limit is None:
+    if not spec.cost_limits:
         return
+    field, limit = min(spec.cost_limits.items(), key=lambda each: each[1])
     if capabilities.rate is None:
-        yield Problem("price", None, "needed for limits.cost: set the price of a node, in US dollars per hour")
+        if field == "limits.cost" or not capabilities.capacity:  # which names what lacks prices
+            yield Problem("price", None, f"needed for {field}: set the price of a node, in US dollars per hour")
         return
     paid, grace = limit / capabilities.rate * 3600, spec.checkpoint.grace
     if paid <= grace:
         rate = f"${capabilities.rate:g} an hour"
         remedy = f"pays for {paid:.3g}s at {rate}, but checkpoint.grace alone is {grace:g}s: raise it"
-        yield Problem("limits.cost", limit, remedy)
+        yield Problem(field, limit, remedy)
 
 
 def _sizes(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:

@@ -530,6 +530,7 @@ def test_a_deadline_may_use_each_group_that_the_run_fits_and_the_plan_says_what_
     assert [each["name"] for each in container["volumeMounts"]] == ["config", "work", "volume"]
     again = plan_of(lab_file, *DEADLINE, prices, "capacity.market=on-demand", "capacity.budget=25")
     assert agents_plan_of(again)["limits"]["cost"] == 25 and "nothing to choose" in again["notes"][0]
+    assert agents_plan_of(again)["rate"] == 1.0, "or the limit would have no effect"
 
 
 @pytest.mark.parametrize(("known", "own", "dollars"), [({"p2": 0.4}, {}, 1.6), ({"p3": 0.9}, {"price": 0.1}, 0.7)])

@@ -288,6 +288,18 @@ def test_a_limit_needs_a_price_and_pays_at_least_for_a_checkpoint() -> None:
     assert len(validate(spec, capabilities(60.0))) == 1, "a checkpoint and nothing else"
     assert validate(spec, capabilities(59.9)) == []
     assert validate(from_values({**COMMAND, "launcher": "none"}), capabilities(None)) == []
+    by_deadline = from_values(
+        {
+            **COMMAND,
+            "launcher": "none",
+            "capacity": {"deadline": "3h", "work": "2h", "budget": 1.0},
+            "limits": {"cost": 2},
+        }
+    )
+    assert [str(validate(by_deadline, capabilities(rate))[0]) for rate in (None, 120.0)] == [
+        "price: needed for capacity.budget: set the price of a node, in US dollars per hour",
+        "capacity.budget = 1.0: pays for 30s at $120 an hour, but checkpoint.grace alone is 60s: raise it",
+    ]
 
 
 def test_the_margin_of_a_notice_is_part_of_the_grace() -> None:
@@ -510,6 +522,7 @@ _KEYS = {
     "sizes": {"nodes"},
     "option": {"args"},
     "workers": {"pool", "stream"},
+    "cost_limits": {"limits", "capacity"},
 }
 
 

@@ -58,7 +58,7 @@ def hourly_rates(spec: JobSpec, environment: Environment | None) -> list[float] 
     specs = roles.role_specs(spec)
     if spec.price is not None:
         return [(role.price or spec.price) * (role.nodes + role.standby) for role in specs]
-    if (spec.limits.cost is None and not spec.standby) or not environment or not environment.node_groups:
+    if not (spec.cost_limits or spec.standby) or not environment or not environment.node_groups:
         return None
     # A spec that fits no group is refused later; until then assume the most expensive of all groups.
     unknown = [environment.node_groups] * len(specs)
@@ -73,7 +73,7 @@ def hourly_rates(spec: JobSpec, environment: Environment | None) -> list[float] 
     except SpotmpiError as error:
         if spec.limits.cost is not None:
             raise input_error("price", None, f"set it: the price of a node is unknown: {error}") from error
-        return None  # it would be shown alone
+        return None  # it would be shown alone, or what lacks prices for a deadline is named
 
 
 def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str, float]:

@@ -257,11 +257,12 @@ def _follow(view: _View, decided: Decided, newly_refused: bool) -> placed.State:
         others = [each["name"] for each in view.capacity["placements"] if each["name"] not in closed]
         decided = decided._replace(group=others[0])
     idle = placed.idle_values(state, view.gang.idle_since, view.capacity, view.sizes, view.now)
+    gave = "%s %s; " % (here, view.gang.shortage(view.capacity, view.sizes, view.now)) if newly_refused else ""
     if decided.group not in (_WAIT, _STAY, here):
-        target, reason = placed.placement_of(view.capacity, decided.group), decided.reason
-        if newly_refused:
-            reason = "%s %s; %s" % (here, view.gang.shortage(view.capacity, view.sizes, view.now), reason)
-        return placed.with_decision(_asked_until_now(view, decided.group), target, view.now, reason, idle)
+        target = placed.placement_of(view.capacity, decided.group)
+        return placed.with_decision(
+            _asked_until_now(view, target["name"]), target, view.now, gave + decided.reason, idle
+        )
     if view.whole or here not in state["tried"]:
         return state
     following = None if decided.group == here else _next_to_ask(view)
@@ -272,7 +273,8 @@ def _follow(view: _View, decided: Decided, newly_refused: bool) -> placed.State:
             return _in_block(view, target, pause)
         return state if pause is None else placed.give_back(state, target, view.now, pause, idle)
     if following is not None:
-        return placed.with_decision(state, following, view.now, "asked next while waiting: " + decided.reason, idle)
+        reason = "%sasked next while waiting: %s" % (gave, decided.reason)
+        return placed.with_decision(state, following, view.now, reason, idle)
     is_new = newly_refused and decided.group != here
     return placed.with_decision(state, view.at, view.now, "waits: " + decided.reason) if is_new else state
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent.attempt_history import avoided_machines
-from tests.unit.capacity.placed_run import NEAR, OTHER, SIZE, PlacedRun
+from tests.unit.capacity.placed_run import FAR, NEAR, OTHER, SIZE, PlacedRun
 
 pytestmark = pytest.mark.in_memory
 
@@ -48,6 +48,15 @@ def test_where_no_other_group_is_left_the_nodes_are_released_until_the_autoscale
     assert run.ended is not None and run.checked == [SICK] * 3, "it is there still when the other group gave none"
     assert SICK not in run.cluster.nodes() and f"{NEAR}.1.1" in run.cluster.nodes()
     assert any("until" in each for each in run.state["decisions"])
+
+
+def test_on_demand_nodes_of_which_one_is_at_fault_are_left_for_those_that_come_after_it(tmp_path: Path) -> None:
+    run = run_on(tmp_path, BY_DEADLINE | {"deadline": "90m"}, near=0, far=SIZE)
+    run.sick = {f"{FAR}.1.0"}
+    run.run_until(lambda: False, 90 * MINUTE)
+    assert run.ended is not None and run.checked == [*run.sick] * 2
+    reason = next(each["reason"] for each in run.state["decisions"] if each.get("failed_again"))
+    assert reason.startswith("far gave 3 of 4 nodes, and far.1.0 failed the check again; asked next while waiting: ")
 
 
 def test_a_node_that_fails_its_check_once_and_then_passes_it_is_kept(tmp_path: Path) -> None:

@@ -101,11 +101,15 @@ def test_a_node_that_fails_its_check_leaves_and_its_machine_is_avoided(
     assert record.AVOIDED in kinds(run.events())
 
 
+@pytest.mark.parametrize("is_placed", [False, True])
 def test_a_run_whose_pods_get_an_avoided_machine_again_goes_on_and_says_how_to_go_on_without(
-    gang: Callable[..., Gang], broken: Path
+    gang: Callable[..., Gang], broken: Path, is_placed: bool
 ) -> None:
     broken.write_text("machine-1\n")
-    run = gang("true", **GPU)
+    run = gang("true", started=0, **GPU)
+    run.plan |= {"capacity": {"deadline": None}} if is_placed else {}
+    for each in (0, 1):
+        run.start(each)
     assert run.codes() == [protocol.INTERRUPTED, protocol.INTERRUPTED]
     for each in (0, 1):
         run.start(each, 1)
@@ -113,10 +117,9 @@ def test_a_run_whose_pods_get_an_avoided_machine_again_goes_on_and_says_how_to_g
     folder, submitted = str(run.paths.folder), run.plan["submitted"]
     assert failed_again(folder, submitted) == ["machine-1"] and not failed_again(folder, submitted - 1)
     (summary,) = [each.reason for each in run.events(0, 1) if each.kind == record.RESTARTED]
-    assert str(summary) == (
-        "the run got machine-1 again, which it avoids (0 of 1 GPUs visible: No devices); to go on without: "
-        "spotmpi stop plain-1, and spotmpi run --resume plain-1 --set 'kubernetes.avoid=[\"machine-1\"]'"
-    )
+    again = "the run got machine-1 again, which it avoids (0 of 1 GPUs visible: No devices)"
+    remedy = "spotmpi stop plain-1, and spotmpi run --resume plain-1 --set 'kubernetes.avoid=[\"machine-1\"]'"
+    assert str(summary) == (again if is_placed else f"{again}; to go on without: {remedy}")
 
 
 def test_a_machine_whose_next_pod_passes_the_check_may_go_on(gang: Callable[..., Gang], broken: Path) -> None:

@@ -73,7 +73,8 @@ def test_machines_that_a_run_avoids_are_listed_with_the_reason(tmp_path: Path) -
     recorded = recorded_runs.record(tmp_path, "run-1", recorded_runs.SPEC, recorded_runs.Recorded())
     assert avoided_section([recorded]) is None
     with recorded.events.open("a") as events:
-        events.write(json.dumps({"t": 1.0, "event": "avoided", "machine": "ip-1", "reason": "no GPU"}) + "\n")
+        avoided = {"t": 1.0, "event": "avoided", "machine": "ip-1", "reason": "no GPU"}
+        events.writelines(json.dumps(each) + "\n" for each in (avoided, {**avoided, "again": 1.0}))
     report = gather(["run-1"], tmp_path, recorded_runs.NOW)
     cells = {section.title: section.cells for section in report.sections}
     assert cells["Avoided machines"] == (("run-1", "ip-1", "no GPU"),)

@@ -225,3 +225,5 @@ def test_machines_that_are_avoided_are_in_status_and_logs_with_the_reason(
     assert "avoided    ip-1: 1 of 8 GPUs visible\n" in capsys.readouterr().out
     event = Event(2.0, record.AVOIDED, values={"machine": "ip-1", "reason": "1 of 8 GPUs visible"})
     assert event_text(event, Throughput()) == "machine ip-1 is avoided for this run: 1 of 8 GPUs visible"
+    again = Event(2.0, record.AVOIDED, values={**event.values, "again": 1.0})
+    assert event_text(again, Throughput()) == "", "the reason of the interruption says it"

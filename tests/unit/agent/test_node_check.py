@@ -107,7 +107,9 @@ def test_a_run_whose_pods_get_an_avoided_machine_again_goes_on_and_says_how_to_g
 ) -> None:
     broken.write_text("machine-1\n")
     run = gang("true", started=0, **GPU)
-    run.plan |= {"capacity": {"deadline": None}} if is_placed else {}
+    capacity: Any = {"deadline": None}
+    if is_placed:
+        run.plan["capacity"] = capacity
     for each in (0, 1):
         run.start(each)
     assert run.codes() == [protocol.INTERRUPTED, protocol.INTERRUPTED]

@@ -594,6 +594,11 @@ def test_a_deadline_goes_together_with_several_numbers_of_nodes(lab_file: Path) 
     ):
         plan_of(lab_file, *DEADLINE, prices, "nodes=[1, 2]", "capacity.patience=10h")
     assert plan_of(lab_file, *DEADLINE, prices, "capacity.patience=10h"), "of one number no node waits for others"
+    with pytest.raises(InputError) as caught:
+        plan_of(lab_file, *DEADLINE, prices, "capacity.patience=2d")
+    assert str(caught.value) == (
+        "capacity.patience = '2d': no other node group would be asked in the 30 h to the deadline: set less than that"
+    )
 
 
 def test_all_problems_of_a_deadline_come_before_anything_is_started(

@@ -14,7 +14,7 @@ from spotmpi.core.wording import counted, dollars
 from spotmpi.plan.cluster import ClusterTarget, beginning_on
 from spotmpi.plan.placement import Beginning
 from spotmpi.spec import roles
-from spotmpi.spec.job import JobSpec
+from spotmpi.spec.job import JobSpec, duration
 from spotmpi.spec.node_groups import own_prices
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def problems(spec: JobSpec, environment: Environment | None, now: datetime) -> I
     if spec.capacity.deadline is None or environment is None or not environment.node_groups:
         return
     from spotmpi.capacity import requirements
+    from spotmpi.capacity.job import hours
 
     if spec.price is not None:
         remedy = "is one price for all markets, by which none is better: give capacity.prices for each node group"
@@ -57,6 +58,11 @@ def problems(spec: JobSpec, environment: Environment | None, now: datetime) -> I
             yield from _quota_problems(spec, environment, fallback)
     job, missing = requirements.job_of(spec, now)
     if not missing:
+        if "patience" in spec.capacity.model_fields_set and 0 < job.deadline <= spec.capacity.patience:
+            remedy = (
+                f"no other node group would be asked in the {hours(job.deadline)} to the deadline: set less than that"
+            )
+            yield Problem("capacity.patience", duration(spec.capacity.patience), remedy)
         yield from requirements.problems(replace(_with_patience(job, spec), sizes=(spec.nodes,), speeds=(1.0,)), price)
 
 

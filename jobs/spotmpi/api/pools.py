@@ -197,7 +197,11 @@ class NewRun(ExistingRun):
         self._source, self._overrides, self._echo = source, overrides, echo
 
     def open(self, output: Output) -> Engine:
-        """Submit the run, say what it waits for, and connect to its scheduler."""
+        """Submit the run, say what it waits for, and connect to its scheduler.
+
+        Raises:
+            PoolLost: the run was lost before, such as by the end of its agent: another one may do.
+        """
         self._backend, spec, plan = runs.prepare(self._source, self._overrides, self._on, self._echo)
         if spec.launcher != POOL:
             raise input_error("launcher", spec.launcher, 'a pool needs launcher = "pool" and the table [pool]')
@@ -210,8 +214,10 @@ class NewRun(ExistingRun):
         threading.Thread(target=self._follow, args=(connected,), daemon=True).start()
         try:
             return self._connect(output)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, SpotmpiError) and self._backend.state(self.run).state == record.LOST:
+                raise PoolLost(str(error)) from error
             raise
         finally:
             connected.set()

@@ -33,7 +33,7 @@ from distributed.comm.tcp import convert_stream_closed_error
 from distributed.core import clean_exception, error_message
 from tornado.iostream import StreamClosedError
 
-from spotmpi.agent import protocol
+from spotmpi.agent import protocol, record
 from spotmpi.agent.plan import POSTPROCESS, WORKER, Member
 from spotmpi.api.pools import ExistingRun, NewRun, pool, resize
 from spotmpi.core.certificates import run_certificates, write_certificates
@@ -397,6 +397,28 @@ def test_one_file_or_override_may_be_given_without_a_list() -> None:
         new = pool(workers=1, files=files, overrides=overrides)._connection
         assert isinstance(new, NewRun)
         assert new._overrides == ["pool.count=1", f'files+=["{Path.cwd()}/scan.py"]', "limits.driver=1m"]
+
+
+@pytest.mark.parametrize(("state", "expected"), [(record.LOST, PoolLost), (record.FAILED, SpotmpiError)])
+def test_a_run_that_is_lost_before_its_pool_is_open_is_a_lost_pool(
+    monkeypatch: pytest.MonkeyPatch, state: str, expected: type[Exception]
+) -> None:
+    """Whoever builds a data set started another one only where it was lost later."""
+
+    def ended(run: str) -> Any:
+        raise SpotmpiError(f"run {run} {state}: its agent died")
+
+    backend = types.SimpleNamespace(
+        pool_address=ended, state=lambda run: types.SimpleNamespace(id=run, state=state), events=lambda run, follow: ()
+    )
+    prepared = backend, types.SimpleNamespace(launcher="pool"), {"run": "scan-1", "notes": ()}
+    stopped: list[str] = []
+    monkeypatch.setattr("spotmpi.api.pools.runs.prepare", lambda *values: prepared)
+    monkeypatch.setattr("spotmpi.api.pools.submit", lambda *values: None)
+    monkeypatch.setattr("spotmpi.api.pools.stopping.stop_run", lambda backend, run, *values: stopped.append(run))
+    with pytest.raises(expected, match=f"^run scan-1 {state}: its agent died$"):
+        pool(workers=1).open()
+    assert stopped == ["scan-1"]
 
 
 def test_a_number_is_no_source_of_a_pool() -> None:

@@ -211,7 +211,7 @@ class _Reader:
     def _use_compiled(self, module: str) -> None:
         """Take in a shipped module that was compiled, as from C, by the content of its file."""
         self.modules.add(module)
-        file = getattr(sys.modules[module], "__file__", None)
+        file = getattr(sys.modules.get(module), "__file__", None)
         if file is None:
             raise input_error("code", module, _NO_SOURCE)
         self.values[module] = size_and_digest(file)[1]

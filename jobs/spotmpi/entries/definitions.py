@@ -8,6 +8,7 @@ import copy
 import dis
 import functools
 import inspect
+import linecache
 import textwrap
 import types
 from collections.abc import Iterator
@@ -58,8 +59,10 @@ def _class_of_several(kind: type) -> ast.ClassDef | None:
 
     `inspect` takes the first one before Python 3.13. Without methods that is what counts, and the values that differ.
     """
-    lines, _ = inspect.findsource(kind)
-    found = [each for each in ast.walk(_parsed("".join(lines))) if isinstance(each, ast.ClassDef)]
+    text = "".join(linecache.getlines(inspect.getsourcefile(kind) or ""))  # `inspect.findsource` parses it each time
+    if text.count(f"class {kind.__name__}") < 2:
+        return None
+    found = [each for each in ast.walk(_parsed(text)) if isinstance(each, ast.ClassDef)]
     found = [each for each in found if each.name == kind.__name__]
     own = [each.__code__ for each in methods(kind) if each.__code__.co_qualname.startswith(f"{kind.__qualname__}.")]
     if len(found) < 2 or not own:
@@ -218,11 +221,12 @@ def _compiled(tree: ast.AST) -> types.CodeType:
     if isinstance(tree, ast.expr):
         return compile(ast.Expression(tree), "", "eval")
     body = tree if isinstance(tree, ast.Module) else ast.Module([tree], [])  # type: ignore[list-item]
-    if names := {name for node in ast.walk(tree) if isinstance(node, ast.Nonlocal) for name in node.names}:
-        around = ast.parse(f"def _():\n    global {getattr(tree, 'name', '_')}\n    {' = '.join(sorted(names))} = None")
-        cast(ast.FunctionDef, around.body[0]).body += body.body  # the function around it, whose variables they are
-        body = around
-    return compile(body, "", "exec")
+    with contextlib.suppress(SyntaxError):
+        return compile(body, "", "exec")
+    names = {name for node in ast.walk(tree) if isinstance(node, ast.Nonlocal) for name in node.names}
+    around = ast.parse(f"def _():\n    global {getattr(tree, 'name', '_')}\n    {' = '.join(sorted(names))} = None")
+    cast(ast.FunctionDef, around.body[0]).body += body.body  # of the function around it, which has these variables
+    return compile(around, "", "exec")
 
 
 def _globals(code: types.CodeType) -> Iterator[str]:

@@ -256,6 +256,17 @@ def test_a_module_that_is_used_as_a_value_counts_with_what_it_imports(folder: Pa
     assert identify().digest != before.digest
 
 
+def test_a_module_that_is_used_as_a_value_counts_with_functions_in_functions(folder: Path) -> None:
+    (folder / "lazy.py").write_text(
+        "from helpers import *\n\ndef late(x):\n    def more():\n        nonlocal x\n        x += 1\n"
+        "    more()\n    return deep(x)\n"
+    )
+    (folder / "sets.py").write_text("import lazy\n\ndef ratings(raw, name):\n    return getattr(lazy, name)(raw)\n")
+    before = identify()
+    replace(folder, "helpers.py", "x * SECRET", "x / SECRET")
+    assert identify().digest != before.digest
+
+
 def test_a_module_that_is_used_as_a_value_counts_as_a_whole(folder: Path) -> None:
     before = identify("by_name")
     replace(folder, "helpers.py", "def unused(x):\n    return x", "def unused(x):\n    return -x")

@@ -101,15 +101,30 @@ def _trace(place: str, store: str | None) -> Node:
         return _file_node(path, name, manifest, opened) if name else entry_node(manifest, opened)
     paths = None if "://" in place else run_of(Path(path))
     if paths is None:
+        if "://" not in place and is_file(Path(path)) and (copy := _copy_node(Path(path), Store(store))):
+            return copy
         remedy = "name a file of the store, of a run folder, or an entry such as datasets:ratings"
         raise input_error("FILE", place, f"no manifest and no record of a run tells where it comes from: {remedy}")
     what = FOLDER if is_folder(Path(path)) else FILE
     return Node(what, path, _facts_of_file(Path(path), paths), (run_node(paths, Store(store)),))
 
 
+def _copy_node(path: Path, store: Store) -> Node | None:
+    """A file with the content of files of a store, such as one that a command has pulled; None for others."""
+    with errors("cannot be read"):
+        size, digest = size_and_digest(str(path))
+    entries = store.list(on_damage=lambda line: None) if size else ()
+    found = [(each, file) for each in entries for file in each.files if file.sha256 == digest]
+    facts = {"bytes": size, "sha256": digest}
+    facts["state"] = f"with the content of {', '.join(f'{file.path} of {each}' for each, file in found)}"
+    return Node(FILE, str(path), facts, tuple(entry_node(each, store, file) for each, file in found)) if found else None
+
+
 def locate(place: str) -> tuple[Manifest, Store, str] | None:
     """The entry that a path or URL leads to, its store, and the name of the file in it; None for other places."""
-    reference = reference_in(place if "/files/" in f"{place}/" else f"{place.rstrip('/')}/files")
+    if "/files/" not in f"{place}/":
+        place = place.rstrip("/").removesuffix(f"/{MANIFEST}")
+    reference = reference_in(place if "/files/" in f"{place}/" else f"{place}/files")
     if reference is None:
         return None
     top, _, rest = place.partition(f"/{folder(reference)}")

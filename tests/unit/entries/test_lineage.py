@@ -67,6 +67,24 @@ def find(tree: Node, what: str) -> list[str]:
     return [node.name for node in tree.walk() if node.what == what]
 
 
+def test_a_manifest_leads_to_its_entry_and_a_copy_of_a_file_to_the_entries_with_that_content(
+    sets: tuple[DataSet, DataSet], tmp_path: Path
+) -> None:
+    """Both had no record, as a model that was pulled."""
+    parent, child = sets
+    assert trace(str(Path(child.path).with_name("manifest.json"))) == trace(child.path)
+    copy = tmp_path / "elsewhere.bin"
+    copy.write_bytes(Path(child.path, "b.parquet").read_bytes())
+    tree = trace(str(copy))
+    assert find(tree, "data set") == [str(child.manifest), str(parent.manifest)] and find(tree, "raw file") == ["b.csv"]
+    output = invoke("why", str(copy)).stdout
+    assert output.startswith(f"file {copy}, ") and f", with the content of b.parquet of {child.manifest}\n" in output
+    copy.write_bytes(b"x")
+    assert "elsewhere.bin': no manifest and no record of a run tells" in invoke("why", str(copy)).stderr
+    copy.write_bytes(b"")
+    assert invoke("why", str(copy)).returncode == 2
+
+
 def test_a_file_leads_to_the_raw_file_that_its_part_was_made_from(sets: tuple[DataSet, DataSet]) -> None:
     parent, child = sets
     tree = trace(f"{child.path}/b.parquet")

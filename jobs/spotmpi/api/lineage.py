@@ -101,23 +101,26 @@ def _trace(place: str, store: str | None) -> Node:
         return _file_node(path, name, manifest, opened) if name else entry_node(manifest, opened)
     paths = None if "://" in place else run_of(Path(path))
     if paths is None:
-        if "://" not in place and is_file(Path(path)) and (copy := _copy_node(Path(path), Store(store))):
-            return copy
+        opened = Store(store)
+        if copied := entries_with_content(path, opened):
+            state = f"with the content of {', '.join(f'{file.path} of {each}' for each, file in copied)}"
+            facts = {"bytes": copied[0][1].bytes, "sha256": copied[0][1].sha256, "state": state}
+            return Node(FILE, path, facts, tuple(entry_node(each, opened, file) for each, file in copied))
         remedy = "name a file of the store, of a run folder, or an entry such as datasets:ratings"
         raise input_error("FILE", place, f"no manifest and no record of a run tells where it comes from: {remedy}")
     what = FOLDER if is_folder(Path(path)) else FILE
     return Node(what, path, _facts_of_file(Path(path), paths), (run_node(paths, Store(store)),))
 
 
-def _copy_node(path: Path, store: Store) -> Node | None:
-    """A file with the content of files of a store, such as one that a command has pulled; None for others."""
+def entries_with_content(place: str, store: Store) -> Sequence[tuple[Manifest, File]]:
+    """The entries with a file of the content of the one at *place*, such as a copy or what a command has pulled."""
+    path = Path(place)
+    if "://" in place or not is_file(path):
+        return ()
     with errors("cannot be read"):
         size, digest = size_and_digest(str(path))
     entries = store.list(on_damage=lambda line: None) if size else ()
-    found = [(each, file) for each in entries for file in each.files if file.sha256 == digest]
-    facts = {"bytes": size, "sha256": digest}
-    facts["state"] = f"with the content of {', '.join(f'{file.path} of {each}' for each, file in found)}"
-    return Node(FILE, str(path), facts, tuple(entry_node(each, store, file) for each, file in found)) if found else None
+    return [(each, file) for each in entries for file in each.files if file.sha256 == digest]
 
 
 def locate(place: str) -> tuple[Manifest, Store, str] | None:

@@ -28,7 +28,7 @@ from spotmpi.core.wording import Echo
 from spotmpi.entries import inputs
 from spotmpi.entries.arguments import decoded
 from spotmpi.entries.definitions import without_comments
-from spotmpi.entries.manifest import DATASET, Code, Input, Manifest, RawFile
+from spotmpi.entries.manifest import DATASET, Code, Input, Manifest, RawFile, digest_of
 from spotmpi.entries.store import Store, is_reference, read_reference, reference_in
 from spotmpi.images.environment import known_images
 from spotmpi.pools.progress import print_message
@@ -97,7 +97,10 @@ def _entry(place: str, store: str | None) -> tuple[tuple[Manifest, Store] | None
         return (opened.find(place), opened), ()
     found = lineage.locate(place if "://" in place else str(Path(place).absolute()))
     if found is None:
-        return None, ()
+        opened = Store(store)
+        is_of_run = "://" in place or lineage.run_of(Path(place).absolute()) is not None
+        copied = () if is_of_run else lineage.entries_with_content(place, opened)
+        return ((copied[0][0], opened) if copied else None), ()
     changed = lineage.changed_files(*found)
     return found[:2], [f"{found[0]}: {path} was changed after it was kept" for path in changed]
 
@@ -196,6 +199,10 @@ def _contents(run: Path, name: str) -> dict[str, tuple[int, str]]:
 
 
 def _content(path: Path) -> tuple[int, str]:
+    """Bytes and SHA-256 of a file; of the manifest of a checkpoint of all but the time, which is another one."""
+    with contextlib.suppress(checkpoint_files.Damaged, OSError):
+        if path.name == checkpoint_files.MANIFEST:
+            return 0, digest_of({**checkpoint_files.read_manifest(str(path.parent)), "time": None})
     size, digest = size_and_digest(str(path))
     return size, digest
 

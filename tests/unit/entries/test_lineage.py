@@ -68,7 +68,7 @@ def find(tree: Node, what: str) -> list[str]:
 
 
 def test_a_manifest_leads_to_its_entry_and_a_copy_of_a_file_to_the_entries_with_that_content(
-    sets: tuple[DataSet, DataSet], tmp_path: Path
+    sets: tuple[DataSet, DataSet], modules: Modules, pool: InProcess, tmp_path: Path
 ) -> None:
     """Both had no record, as a model that was pulled."""
     parent, child = sets
@@ -79,6 +79,8 @@ def test_a_manifest_leads_to_its_entry_and_a_copy_of_a_file_to_the_entries_with_
     assert find(tree, "data set") == [str(child.manifest), str(parent.manifest)] and find(tree, "raw file") == ["b.csv"]
     output = invoke("why", str(copy)).stdout
     assert output.startswith(f"file {copy}, ") and f", with the content of b.parquet of {child.manifest}\n" in output
+    for place in (copy, Path(child.path).with_name("manifest.json")):
+        assert reproduce(str(place), modules.folder, pool=pool).files == 6
     copy.write_bytes(b"x")
     assert "elsewhere.bin': no manifest and no record of a run tells" in invoke("why", str(copy)).stderr
     copy.write_bytes(b"")
@@ -566,6 +568,17 @@ def test_a_prediction_leads_to_its_run_and_data_and_is_made_again(
             SpotmpiError, match=rf"the code of run {state.id} is not what it was \(flow\.py\): restore it"
         ):
             reproduce(str(file), modules.folder, pool=pool)
+
+
+def test_a_checkpoint_is_the_same_though_its_manifest_has_the_time(modules: Modules) -> None:
+    modules.write(save="import numpy, spotmpi\nspotmpi.checkpoint.save(1, {'w': numpy.ones(2)}, now=True)\n")
+    values = {"command": [sys.executable, str(modules.folder / "save.py")], "launcher": "none"}
+    state = spotmpi.run(values, on_event=lambda event: None, echo=lambda text: None)
+    assert state.state == "succeeded", state.reason
+    (manifest,) = Path(state.folder).glob("checkpoints/*/manifest.json")
+    assert reproduce(str(manifest.parent), modules.folder).different == ()
+    manifest.write_text(manifest.read_text().replace('"iteration": 1', '"iteration": 2'))
+    assert len(reproduce(str(manifest), modules.folder).different) == 1
 
 
 def test_a_script_that_a_command_names_counts_though_it_is_not_shipped(tmp_path: Path, modules: Modules) -> None:

@@ -31,6 +31,7 @@ from spotmpi.entries.definitions import (
     methods,
     module_tree,
     names_read,
+    registered,
     values_by_name,
     without_docstrings,
 )
@@ -272,6 +273,8 @@ class _Reader:
         for attribute, each, expression in values_by_name(value, tree):
             if not _shows(expression, each, scope) and (is_data(each) or self.has_code(each)):
                 self.use(each, f"{name}.{attribute}")
+        if others := registered(value):  # which `isinstance` tells
+            self._use_value(sorted(map(function_name, others)), f"{name}.register")
         self._take(name, module, tree, scope, free)
 
     def _use_methods(self, kind: type, name: str) -> dict[str, Any]:

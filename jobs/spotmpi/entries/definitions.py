@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import ast
 import contextlib
 import copy
@@ -153,6 +154,14 @@ def methods(kind: type) -> list[types.FunctionType]:
         for name in ("__func__", "fget", "fset", "fdel", "func", "__call__")
     ]
     return [each for each in (*vars(kind).values(), *found) if isinstance(each, types.FunctionType)]
+
+
+def registered(kind: Any) -> list[type]:
+    """The classes that ``register`` of an abstract base class *kind* got; none for others."""
+    if not isinstance(kind, abc.ABCMeta):
+        return []
+    found = (each() for each in abc._get_dump(kind)[0])  # type: ignore[attr-defined]  # nothing public tells
+    return [each for each in found if each is not None]
 
 
 def without_docstrings(tree: ast.AST) -> ast.AST:

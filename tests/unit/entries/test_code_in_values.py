@@ -514,6 +514,21 @@ COUNTS = {
         """,
         [("rate=1", "rate=2")],
     ),
+    "classes that were registered for a base class": (
+        """
+        import abc
+        class Base(abc.ABC):
+            pass
+        class First:
+            pass
+        class Second:
+            pass
+        Base.register(First)
+        def build(raw):
+            return isinstance(raw, Base)
+        """,
+        [("register(First)", "register(Second)"), ("Base.register(First)\n", "")],
+    ),
     "attributes of a partial function, and an object that pickle takes by its name": (
         """
         import functools

@@ -69,7 +69,7 @@ class LineSplitter:
         while len(self._buffer) > MAX_LINE and len(self._buffer) > (limit := _limit(self._buffer)):
             parts.append(self._buffer[:limit])
             self._buffer = self._buffer[limit:]
-        return [line for part in parts for line in self._line(part)]
+        return [line for part in parts for each in _of_ranks(part) for line in self._line(each)]
 
     def states(self) -> list[Line]:
         """What unfinished lines with carriage returns show now: progress bars, which may end after hours."""
@@ -80,7 +80,7 @@ class LineSplitter:
     def end(self) -> list[Line]:
         """The unfinished lines, when the pipe has closed."""
         data, self._buffer = self._buffer, b""
-        lines = list(self._line(data)) if data else []
+        lines = [line for part in _of_ranks(data) for line in self._line(part)] if data else []
         unfinished, self._parts = self._parts, {}
         return lines + [_tagged(rank, stream, data) for (rank, stream), data in unfinished.items()]
 
@@ -229,6 +229,15 @@ def effective_exit_code(code: int, lines: Iterable[Line]) -> int:
     if re.search(_LOST_DAEMON, output) or was_cancelled or is_alone:
         return protocol.INTERRUPTED
     return code or srun or 0
+
+
+def _of_ranks(line: bytes) -> list[bytes]:
+    """A line, or its parts where ranks have ended without a line end: Open MPI 5's mpirun adds none to their output."""
+    tag = _TAG.match(line)
+    if not tag or line.find(b"]<std", tag.end()) < 0:
+        return [line]
+    job, stream = line[1 : line.index(b",")], tag.group(2)
+    return re.split(rb"(?<=.)(?<!<std(?:out|err)>: )(?=\[%s,\d{1,9}\]<std%s>: )" % (job, stream), line)
 
 
 def _limit(line: bytes | bytearray) -> int:

@@ -52,6 +52,16 @@ def test_mpirun_s_tag_becomes_rank_and_stream(text: bytes, line: Line) -> None:
     assert split_lines(text + b"\n") == [line]
 
 
+def test_ranks_that_end_without_a_line_end_have_lines_of_their_own() -> None:
+    """As Open MPI 5.0.11 prints it."""
+    text = b"[1,0]<stdout>: hello from 0[1,1]<stdout>: hello from 1[1,2]<stdout>: hello from 2"
+    expected = [Line(rank, "o", f"hello from {rank}") for rank in range(3)]
+    assert split_lines(text) == split_lines(text + b"\n") == expected
+    others = ("[1,1]<stdout>: of an mpirun in it", "a [0,1]<stdout>: b", "a [1,1]<stderr>: b", "a [1,1] b]<std")
+    for other in others:
+        assert split_lines(b"[1,0]<stdout>: " + other.encode()) == [Line(0, "o", other)]
+
+
 @pytest.mark.parametrize(
     ("by", "tag", "end", "rank"),
     [

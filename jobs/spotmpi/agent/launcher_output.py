@@ -23,6 +23,7 @@ _NO_CONTROLLER = r"srun: error: .*?(?:Unable to contact slurm controller|Socket 
 _CALLED = r'process rank (\d{1,9}) with PID \d+ on node \S+ calling "abort"'  # Open MPI 5
 _ABORTED = _CALLED + r"|MPI_ABORT was invoked on rank (\d{1,9}) in communicator MPI_COMM_WORLD"  # 4
 _NO_FINALIZE = r"process rank (\d{1,9}) with PID \d+ on node \S+ exiting improperly"
+_OF_TORCH = r"^\[rank\d+\]: "  # in front of each line of a traceback, after torch.distributed.init_process_group
 _EXCEPTION = r"(?:\[\S+\] \*\*\* (?=MPI_ERR_))?((?:MPI_ERR_\w+|\w[\w.]*(?:Error|Exception|Interrupt|Exit))\b.*)"
 # Python's own lines where it has no such program.
 _NOT_FOUND = r"(\S+: (?:can't open file '.*|No module named \S+|Error while finding module specification for .*))"
@@ -179,7 +180,7 @@ def exception_of_rank(lines: Iterable[Line]) -> tuple[int, str] | None:
     texts: dict[int, list[str]] = {}
     for line in lines:
         if line.stream == "e" and line.rank is not None:
-            texts.setdefault(line.rank, []).append(line.text)
+            texts.setdefault(line.rank, []).append(re.sub(_OF_TORCH, "", line.text))
     found = [(rank, _uncaught(of_rank)) for rank, of_rank in texts.items()]
     return next(((rank, protocol.truncate(exception)) for rank, exception in found if exception), None)
 
@@ -326,10 +327,11 @@ def _worker(rank: str, code: str, lines: list[Line]) -> str:
 
 def _exception(lines: list[Line], rank: int | None) -> str:
     """The last exception that *rank* (or any, for None) printed, as the end of a sentence; or what Python lacked."""
-    texts = [line.text for line in lines if rank is None or line.rank == rank]
+    texts = [re.sub(_OF_TORCH, "", line.text) for line in lines if rank is None or line.rank == rank]
     matches = [re.match(_EXCEPTION, text) or re.match(_NOT_FOUND, text) for text in texts]
     exceptions = [match.group(1) for match in matches if match]
-    return ": " + exceptions[-1] if exceptions else ""
+    last = exceptions[-1] if exceptions else _uncaught(texts)
+    return ": " + last if last else ""
 
 
 def _last(lines: list[Line]) -> str:

@@ -416,12 +416,13 @@ OTHER_NAMED = NAMED.replace("ValueError: boom", "Bad: x")
         (TRACEBACK, "mpirun", 14.0, [], None),
         ([*TRACEBACK, "", "more of its message"], "mpirun", 16.0, [NAMED], None),
         ([*TRACEBACK, "During handling of it:", *TRACEBACK[:2], "Bad: x"], "mpirun", 16.0, [OTHER_NAMED], None),
+        ([f"[rank1]: {line}" for line in TRACEBACK], "mpirun", 16.0, [NAMED], None),
         ([*TRACEBACK, *["going on"] * 20], "mpirun", 16.0, [], None),
         (TRACEBACK[2:], "mpirun", 16.0, [], None),
         (TRACEBACK, "torchrun", 16.0, [], None),
         (TRACEBACK, "mpirun", 301.0, [NAMED], f"{NO_PROGRESS}; rank 1 has printed ValueError: boom"),
     ],
-    ids=["raised", "just now", "several lines", "chained", "caught", "no traceback", "not MPI", "to the limit"],
+    ids=["raised", "just now", "long", "chained", "by torch", "caught", "no traceback", "not MPI", "to the limit"],
 )
 def test_a_run_says_that_mpi_waits_for_the_other_ranks_after_an_exception_of_one(
     tmp_path: Path, output: list[str], launcher: str, worked: float, named: list[str], reason: str | None

@@ -146,6 +146,8 @@ NO_MODULE = (
     "/venv/bin/python: Error while finding module specification for 'x.y' (ModuleNotFoundError: No module named 'x')"
 )
 MINE, OTHER = err("ValueError: mine", 1), err("KeyError: other", 0)
+OF_TORCH = err("[rank1]: Traceback (most recent call last):\n[rank1]: RuntimeError: of x:\n[rank1]: \tsize", 1)
+OF_ANY_NAME = err("Traceback (most recent call last):\n  File y, line 1\nmy.Odd: of y:\nmore", 1)
 SCHEDULER = "node 0: the scheduler was killed by SIGKILL"
 
 
@@ -159,6 +161,8 @@ SCHEDULER = "node 0: the scheduler was killed by SIGKILL"
         (3, err(OPEN_MPI_4), "rank 2 ended with exit code 3", 3),
         (1, [*OTHER, *MINE, *err(PRTERUN.format(code=1))], "rank 1 ended with exit code 1: ValueError: mine", 1),
         (3, [*OTHER, *err(PRTERUN.format(code=3))], "rank 1 ended with exit code 3", 3),
+        (1, [*OF_TORCH, *err(TORCHRUN.format(code=1))], "rank 1 ended with exit code 1: RuntimeError: of x:", 1),
+        (1, [*OF_ANY_NAME, *err(TORCHRUN.format(code=1))], "rank 1 ended with exit code 1: my.Odd: of y:", 1),
         (2, [*err(NO_SCRIPT, 1), *err(PRTERUN.format(code=2))], f"rank 1 ended with exit code 2: {NO_SCRIPT}", 2),
         (1, [*err(NO_MODULE, 1), *err(PRTERUN.format(code=1))], f"rank 1 ended with exit code 1: {NO_MODULE}", 1),
         (134, err(KILLED.replace("signal 9 (Killed)", "signal 99")), "rank 1 was killed by signal 99", 134),

@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
     reports, arguments = arguments[:1] == ["--report"], arguments[arguments[:1] == ["--report"] :]
     die_with_parent()
     # Open MPI 5 gives rank 0 a pipe that has no end: who reads there waits for ever.
-    os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     is_tagged = arguments[:1] == ["--tag"]
     status = _run_tagged(arguments[1:], server, explains) if is_tagged else _run(arguments, server, explains)
     if reports and status:

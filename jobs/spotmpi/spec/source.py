@@ -206,6 +206,8 @@ def _form(detail: Mapping[str, Any], model: Any) -> str | None:
             return "a list"
         words = value.split() if detail["loc"][-1] in ("command", "args") else [value]
         return f"a list, such as {json.dumps(words, ensure_ascii=False)}"
+    if kind == "bool_type":
+        return "true or false"
     if kind == "string_type" and isinstance(value, int | float):
         return f"a string: write {json.dumps(json.dumps(value))}"
     if kind in ("int_type", "float_type") and isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value):

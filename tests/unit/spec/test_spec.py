@@ -116,6 +116,7 @@ def test_all_problems_come_at_once_each_with_field_value_and_remedy() -> None:
         ('args = "--epochs 3"', 'args = \'--epochs 3\': input should be a list, such as ["--epochs", "3"]'),
         ('files = "my data.py"', "files = 'my data.py': input should be a list, such as [\"my data.py\"]"),
         ("files = 3", "files = 3: input should be a list"),
+        ('kubernetes.exclusive = "yes"', "kubernetes.exclusive = 'yes': input should be true or false"),
         ("pool = 4", "pool = 4: input should be a table, with keys such as count, cpu, memory"),
         ("stream.workers = 4", "stream.workers = 4: input should be a table, with keys such as count, cpu, memory"),
         ("resources.memory = 4", 'resources.memory = 4: write a size such as "512Mi" or "4Gi"'),

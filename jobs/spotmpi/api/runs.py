@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -235,12 +236,27 @@ def _plan_new(backend: Backend, spec: JobSpec, echo: Echo, detach: bool = False)
     """
     if detach and spec.pool and "driver" not in spec.limits.model_fields_set:
         spec = spec.model_copy(update={"limits": spec.limits.model_copy(update={"driver": "none"})})
-    if spec.launcher == "none" and spec.nodes > 1:
-        from spotmpi.spec.template import lone_ranks  # few runs are
-
-        if note := lone_ranks(spec):
-            echo(note)
+    if note := _lone_ranks(spec):
+        echo(note)
     return backend, spec, backend.plan(spec, new_run_id(spec), echo)
+
+
+def _lone_ranks(spec: JobSpec) -> str | None:
+    """That the processes of a command do not know of each other, where its script uses MPI and nothing starts it so."""
+    if spec.launcher != "none" or spec.nodes == 1 or spec.run_on != "all":
+        return None
+    from spotmpi.agent.launchers import LAUNCHERS  # few runs are such
+
+    script = next((part for part in spec.command or () if part.endswith(".py")), None)
+    mpirun = next(name for name, each in LAUNCHERS.items() if each.mpi)
+    try:
+        text = Path(spec.code or "", script).read_text(encoding="utf-8", errors="replace") if script else ""
+    except OSError:
+        return None
+    if not re.search(LAUNCHERS[mpirun].script or "", text, re.MULTILINE):
+        return None
+    remedy = f"{wording.option('launcher', mpirun)} starts them as ranks of one job"
+    return f"{script} uses MPI, and without {mpirun} each of its {spec.nodes} processes is rank 0 of 1; {remedy}"
 
 
 def _validate(

@@ -116,22 +116,6 @@ def write(path: Path, script: str | None = None) -> None:
     write_new_file(path, template(script))
 
 
-def lone_ranks(spec: JobSpec) -> str | None:
-    """That the processes of a command do not know of each other, where its script uses MPI and nothing starts it so."""
-    if spec.launcher != "none" or spec.nodes == 1 or spec.run_on != "all":
-        return None
-    script = next((part for part in spec.command or () if part.endswith(".py")), None)
-    mpirun = next(name for name, each in LAUNCHERS.items() if each.mpi)
-    try:
-        text = (Path(spec.code or "") / script).read_text(encoding="utf-8", errors="replace") if script else ""
-    except OSError:
-        return None
-    if not re.search(LAUNCHERS[mpirun].script or "", text, re.MULTILINE):
-        return None
-    remedy = f"{wording.option('launcher', mpirun)} starts them as ranks of one job"
-    return f"{script} uses MPI, and without {mpirun} each of its {spec.nodes} processes is rank 0 of 1; {remedy}"
-
-
 def _read_script(script: str) -> str:
     try:
         return Path(script).read_text(encoding="utf-8", errors="replace")

@@ -86,6 +86,12 @@ def refusal(stack: str, output: str) -> str | None:
     return None
 
 
+def resources_of(state: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """The resources of a stack, by `pulumi stack export`; none of a stack that does not exist."""
+    found: list[dict[str, Any]] = (state or {}).get("deployment", {}).get("resources") or []
+    return found
+
+
 def written_at(state: Mapping[str, Any] | None) -> str | None:
     """When an update wrote a state last, by `pulumi stack export`; None for that of a new stack."""
     time: str | None = ((state or {}).get("deployment") or {}).get("manifest", {}).get("time")

@@ -14,7 +14,7 @@ from typing import Any
 from spotmpi.aws.account import Aws
 from spotmpi.aws.concurrent_calls import CallFailure, ConcurrentCalls
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.pulumi import STACK, unfinished_creations
+from spotmpi.core.pulumi import STACK, resources_of, unfinished_creations
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.pulumi_cli import Pulumi
 
@@ -97,7 +97,7 @@ def correct_state(stack: str, environment: str, region: str, dependencies: Depen
         _delete_failed(stack, region, present, dependencies)
         _wait_until_deleted(region, present, dependencies)
     echo(f"to be built anew: {_by_status(deleted)}")
-    _refresh(stack, [*_with_dependents({each.urn for each in deleted}, _resources(state))], pulumi)
+    _refresh(stack, [*_with_dependents({each.urn for each in deleted}, resources_of(state))], pulumi)
 
 
 def _by_status(resources: Sequence[DeletedResource]) -> str:
@@ -157,7 +157,7 @@ def _require_unlocked(stack: str, state: Mapping[str, Any] | None, pulumi: Pulum
     A refresh takes the lock, as no preview of an update does (pkg/backend/diy/backend.go); that of the stack itself
     asks no provider.
     """
-    if urns := [str(each["urn"]) for each in _resources(state) if each["type"] == STACK]:
+    if urns := [str(each["urn"]) for each in resources_of(state) if each["type"] == STACK]:
         _refresh(stack, urns, pulumi)
 
 
@@ -166,15 +166,10 @@ def _refresh(stack: str, urns: Sequence[str], pulumi: Pulumi) -> None:
     pulumi.run(stack, "refresh", "--yes", "--skip-preview", *targets)
 
 
-def _resources(state: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    resources: list[dict[str, Any]] = (state or {}).get("deployment", {}).get("resources") or []
-    return resources
-
-
 def find_deleted(aws: Aws, region: str, state: Mapping[str, Any] | None) -> tuple[list[DeletedResource], list[str]]:
     """What AWS lacks of a stack's state, by `pulumi stack export`, and why something could not be asked; CloudError."""
     with ConcurrentCalls() as calls:
-        pending = [(each, calls.submit(partial(_status, aws, region, each))) for each in _known(_resources(state))]
+        pending = [(each, calls.submit(partial(_status, aws, region, each))) for each in _known(resources_of(state))]
         answers = [(each, call.result()) for each, call in pending]
     failures = [answer.detail for _, answer in answers if isinstance(answer, CallFailure)]
     deleted = [

@@ -77,7 +77,7 @@ class _Down:
             raise input_error("STACK", stack.stack, f"the roles of CI: `pulumi destroy --stack {stack.stack}`")
         stack.check_deletion(self._delete_data)
         # The state tells where the file was changed since the build.
-        state = self._dependencies.pulumi.state(stack.stack) or {}
+        state = self._dependencies.pulumi.state(stack.stack)
         own = _file_systems(state)
         self._keep = stack.keep or self._has_storage()
         elsewhere = self._keep or stack.file_system is not None
@@ -87,7 +87,7 @@ class _Down:
             remedy += f" this out, or delete it by `aws efs delete-file-system --file-system-id {stack.file_system}`"
             raise input_error("--delete-data", name, remedy)
         if deleted and self._keep and self._delete_data:
-            own += _file_systems(self._dependencies.pulumi.state(f"{stack.stack}-data") or {})
+            own += _file_systems(self._dependencies.pulumi.state(f"{stack.stack}-data"))
         data = ""
         if deleted:
             left = backups.exception(self._dependencies.aws, self._inventory.region, own)
@@ -136,7 +136,7 @@ class _Down:
             data = f"{self._stack.stack}-data"
             stored = pulumi.state(data)
             location.require_account_of_state(aws, region, data, stored)
-            if any(kind == NETWORKS for kind, _ in resources_in_state(stored or {})):
+            if any(kind == NETWORKS for kind, _ in resources_in_state(stored)):
                 what = f"stack {data} is an environment, not the storage of {self._stack.stack}"
                 raise SpotmpiError(f"{what}: nothing was changed; leave --delete-data out")
 
@@ -268,6 +268,6 @@ class _Down:
             delete_inventory(self._data_inventory)
 
 
-def _file_systems(state: Mapping[str, Any]) -> list[str]:
+def _file_systems(state: Mapping[str, Any] | None) -> list[str]:
     """The ids of the file systems in the output of `pulumi stack export`."""
     return [id for kind, id in resources_in_state(state) if kind == FILE_SYSTEMS]

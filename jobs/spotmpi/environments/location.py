@@ -13,6 +13,7 @@ from spotmpi.aws.account import Aws
 from spotmpi.aws.eks import require_account, wrong_account
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.pulumi import resources_of
 
 _ACCOUNT = re.compile(r"arn:[\w-]+:[\w-]+:[\w-]*:(\d{12}):")
 
@@ -30,8 +31,7 @@ def require_account_of_state(aws: Aws, region: str, stack: str, state: Mapping[s
 
     It needs no outputs, which a stack has only once it is complete.
     """
-    resources = (state or {}).get("deployment", {}).get("resources") or []
-    arns = [str((each.get("outputs") or {}).get("arn")) for each in resources]
+    arns = [str((each.get("outputs") or {}).get("arn")) for each in resources_of(state)]
     accounts = {match[1] for match in map(_ACCOUNT.match, arns) if match}
     if accounts and (own := aws.account_id(region)) not in accounts:
         other = ", ".join(sorted(accounts))

@@ -29,7 +29,7 @@ class KeysRejected(SpotmpiError):
 
 @dataclass(frozen=True)
 class Pulumi:
-    """The project folder and the environment variables of Pulumi; its output goes to `say`."""
+    """The project folder and the environment variables of Pulumi; its output goes to `echo`."""
 
     echo: Echo
     project: Path = field(default_factory=names.pulumi_project)

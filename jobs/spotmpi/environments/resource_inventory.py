@@ -11,6 +11,7 @@ from typing import Any
 from spotmpi.agent.files import write_atomically
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.pulumi import resources_of
 
 FILE_SYSTEMS, MOUNT_TARGETS, INTERFACES, VOLUMES = "file systems", "mount targets", "network interfaces", "volumes"
 LOG_GROUPS, KEYS, REPOSITORIES, STACKS, NETWORKS = (
@@ -96,16 +97,16 @@ def _write(environment: str, recorded: Mapping[str, Any]) -> None:
         raise SpotmpiError(f"cannot write {path}: {error.strerror}; set SPOTMPI_STATE to a writable folder") from error
 
 
-def resources_in_state(state: Mapping[str, Any]) -> Resources:
-    """The resources in the output of `pulumi stack export`."""
-    for each in state.get("deployment", {}).get("resources") or []:
+def resources_in_state(state: Mapping[str, Any] | None) -> Resources:
+    """The kinds and ids in the output of `pulumi stack export`."""
+    for each in resources_of(state):
         if each.get("type") in _KIND_BY_PULUMI_TYPE and each.get("id"):
             yield _KIND_BY_PULUMI_TYPE[each["type"]], str(each["id"])
 
 
 def holds_storage(state: Mapping[str, Any] | None) -> bool:
     """Whether a stack, by `pulumi stack export`, is the persistent storage of another one, and not an environment."""
-    kinds = {kind for kind, _ in resources_in_state(state or {})}
+    kinds = {kind for kind, _ in resources_in_state(state)}
     return FILE_SYSTEMS in kinds and NETWORKS not in kinds
 
 

@@ -186,8 +186,7 @@ class _Up:
 
     def _state_has(self, kind: str, id: str) -> bool:
         """Whether the stack's state has a resource of that kind and id."""
-        state = self._dependencies.pulumi.state(self._stack.stack) or {}
-        return (kind, id) in resources_in_state(state)
+        return (kind, id) in resources_in_state(self._dependencies.pulumi.state(self._stack.stack))
 
     def _build_storage(self) -> None:
         self._require_place()
@@ -274,7 +273,7 @@ class _Up:
         changes.require_allowed(stack, losses, self._stack.environment, options.delete_data, live_runs)
 
     def _record_inventory(self) -> None:
-        state = self._dependencies.pulumi.state(self._stack.stack) or {}
+        state = self._dependencies.pulumi.state(self._stack.stack)
         record_resources(self._inventory(), resources_in_state(state))
 
     def _inventory(self) -> ResourceInventory:

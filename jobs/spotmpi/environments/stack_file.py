@@ -14,7 +14,7 @@ from spotmpi.agent.files import write_atomically
 from spotmpi.aws.prices import Design
 from spotmpi.aws.zones import default_second_zone
 from spotmpi.core import names
-from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
+from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.environments.zones.ranking import usable
 from spotmpi.environments.zones.rows import Row
 
@@ -98,49 +98,44 @@ def read_stack(stack: str, folder: Path | None = None) -> StackFile:
     path = stack_path(stack, folder)
     document = _load(path)
     config = _config(document, path)
-    storage, cluster = config.get(_PREFIX + "storage"), config.get(_PREFIX + "cluster")
-    cluster = cluster if isinstance(cluster, Mapping) else {}
+    storage, cluster = _table(config, _PREFIX + "storage"), _table(config, _PREFIX + "cluster")
     groups = [(name, each) for each in _groups(config) for name in _zone_groups(config, each)]
-    named = [(SYSTEM, cluster.get(SYSTEM)), *groups]
-    releases = {name: _text(each.get("ami_release")) for name, each in named if name and _is_map(each)}
+    named = [(SYSTEM, _table(cluster, SYSTEM)), *groups]
+    releases = {name: _text(each.get("ami_release")) for name, each in named}
     return StackFile(
         stack=stack,
         path=path,
         region=_text(config.get("aws:region")),
         zones=_texts(config.get(_ZONES)),
         second_zone=_text(config.get(_PREFIX + "second_zone")),
-        groups=tuple(_group(each) for each in _groups(config) if isinstance(each, Mapping)),
-        system=_system(cluster.get(SYSTEM)),
-        keep=isinstance(storage, Mapping) and storage.get("keep") is True,
-        one_zone=not isinstance(storage, Mapping) or storage.get("one_zone") is not False,
-        file_system=_text(storage.get("file_system_id")) if isinstance(storage, Mapping) else None,
+        groups=tuple(map(_group, _groups(config))),
+        system=_system(cluster),
+        keep=storage.get("keep") is True,
+        one_zone=storage.get("one_zone") is not False,
+        file_system=_text(storage.get("file_system_id")),
         kind=_text(config.get(_PREFIX + "kind")) or "compute",
         account=str(account) if isinstance(account := config.get(_PREFIX + "account"), str | int) else None,
         kubernetes=_version(cluster),
         ami_releases={name: release for name, release in releases.items() if release},
         secrets_provider=_text(document.get("secretsprovider")),
-        design=_design(config, _system(cluster.get(SYSTEM))),
+        design=_design(config),
     )
 
 
-def _design(config: Any, system: StackGroup) -> Design:
+def _design(config: Any) -> Design:
     """What the environment's price depends on; infra's default where a value is missing or invalid."""
-    network, default = config.get(_PREFIX + "network"), Design()
-    cluster = config.get(_PREFIX + "cluster")
-    cluster = cluster if isinstance(cluster, Mapping) else {}
-    nodes = cluster.get(SYSTEM)
-    groups = [each for each in _groups(config) if _is_map(each)]
+    default, groups, cluster = Design(), _groups(config), _table(config, _PREFIX + "cluster")
+    system = _system(cluster)
     disks = [_count(each.get("disk_gib")) for each in groups]
     throughputs = [_count(each.get("disk_throughput")) for each in groups]
-    system_disk = _count(nodes.get("disk_gib")) if isinstance(nodes, Mapping) else None
     return Design(
         system_type=system.type or default.system_type,
         system_nodes=system.max or default.system_nodes,
-        system_disk_gib=system_disk or default.system_disk_gib,
+        system_disk_gib=_count(_table(cluster, SYSTEM).get("disk_gib")) or default.system_disk_gib,
         node_disk_gib=max((each or default.node_disk_gib for each in disks), default=default.node_disk_gib),
         disk_throughput=max((each for each in throughputs if each), default=None),
         local_disks=all(each.get("local_disks") is not False for each in groups),
-        private=isinstance(network, Mapping) and network.get("private") is True,
+        private=_table(config, _PREFIX + "network").get("private") is True,
         kubernetes=_version(cluster) or default.kubernetes,
     )
 
@@ -167,7 +162,7 @@ def write_choice(stack: str, row: Row, group: str | None = None, folder: Path | 
     config["aws:region"], target["type"] = row.region, row.type
     _write_first_zone(config, row)
     for each in _groups(config):
-        if isinstance(each, Mapping) and isinstance(each.get("zones"), list):
+        if isinstance(each.get("zones"), list):
             _write_group_zones(each, config[_ZONES], row.zone if each is target else None)
     if second is not None:
         config.pop(_PREFIX + "second_zone", None)
@@ -256,14 +251,13 @@ def _mapping(parent: Any, key: str) -> Any:
 
 
 def _group_to_change(groups: list[Any], machine: str, name: str | None, path: Path) -> Any:
-    named = [each for each in groups if isinstance(each, Mapping)]
     if name is not None:
-        matching = [each for each in named if each.get("name") == name]
+        matching = [each for each in groups if each.get("name") == name]
     else:
-        matching = named if len(named) == 1 else [each for each in named if each.get("type") == machine]
+        matching = groups if len(groups) == 1 else [each for each in groups if each.get("type") == machine]
     if not matching:  # of several groups with the type already, none has to change
-        known = ", ".join(str(each.get("name")) for each in named) or "none"
-        raise InputError([Problem("--group", name, f"name the group of {path} that gets {machine}; groups: {known}")])
+        known = ", ".join(str(each.get("name")) for each in groups) or "none"
+        raise input_error("--group", name, f"name the group of {path} that gets {machine}; groups: {known}")
     return matching[0]
 
 
@@ -313,9 +307,16 @@ def _structured(value: Any) -> Any:
         return value
 
 
+def _table(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The mapping under *key*; an empty one where that is missing or something else."""
+    table = parent.get(key)
+    return table if isinstance(table, Mapping) else {}
+
+
 def _groups(config: Any) -> list[Any]:
+    """The node groups that are mappings, as they all should be."""
     groups = config.get(_PREFIX + "groups")
-    return groups if isinstance(groups, list) else []
+    return [each for each in groups if isinstance(each, Mapping)] if isinstance(groups, list) else []
 
 
 def _group(values: Mapping[str, Any]) -> StackGroup:
@@ -330,10 +331,9 @@ def _group(values: Mapping[str, Any]) -> StackGroup:
     )
 
 
-def _system(values: Any) -> StackGroup:
+def _system(cluster: Mapping[str, Any]) -> StackGroup:
     """The system nodes, which are always on demand."""
-    values = values if isinstance(values, Mapping) else {}
-    default = Design()
+    values, default = _table(cluster, SYSTEM), Design()
     machine = _text(values.get("type", default.system_type))
     nodes = _count(values.get("nodes", default.system_nodes))
     return StackGroup(SYSTEM, machine, nodes, "on-demand", placement_group=False)
@@ -348,17 +348,13 @@ def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _zone_groups(config: Any, group: Any) -> list[str]:
+def _zone_groups(config: Any, group: Mapping[str, Any]) -> list[str]:
     """The names of the node groups of a group of the file, one in each zone, as infra/settings.py makes them."""
-    name = _text(group.get("name")) if _is_map(group) else None
+    name = _text(group.get("name"))
     if name is None:
         return []
     first, *_ = zones = _texts(config.get(_ZONES)) or ("",)
     return [name if zone == first else f"{name}-{zone[-1:]}" for zone in _texts(group.get("zones")) or zones]
-
-
-def _is_map(value: Any) -> bool:
-    return isinstance(value, Mapping)
 
 
 def _texts(value: Any) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ class _Down:
             remedy += f" this out, or delete it by `aws efs delete-file-system --file-system-id {stack.file_system}`"
             raise input_error("--delete-data", name, remedy)
         if deleted and self._keep and self._delete_data:
-            own += _file_systems(self._dependencies.pulumi.state(f"{stack.stack}-data"))
+            own += _file_systems(self._dependencies.pulumi.state(stack.data_stack))
         data = ""
         if deleted:
             left = backups.exception(self._dependencies.aws, self._inventory.region, own)
@@ -97,7 +97,7 @@ class _Down:
 
     def _has_storage(self) -> bool:
         """Whether there is storage in a stack of its own, which the file may not say any more."""
-        return holds_storage(self._dependencies.pulumi.state(f"{self._stack.stack}-data"))
+        return holds_storage(self._dependencies.pulumi.state(self._stack.data_stack))
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
         """The title and the function of each step, in order."""
@@ -133,7 +133,7 @@ class _Down:
         aws, pulumi, region = self._dependencies.aws, self._dependencies.pulumi, self._inventory.region
         location.require_account_of_state(aws, region, self._stack.stack, state)
         if self._keep and self._delete_data:
-            data = f"{self._stack.stack}-data"
+            data = self._stack.data_stack
             stored = pulumi.state(data)
             location.require_account_of_state(aws, region, data, stored)
             if any(kind == NETWORKS for kind, _ in resources_in_state(stored)):
@@ -152,7 +152,7 @@ class _Down:
         """
         previews: dict[str, tuple[str, ...]] = {self._stack.stack: ()}
         if self._keep and self._delete_data:
-            previews[f"{self._stack.stack}-data"] = ("--exclude-protected",)  # the protection is lifted at the end
+            previews[self._stack.data_stack] = ("--exclude-protected",)  # the protection is lifted at the end
         for stack, options in previews.items():
             if (state := self._dependencies.pulumi.state(stack)) is not None:
                 self._dependencies.pulumi.run(stack, "destroy", "--preview-only", *options)
@@ -212,7 +212,7 @@ class _Down:
         return True
 
     def _destroy_data(self) -> None:
-        data = f"{self._stack.stack}-data"
+        data = self._stack.data_stack
         state = self._dependencies.pulumi.state(data)
         if state is not None:
             self._data_inventory = record_resources(self._data_inventory, resources_in_state(state))

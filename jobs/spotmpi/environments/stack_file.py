@@ -69,6 +69,11 @@ class StackFile:
         """The environment's name, which its tags and its cluster carry."""
         return _ENVIRONMENT + self.stack
 
+    @property
+    def data_stack(self) -> str:
+        """The stack of its persistent storage, where that has one of its own."""
+        return f"{self.stack}-data"
+
     def check_deletion(self, name: str | None) -> None:
         """Raise InputError where data is to be deleted, and *name* is not that of the environment."""
         if name not in (None, self.environment):

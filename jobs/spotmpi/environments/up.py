@@ -117,7 +117,7 @@ class _Up:
 
     def _require_data_stack(self) -> None:
         """Raise where the stack of the storage's name is something else, such as an environment."""
-        data = read_stack(f"{self._stack.stack}-data")
+        data = read_stack(self._stack.data_stack)
         if data.kind != "data":
             remedy = f"its storage is to be in stack {data.stack}, which has `kind: {data.kind}`: "
             remedy += "set `kind` there back to data, or, if it is something else, rename one of the two"
@@ -190,7 +190,7 @@ class _Up:
 
     def _build_storage(self) -> None:
         self._require_place()
-        self._update(f"{self._stack.stack}-data")
+        self._update(self._stack.data_stack)
 
     def _build_environment(self) -> None:
         self._require_place()
@@ -207,11 +207,12 @@ class _Up:
             location.require_location(aws, region, environment.parse(outputs))
         location.require_account_of_state(aws, region, stack, state)
         if self._stack.keep:
-            location.require_account_of_state(aws, region, f"{stack}-data", pulumi.state(f"{stack}-data"))
+            data = self._stack.data_stack
+            location.require_account_of_state(aws, region, data, pulumi.state(data))
 
     def _unused_storage(self) -> str:
         """What stays billed because the file has taken back `storage.keep`; empty if nothing does."""
-        data = f"{self._stack.stack}-data"
+        data = self._stack.data_stack
         if self._stack.keep or not holds_storage(self._dependencies.pulumi.state(data)):
             return ""
         command = f"pulumi state unprotect --all --yes --stack {data} && pulumi destroy --stack {data}"

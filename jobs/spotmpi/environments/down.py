@@ -81,12 +81,12 @@ class _Down:
         own = _file_systems(state)
         self._keep = stack.keep or self._has_storage()
         elsewhere = self._keep or stack.file_system is not None
-        deleted = bool(own) or not elsewhere or (self._keep and self._delete_data is not None)
+        deleted = bool(own) or not elsewhere or self._deletes_kept
         if self._delete_data and not deleted:
             remedy = f"`storage.file_system_id`, {stack.file_system}, is your own, which is never deleted here: leave"
             remedy += f" this out, or delete it by `aws efs delete-file-system --file-system-id {stack.file_system}`"
             raise input_error("--delete-data", name, remedy)
-        if deleted and self._keep and self._delete_data:
+        if self._deletes_kept:
             own += _file_systems(self._dependencies.pulumi.state(stack.data_stack))
         data = ""
         if deleted:
@@ -94,6 +94,11 @@ class _Down:
             data = f" and ALL DATA on its storage{left}"
         if not self._dependencies.confirm(f"Destroy {name}{data}?"):
             raise NotConfirmed(f"{name} was not changed")
+
+    @property
+    def _deletes_kept(self) -> bool:
+        """Whether the storage in a stack of its own is destroyed too."""
+        return self._keep and self._delete_data is not None
 
     def _has_storage(self) -> bool:
         """Whether there is storage in a stack of its own, which the file may not say any more."""
@@ -108,7 +113,7 @@ class _Down:
             ("nodes", self._remove_nodes),
             ("cluster, network, registry", self._destroy_environment),
         ]
-        if self._keep and self._delete_data:
+        if self._deletes_kept:
             steps.append(("data", self._destroy_data))
         return [*steps, ("leftovers", self._find_leftovers)]
 
@@ -132,7 +137,7 @@ class _Down:
     def _require_account(self, state: Mapping[str, Any] | None) -> None:
         aws, pulumi, region = self._dependencies.aws, self._dependencies.pulumi, self._inventory.region
         location.require_account_of_state(aws, region, self._stack.stack, state)
-        if self._keep and self._delete_data:
+        if self._deletes_kept:
             data = self._stack.data_stack
             stored = pulumi.state(data)
             location.require_account_of_state(aws, region, data, stored)
@@ -151,7 +156,7 @@ class _Down:
         Pulumi takes its lock for such a preview, unlike for that of an update (pkg/backend/diy/backend.go, Destroy).
         """
         previews: dict[str, tuple[str, ...]] = {self._stack.stack: ()}
-        if self._keep and self._delete_data:
+        if self._deletes_kept:
             previews[self._stack.data_stack] = ("--exclude-protected",)  # the protection is lifted at the end
         for stack, options in previews.items():
             if (state := self._dependencies.pulumi.state(stack)) is not None:
@@ -249,11 +254,12 @@ class _Down:
             self._dependencies.echo(f"deleted interface {id}, left by the CNI")
         self._delete_log_group()
         self._try("the kubeconfig can't be cleaned", self._forget_cluster)
-        deleted = self._data_inventory.of(FILE_SYSTEMS) if self._keep and self._delete_data else set()
-        file_systems = self._inventory.of(FILE_SYSTEMS) | deleted
+        file_systems = self._inventory.of(FILE_SYSTEMS)
+        if self._deletes_kept:
+            file_systems |= self._data_inventory.of(FILE_SYSTEMS)
         backups.report(self._dependencies.aws, self._inventory.region, file_systems, self._dependencies.echo)
         self.leftovers = find_leftovers(self._dependencies.aws, self._inventory)
-        if self._keep and self._delete_data:
+        if self._deletes_kept:
             self.leftovers += find_leftovers(self._dependencies.aws, self._data_inventory)
         elif self._has_storage():
             command = f"spotmpi down {self._stack.stack} --delete-data {self._inventory.name}"

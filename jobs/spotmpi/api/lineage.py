@@ -28,7 +28,7 @@ from spotmpi.entries.manifest import MANIFEST, SHORT, WORDS, File, Input, Manife
 from spotmpi.entries.storage import errors
 from spotmpi.entries.store import Store, folder, is_reference, read_reference, reference_in
 from spotmpi.runs import reader
-from spotmpi.runs.fingerprint import is_interpreter
+from spotmpi.runs.fingerprint import command_of, own_files
 
 FILE, FOLDER, RUN, CODE, IMAGE, INPUT, RAW = "file", "folder", "run", "code", "image", "input", "raw file"
 LOCATIONS = "locations"  # the fact of an input that has the paths or URLs of all of its files
@@ -339,10 +339,9 @@ def _reference_node(reference: Reference, store: Store, only: str | None = None)
 def run_node(paths: RunPaths, store: Store) -> Node:
     """A run with its code, image and data, as its folder has them."""
     work = reader.work(paths)
-    command = " ".join([work.get("program") or "", *map(str, work.get("args") or ())]).strip()
     submitted = reader.submissions(paths)
     facts = {
-        "command": command or work.get("launcher"),
+        "command": command_of(work) or work.get("launcher"),
         "created": moment(submitted[0]) if submitted else None,
         "cost": cost_of(paths),
         "spotmpi": work.get("spotmpi"),
@@ -352,8 +351,7 @@ def run_node(paths: RunPaths, store: Store) -> Node:
 
 def _parents_of_run(paths: RunPaths, work: dict[str, Any], store: Store) -> Iterator[Node]:
     code = work.get("code") or {}
-    files = {name: digest for name, digest in (code.get("files") or {}).items() if not is_interpreter(name)}
-    if files:
+    if files := own_files(code):
         facts = {"files": files, "commit": code.get("commit"), "changes": code.get("diff")}
         yield Node(CODE, ", ".join(files), _known(facts))
     image = work.get("image")

@@ -36,8 +36,7 @@ def run_manifest(
     key = digest_of([FORMAT, content, state.id, sorted([each.kind, each.name, each.key] for each in parents)])
     code = work.get("code") or {}
     image = {**(work.get("image") or {}), **({"digest": state.container} if state.container else {})}
-    files_of_code = (code.get("files") or {}).items()
-    hashes = {str(path): str(each) for path, each in files_of_code if not fingerprint.is_interpreter(path)}
+    hashes = fingerprint.own_files(code)
     # The result of a run, else its last scalars.
     values = summary.get("result") or {name: each for name, each in state.scalars.items() if name not in _NOT_METRICS}
     return Manifest(
@@ -55,7 +54,7 @@ def run_manifest(
         run=state.id,
         cost=_cost(paths),
         details={
-            "command": " ".join([str(work.get("program") or ""), *map(str, work.get("args") or ())]).strip(),
+            "command": fingerprint.command_of(work),
             "state": state.state,
             "spec": _spec(paths),
             "metrics": {name: value for name, value in values.items() if isinstance(value, int | float | str)},

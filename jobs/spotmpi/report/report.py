@@ -19,6 +19,7 @@ from spotmpi.plan.run_plan import threads
 from spotmpi.report.figures import Drawing, share
 from spotmpi.report.rows import EDGE_LIMIT, SPREAD_LIMIT, Line, Row, iteration_seconds, slowest
 from spotmpi.report.trial_results import AWS, Machine, NodePlacement, TrialResult
+from spotmpi.runs.fingerprint import command_of
 from spotmpi.spec.job import JobSpec
 
 _LISTED = 4  # values of a condition that are all shown
@@ -188,7 +189,7 @@ def _facts(run: TrialResult) -> list[tuple[str, str]]:
     image = work["image"]
     seed = run.training.context.get("seed", run.work["seed"])
     return [
-        ("Program", " ".join([work["program"], *work["args"]])),
+        ("Program", command_of(work)),
         (
             "Machine",
             f"{machine['cpu']}, {counted(machine['cores'], 'core')}, {machine['memory_gib']} GiB" if machine else "",

@@ -13,7 +13,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,6 +214,17 @@ def code_of(spec: JobSpec, local: bool) -> dict[str, Any]:
 def is_interpreter(path: str | Path) -> bool:
     """Whether a command names Python by *path*, which is another one in each environment that has the same packages."""
     return re.fullmatch(r"python[\d.]*", Path(path).name) is not None
+
+
+def own_files(code: Mapping[str, Any]) -> dict[str, str]:
+    """The files of the recorded *code* of a run, by hash, without an interpreter."""
+    files = (code.get("files") or {}).items()
+    return {name: str(digest) for name, digest in files if not is_interpreter(name)}
+
+
+def command_of(work: Mapping[str, Any]) -> str:
+    """The command or program of a run with its arguments, from its fingerprint; empty where it has none."""
+    return " ".join([str(work.get("program") or ""), *map(str, work.get("args") or ())]).strip()
 
 
 def interpreter(spec: JobSpec) -> str | None:

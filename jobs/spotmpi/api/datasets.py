@@ -82,6 +82,7 @@ class _Request(NamedTuple):
     image: dict[str, str] | None
     arguments: dict[str, Any]
     inputs: dict[str, Resolved]
+    parts: str  # the folder in the store of those that are being built
     tasks: list[Task]
 
 
@@ -148,9 +149,9 @@ def _request(dataset: Dataset, store: Store, args: Sequence[Any], kwargs: Mappin
     work = [FORMAT, code.digest, image, group, tokens]
     key = digest_of([*work, {name: each.input.digest for name, each in resolved.items()}])
     reference = Reference(DATASET, check_name(dataset.name), key)
-    place = store.storage.place(f"{DATASET}/{dataset.name}/{PARTS}/{key}")
-    tasks = _tasks(dataset, resolved, values, work, place)
-    return _Request(dataset, reference, code, image, values, resolved, tasks)
+    parts = f"{DATASET}/{dataset.name}/{PARTS}/{key}"
+    tasks = _tasks(dataset, resolved, values, work, store.storage.place(parts))
+    return _Request(dataset, reference, code, image, values, resolved, parts, tasks)
 
 
 def _require_importable(dataset: Dataset) -> None:
@@ -209,13 +210,15 @@ def _build(request: _Request, store: Store) -> Manifest:
     if missing or (tasks and request.dataset.settings.check > 0):
         run, cost = _build_parts(request, store, tasks, built)
     for task in tasks:
-        kept[task.key] = [(_file(record, task.key), f"{_own(store, task)}/{record[0]}") for record in built[task.key]]
+        kept[task.key] = [
+            (_file(record, task.key), f"{request.parts}/{task.key}/{record[0]}") for record in built[task.key]
+        ]
     code_identity.identify(request.dataset.function, request.arguments, imported=request.dataset.imported)  # unchanged
     files = sorted((each for task in request.tasks for each in kept[task.key]), key=lambda each: each[0].path)
     manifest = _manifest(request, tuple(file for file, _ in files), run, cost)
     _require_parents(request)
     found = store.add(manifest, {file.path: place for file, place in files})
-    store.storage.remove(f"{DATASET}/{request.reference.name}/{PARTS}/{request.reference.key}")
+    store.storage.remove(request.parts)
     # Parts of other versions of this name that nobody builds: their builders were killed.
     top = f"{DATASET}/{found.name}"
     for key in store.storage.names(f"{top}/{PARTS}"):
@@ -258,10 +261,6 @@ def _build_parts(
                 raise SpotmpiError(f"{request.reference} is not built: {cause}; call it again") from error
             print_message(f"{cause}: another one builds the others")
     raise AssertionError
-
-
-def _own(store: Store, task: Task) -> str:
-    return f"{task.folder.removeprefix(store.storage.url).lstrip('/')}/{task.key}"
 
 
 def _file(record: Sequence[Any], part: str) -> File:
@@ -315,7 +314,7 @@ def _pool(request: _Request, store: Store, count: int) -> Iterator[Any]:
     if settings.pool is not None:
         yield settings.pool
         return
-    note = f"{DATASET}/{request.reference.name}/{PARTS}/{request.reference.key}/{_POOL}"
+    note = f"{request.parts}/{_POOL}"
     _name_orphan(store.storage.read(note), settings.on)
     overrides = [f"pool.cpu={json.dumps(settings.cpu)}"] if settings.cpu is not None else []
     overrides += [f'pool.memory="{settings.memory}"'] if settings.memory is not None else []
@@ -390,7 +389,7 @@ def _require_same(request: _Request, store: Store, built: dict[str, list[part_fi
     _map(pool, part_files.rebuild, chosen, again, len(request.tasks))
     for task in chosen:
         if again[task.key] != built[task.key]:
-            store.storage.remove(f"{DATASET}/{request.reference.name}/{PARTS}/{request.reference.key}")
+            store.storage.remove(request.parts)
             remedy = "seed random numbers by `raw.name`, sort sets, and give clock and network as arguments or sources"
             raise SpotmpiError(
                 f"{request.dataset.name} gives other files when it builds {task.stem} again, so it has hidden state, "

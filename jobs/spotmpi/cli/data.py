@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotmpi.cli.entries import EntryCommands
-from spotmpi.cli.options import Json, On, Set, grouped
+from spotmpi.cli.options import Json, On, Set, command_group, grouped
 from spotmpi.core.wording import counted
 
 if TYPE_CHECKING:
     from spotmpi.data.datasets import Storage
     from spotmpi.data.store import Transfer
 
-app = typer.Typer(
-    help="Push, list and pull data sets on the shared storage; list, show, compare and verify those in the store.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = command_group()
 VOC = "voc"  # the data set of that name; a folder of this machine is ./voc
 
 

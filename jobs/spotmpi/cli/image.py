@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import On, target
+from spotmpi.cli.options import On, command_group, target
 
-app = typer.Typer(help="Build and push images.", no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+app = command_group()
 
 Name = Annotated[str, typer.Argument(help="A folder under images/.")]
 Arguments = Annotated[

@@ -132,7 +132,9 @@ class CommandTable(TyperGroup):
             leave_out_plugins()
             module = import_module(f"spotmpi.cli.{COMMANDS[cmd_name].module}")
             commands = getattr(module, "app", None) or _single(cmd_name, module)
-            self.add_command(_without_coercion(typer.main.get_command(commands)), cmd_name)
+            command = _without_coercion(typer.main.get_command(commands))
+            command.help = command.help or COMMANDS[cmd_name].help  # a group has none of its own
+            self.add_command(command, cmd_name)
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

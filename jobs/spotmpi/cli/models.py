@@ -10,14 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from spotmpi.cli.entries import EntryCommands, EntryName, StoreOption, open_store, summary
-from spotmpi.cli.options import Json, RunId, TargetOptions, grouped
+from spotmpi.cli.options import Json, RunId, TargetOptions, command_group, grouped
 
-app = typer.Typer(
-    help="Keep what runs have trained as versions of a model; list, compare, promote and pull.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = command_group()
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,11 @@ Node = Annotated[str, typer.Option("--node", help="A node, such as 1, or another
 Slots = Annotated[int | None, typer.Option("--slots", help="Processes per node (default: the spec's, else 1).")]
 
 
+def command_group() -> typer.Typer:
+    """Commands with a common first word; its help is that of `spotmpi.cli.main.COMMANDS`."""
+    return typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+
+
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """*command* as typer takes it: instead of a parameter that is a dataclass it has each field of that."""
     signature = inspect.signature(command, eval_str=True)

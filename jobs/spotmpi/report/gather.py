@@ -248,7 +248,7 @@ def _requested_sweep(ids: Sequence[str], runs_folder: Path) -> Sweep | None:
         own = {run for trial in sweep.trials for run in trial.runs}
         others = [run.id for run in runs.every(runs_folder) if run.id.startswith(matching[0]) and run.id not in own]
         if others:
-            remedy = f"matches sweep {sweep.id} and runs, such as {others[-1]}; give more of the id"
+            remedy = f"matches sweep {sweep.id} and runs, such as {others[-1]}; write more of the id"
             raise UnknownRun([Problem("report", matching[0], remedy)])
     return sweep
 

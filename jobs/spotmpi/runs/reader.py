@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -95,14 +95,26 @@ def find(run: str, runs_folder: Path) -> RunPaths:
         raise input_error("run", run, "give the id of a run, which its state has as `id`")
     if is_file(RunPaths(runs_folder / run).events):
         return RunPaths(runs_folder / run)
-    matches = [paths.id for paths in every(runs_folder) if run and paths.id.startswith(run)]
-    if len(matches) == 1:
-        return RunPaths(runs_folder / matches[0])
-    if matches:
+    known = [paths.id for paths in every(runs_folder)]
+    return RunPaths(
+        runs_folder / match("run", run, known, f"no such run in {runs_folder}; `spotmpi list` lists the runs")
+    )
+
+
+def match(field: str, given: str, ids: Sequence[str], unknown: str) -> str:
+    """The one of *ids*, oldest first, that is *given*, or the only one that starts with it.
+
+    Raises:
+        UnknownRun: none does, with the remedy *unknown*, or several do.
+    """
+    matches = [given] if given in ids else [each for each in ids if given and each.startswith(given)]
+    if not matches:
+        raise UnknownRun([Problem(field, given, unknown)])
+    if len(matches) > 1:
         more = f" and {len(matches) - _MAX_MATCHES} more" if len(matches) > _MAX_MATCHES else ""
         newest = ", ".join(matches[-_MAX_MATCHES:])
-        raise UnknownRun([Problem("run", run, f"is ambiguous: {newest}{more}; write more of the id")])
-    raise UnknownRun([Problem("run", run, f"no such run in {runs_folder}; `spotmpi list` lists the runs")])
+        raise UnknownRun([Problem(field, given, f"is ambiguous: {newest}{more}; write more of the id")])
+    return matches[0]
 
 
 def every(runs_folder: Path) -> list[RunPaths]:

@@ -14,8 +14,9 @@ from typing import Any
 
 from spotmpi.agent.files import is_file, is_folder, lock_file, write_atomically
 from spotmpi.core import names, wording
-from spotmpi.core.errors import InputError, Problem, RunInUse, SpotmpiError, UnknownRun, input_error
+from spotmpi.core.errors import InputError, RunInUse, SpotmpiError, input_error
 from spotmpi.core.price import Price
+from spotmpi.runs import reader
 from spotmpi.spec.source import from_values
 from spotmpi.study import study_file
 from spotmpi.study.study import Study, StudyOptions, Trial, grid_study
@@ -175,14 +176,9 @@ def find_sweep(sweep: str, runs_folder: Path) -> Sweep:
     Raises:
         UnknownRun: no sweep matches, or several do.
     """
-    matches = [path for path in sweep_folders(runs_folder) if sweep and path.name.startswith(sweep)]
-    exact = [path for path in matches if path.name == sweep]
-    if exact or len(matches) == 1:
-        return load_sweep((exact or matches)[0])
-    if matches:
-        ids = ", ".join(path.name for path in matches)
-        raise UnknownRun([Problem("sweep", sweep, f"matches several sweeps: {ids}; give more of the id")])
-    raise UnknownRun([Problem("sweep", sweep, f"no such sweep in {runs_folder / names.SWEEPS}")])
+    known = [path.name for path in sweep_folders(runs_folder)]
+    found = reader.match("sweep", sweep, known, f"no such sweep in {runs_folder / names.SWEEPS}")
+    return load_sweep(sweep_folder(found, runs_folder))
 
 
 def unfinished_sweep(runs_folder: Path, study: Study, target: str) -> Sweep | None:

@@ -353,7 +353,7 @@ def test_an_abbreviated_id_that_a_sweep_shares_with_other_runs_is_refused(runs: 
     (runs / "sweeps" / "sweep-1").rename(runs / "sweeps" / "run-0")
     assert ("Sweep", "run-0") in gather(["ru"], runs, NOW).conditions, "its own runs have ids like its own"
     record(runs, "run-22", SPEC, Recorded())
-    with pytest.raises(UnknownRun, match="matches sweep run-0 and runs, such as run-22; give more of the id"):
+    with pytest.raises(UnknownRun, match="matches sweep run-0 and runs, such as run-22; write more of the id"):
         gather(["ru"], runs, NOW)
     assert ("Sweep", "run-0") in gather(["run-0"], runs, NOW).conditions
     assert gather(["run-22"], runs, NOW).commands[0].startswith("spotmpi run ")

@@ -273,7 +273,7 @@ def test_a_folder_that_cannot_be_written_is_reported_with_the_remedy(tmp_path: P
 def test_an_ambiguous_or_unknown_sweep_is_refused(tmp_path: Path) -> None:
     open_sweep(tmp_path, StudyOptions([1]), "sweep-1")
     open_sweep(tmp_path, StudyOptions([2]), "sweep-2")
-    with pytest.raises(UnknownRun, match="matches several sweeps: sweep-1, sweep-2"):
+    with pytest.raises(UnknownRun, match="is ambiguous: sweep-1, sweep-2; write more of the id"):
         find_sweep("sweep", tmp_path)
     with pytest.raises(UnknownRun, match="no such sweep"):
         find_sweep("other", tmp_path)

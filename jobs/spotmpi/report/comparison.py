@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotmpi.core import wording
-from spotmpi.core.errors import InputError, Problem
+from spotmpi.core.errors import input_error
 from spotmpi.core.wording import counted
 from spotmpi.metrics import intervals
 from spotmpi.metrics.intervals import Bounds
@@ -83,7 +83,7 @@ def compare(before: Report, after: Report, force: bool = False) -> Comparison:
     both = [key for key in earlier if key in later]
     if not both:
         remedy = "the sweeps have no measured variant and node count in common"
-        raise InputError([Problem(wording.option("compare"), None, remedy)])
+        raise input_error(wording.option("compare"), None, remedy)
     # Of each row: variants of the same name may have other settings in the two sweeps.
     pairs = [(earlier[key].runs[0], later[key].runs[0]) for key in both]
     differences = dict.fromkeys(each for pair in pairs for each in trial_results.differences(*pair))
@@ -92,7 +92,7 @@ def compare(before: Report, after: Report, force: bool = False) -> Comparison:
         remedy = (
             f"different work ({'; '.join(different_work)}): use {wording.option('force')} to compare anyway, marked"
         )
-        raise InputError([Problem(wording.option("compare"), None, remedy)])
+        raise input_error(wording.option("compare"), None, remedy)
     changes = tuple(_change(earlier[key], later[key]) for key in both)
     return Comparison(
         changes,

@@ -255,8 +255,8 @@ def _state(bucket: str, change: bool) -> list[Document]:
 def _build_statements(read: Sequence[str] = _READ) -> list[Document]:
     actions = {action for each in BUILD.values() for action in each} | set(SCALE)
     roles = _role_actions(actions)
-    pass_role = _allow("HandRolesOver", ["iam:PassRole"], _ROLES)
-    pass_role["Condition"] = {"StringEquals": {"iam:PassedToService": list(_SERVICES)}}
+    to_services = {"StringEquals": {"iam:PassedToService": list(_SERVICES)}}
+    pass_role = _allow("HandRolesOver", ["iam:PassRole"], _ROLES, to_services)
     build, others = _allow("Build", actions & _UNTAGGED), actions - roles - _UNTAGGED
     return [
         *(_allow("Read", [*read, *_CHECKED]), _allow("Releases", _RELEASES, _PUBLIC_PARAMETERS)),
@@ -269,29 +269,27 @@ def _of_environments(actions: set[str]) -> list[Document]:
     """The actions on resources of environments only, found by name or tag, and on interfaces."""
     named = {each for each in actions if each.partition(":")[0] in _NAMED_SERVICES}
     # Of an address, IAM checks both ends: the interface, and by its tag the address.
-    tagged = _allow("Tagged", actions - named - {"ec2:DeleteNetworkInterface"})
-    tagged["Condition"] = _OF_ENVIRONMENTS
-    eks_groups = _allow("GroupsOfEks", ["ec2:DeleteSecurityGroup"])
-    eks_groups["Condition"] = {"StringLike": {"aws:ResourceTag/aws:eks:cluster-name": "spotmpi-*"}}
+    tagged = _allow("Tagged", actions - named - {"ec2:DeleteNetworkInterface"}, condition=_OF_ENVIRONMENTS)
+    of_clusters = {"StringLike": {"aws:ResourceTag/aws:eks:cluster-name": "spotmpi-*"}}
+    eks_groups = _allow("GroupsOfEks", ["ec2:DeleteSecurityGroup"], condition=of_clusters)
     interfaces = _allow("Interfaces", _INTERFACES, _ON_INTERFACES)
     return [_allow("Named", named, list(_BY_NAME)), tagged, eks_groups, interfaces]
 
 
 def _tagging() -> list[Document]:
     """Tags on new resources, and on security groups: a new VPC's default one has no tags."""
-    on_creation = _allow("TagNew", ["ec2:CreateTags"])
-    on_creation["Condition"] = {"StringLike": {"ec2:CreateAction": "*"}}
-    groups = _allow("TagGroups", ["ec2:CreateTags"], _ON_GROUPS)
-    groups["Condition"] = {"StringLike": {"aws:RequestTag/spotmpi:environment": "spotmpi-*"}}
-    new_storage = _allow("TagEfs", ["elasticfilesystem:TagResource"])
-    new_storage["Condition"] = {"StringLike": {"elasticfilesystem:CreateAction": "*"}}
-    return [on_creation, groups, new_storage]
+    in_efs = {"StringLike": {"elasticfilesystem:CreateAction": "*"}}
+    with_our_tag = {"StringLike": {"aws:RequestTag/spotmpi:environment": "spotmpi-*"}}
+    return [
+        _allow("TagNew", ["ec2:CreateTags"], condition={"StringLike": {"ec2:CreateAction": "*"}}),
+        _allow("TagGroups", ["ec2:CreateTags"], _ON_GROUPS, with_our_tag),
+        _allow("TagEfs", ["elasticfilesystem:TagResource"], condition=in_efs),
+    ]
 
 
 def _with_boundary(statements: Sequence[Document]) -> list[Document]:
     """The statements, limited to granting permissions to roles with the boundary."""
-    bounded = _allow("Bounded", _GRANTS, _ROLES)
-    bounded["Condition"] = {"StringLike": {"iam:PermissionsBoundary": BOUNDARY}}
+    bounded = _allow("Bounded", _GRANTS, _ROLES, {"StringLike": {"iam:PermissionsBoundary": BOUNDARY}})
     others = [{**each, "Action": [action for action in each["Action"] if action not in _GRANTS]} for each in statements]
     return [*others, bounded]
 
@@ -302,10 +300,10 @@ def _destroy_statements() -> list[Document]:
         _BUDGET_AND_BACKUP_DELETION
     )
     roles = _role_actions(actions)
-    close = _allow("CloseNodeGroups", ["autoscaling:UpdateAutoScalingGroup"], _SCALING_GROUPS)
-    close["Condition"] = {"NumericEquals": {"autoscaling:MaxSize": "0"}}
+    to_zero = {"NumericEquals": {"autoscaling:MaxSize": "0"}}
+    close = _allow("CloseNodeGroups", ["autoscaling:UpdateAutoScalingGroup"], _SCALING_GROUPS, to_zero)
     storage = ("elasticfilesystem:DeleteAccessPoint", "elasticfilesystem:DeleteFileSystem")
-    keep = {**_allow("KeepData", storage), "Effect": "Deny", "Condition": _KEPT_STORAGE}
+    keep = {**_allow("KeepData", storage, condition=_KEPT_STORAGE), "Effect": "Deny"}
     of_environments = _of_environments(actions - roles)
     return [_allow("Read", _READ), *of_environments, _allow("Roles", roles, _ROLES), close, keep]
 
@@ -314,8 +312,11 @@ def _role_actions(actions: set[str]) -> set[str]:
     return {action for action in actions if action.startswith("iam:") and "ServiceLinked" not in action}
 
 
-def _allow(name: str, actions: Sequence[str] | set[str], resource: str | list[str] = "*") -> Document:
-    return {"Sid": name, "Effect": "Allow", "Action": sorted(actions), "Resource": resource}
+def _allow(
+    name: str, actions: Sequence[str] | set[str], resource: str | list[str] = "*", condition: Document | None = None
+) -> Document:
+    statement = {"Sid": name, "Effect": "Allow", "Action": sorted(actions), "Resource": resource}
+    return {**statement, "Condition": condition} if condition else statement
 
 
 def _document(*statements: Document) -> Document:

@@ -11,7 +11,7 @@ from spotmpi.aws.account import Aws
 from spotmpi.aws.errors import CallError
 from spotmpi.aws.scaling import CLUSTER_TAG
 from spotmpi.environments.resource_inventory import INTERFACES, ResourceInventory
-from spotmpi.environments.resource_kinds import CNI_INSTANCE, RESOURCE_KINDS, ResourceKind, networks_of
+from spotmpi.environments.resource_kinds import CNI_INSTANCE, RESOURCE_KINDS, ResourceKind, networks_of, tag_filter
 from spotmpi.environments.tagged_resources import existing_tagged_resources
 
 # Attached, or gone, since it was listed.
@@ -77,7 +77,7 @@ def delete_unused_security_groups(aws: Aws, inventory: ResourceInventory) -> lis
     EKS creates the cluster's security group, so it is in no Pulumi state, and deleting the cluster leaves it behind
     while a leaked interface uses it (aws-k8s-tester#416).
     """
-    of_cluster = [{"Name": f"tag:aws:{CLUSTER_TAG}", "Values": [inventory.name]}]
+    of_cluster = [tag_filter(f"aws:{CLUSTER_TAG}", inventory.name)]
     found = _in_network(aws, inventory, "describe_security_groups", "SecurityGroups", of_cluster)
     region, ids = inventory.region, [str(each["GroupId"]) for each in found]
     delete = partial(aws.find, "ec2", region, "delete_security_group", _GROUP_IN_USE)

@@ -27,6 +27,7 @@ CNI_CLUSTER, CNI_INSTANCE = "cluster.k8s.amazonaws.com/name", "node.k8s.amazonaw
 # eksctl tags its stacks with the name of the cluster, in its current and in its first spelling.
 _EKSCTL_CLUSTER = ("alpha.eksctl.io/cluster-name", "eksctl.cluster.k8s.io/v1alpha1/cluster-name")
 Ids = list[str]
+Tag = tuple[str, str]  # its key and value
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,20 @@ def _targets(aws: Aws, region: str, query: dict[str, str]) -> Ids:
     return [each["MountTargetId"] for each in items]
 
 
+def tags_of(environment: str) -> tuple[Tag, ...]:
+    """The tags of an environment's resources, by spotmpi and by Kubernetes in its cluster of the same name."""
+    return ((TAG, environment), (f"kubernetes.io/cluster/{environment}", "owned"))
+
+
 def networks_of(aws: Aws, inventory: ResourceInventory) -> list[str]:
     """The ids of the environment's VPCs: tagged or recorded."""
-    vpcs = aws.pages("ec2", inventory.region, "describe_vpcs", "Vpcs", Filters=[_tagged(inventory)])
+    vpcs = aws.pages("ec2", inventory.region, "describe_vpcs", "Vpcs", Filters=[tag_filter(TAG, inventory.name)])
     return sorted({vpc["VpcId"] for vpc in vpcs} | inventory.of(NETWORKS))
 
 
 def _interfaces(aws: Aws, inventory: ResourceInventory) -> Ids:
     # The CNI's interfaces have none of our tags, but are in our network or carry the cluster's name.
-    queries = [[_tagged(inventory)], [{"Name": f"tag:{CNI_CLUSTER}", "Values": [inventory.name]}]]
+    queries = [[tag_filter(key, inventory.name)] for key in (TAG, CNI_CLUSTER)]
     if networks := networks_of(aws, inventory):
         queries.append([{"Name": "vpc-id", "Values": networks}, {"Name": "tag-key", "Values": [CNI_INSTANCE]}])
     if known := sorted(inventory.of(INTERFACES)):
@@ -84,7 +90,7 @@ def _interfaces(aws: Aws, inventory: ResourceInventory) -> Ids:
 
 
 def _volumes(aws: Aws, inventory: ResourceInventory) -> Ids:
-    queries = [[_tagged(inventory)], [{"Name": f"tag:kubernetes.io/cluster/{inventory.name}", "Values": ["owned"]}]]
+    queries = [[tag_filter(*tag)] for tag in tags_of(inventory.name)]
     if known := sorted(inventory.of(VOLUMES)):
         queries.append([{"Name": "volume-id", "Values": known}])
     return _by_filters(aws, inventory, "volumes", "VolumeId", queries)
@@ -103,8 +109,9 @@ def _by_filters(
     return sorted(set(items))
 
 
-def _tagged(inventory: ResourceInventory) -> dict[str, Any]:
-    return {"Name": f"tag:{TAG}", "Values": [inventory.name]}
+def tag_filter(key: str, value: str) -> dict[str, Any]:
+    """The filter of EC2's lists for resources with a tag."""
+    return {"Name": f"tag:{key}", "Values": [value]}
 
 
 def _log_groups(aws: Aws, inventory: ResourceInventory) -> Ids:

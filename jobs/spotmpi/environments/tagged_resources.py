@@ -12,9 +12,7 @@ from dataclasses import dataclass
 
 from spotmpi.aws.account import Aws
 from spotmpi.environments.resource_inventory import ResourceInventory
-from spotmpi.environments.resource_kinds import TAG, Ids, cluster_exists, key_exists
-
-Tag = tuple[str, str]  # its key and value
+from spotmpi.environments.resource_kinds import Ids, Tag, cluster_exists, key_exists, tag_filter, tags_of
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,10 @@ def existing_tagged_resources(aws: Aws, inventory: ResourceInventory) -> list[Ar
     What Kubernetes creates in AWS, such as the load balancer of a Service, has the tag of its cluster alone
     (cloud-provider-aws, pkg/providers/v1/tags.go).
     """
-    tags = ((TAG, inventory.name), (f"kubernetes.io/cluster/{inventory.name}", "owned"))
-    return sorted({arn for tag in tags for arn in _existing_with(aws, inventory.region, tag)}, key=lambda arn: arn.text)
+    return sorted(
+        {arn for tag in tags_of(inventory.name) for arn in _existing_with(aws, inventory.region, tag)},
+        key=lambda arn: arn.text,
+    )
 
 
 def _existing_with(aws: Aws, region: str, tag: Tag) -> Iterator[Arn]:
@@ -84,7 +84,7 @@ def _existing(aws: Aws, region: str, tag: Tag, service: str, kind: str, ids: Ids
 
 
 def _in_ec2(aws: Aws, region: str, tag: Tag, listing: _Listing) -> set[str]:
-    filters = [{"Name": f"tag:{tag[0]}", "Values": [tag[1]]}]
+    filters = [tag_filter(*tag)]
     if listing.states:
         name, states = listing.states
         filters.append({"Name": name, "Values": list(states)})

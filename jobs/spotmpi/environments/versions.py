@@ -13,9 +13,9 @@ from spotmpi.aws.kubernetes_versions import minor
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.wording import Echo
+from spotmpi.environments.resource_kinds import TAG
 from spotmpi.environments.stack_file import SYSTEM, Pins, StackFile, with_pins, write_stack
 
-_OWNER = "spotmpi:environment"  # tag
 # Where EKS publishes its newest AMI release of a type: https://docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html
 _AMI_PARAMETER = "/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/{kind}/recommended/release_version"
 _AMI_KINDS = {
@@ -71,7 +71,7 @@ def running(aws: Aws, region: str, cluster: str) -> RunningVersions:
     addons = {}
     for name in aws.pages("eks", region, "list_addons", "addons", clusterName=cluster):
         addon = aws.call("eks", region, "describe_addon", clusterName=cluster, addonName=name)["addon"]
-        if addon.get("tags", {}).get(_OWNER) == cluster:
+        if addon.get("tags", {}).get(TAG) == cluster:
             addons[name] = str(addon["addonVersion"])
     names = aws.pages("eks", region, "list_nodegroups", "nodegroups", clusterName=cluster)
     groups = [_node_group(aws, region, cluster, name) for name in sorted(names)]

@@ -68,6 +68,7 @@ class Stream:
         finished: whether it has yielded all of them.
         skips: the batches that could not be prepared or postprocessed, with ``on_error = "skip"``.
         broadcast: how rank 0 gives texts to the other ranks; None outside a run.
+        submit: how workers execute a function; calls that prepare batches have priorities up to 0.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Stream:
         self.order, self.settings = order, order.settings
         self.rank, self.size = rank, size
         self.numbers: Sequence[int] = order.numbers(start, rank, size)
-        self._submit, self._report = submit, report
+        self.submit, self._report = submit, report
         self.position, self.number = start, -1
         self.count, self.finished = 0, False
         self.broadcast: Broadcast | None = None
@@ -94,7 +95,7 @@ class Stream:
 
     def resume(self, position: int) -> Stream:
         """The same stream from another position, such as that of a checkpoint."""
-        later = Stream(self.order, self._submit, position, self.rank, self.size, self._report)
+        later = Stream(self.order, self.submit, position, self.rank, self.size, self._report)
         self._later.append(later)
         return later
 
@@ -148,12 +149,12 @@ class Stream:
     def _request(self, numbers: list[int]) -> _Chunk:
         requests = [chunk.request(self.order, number) for number in numbers]
         title = f"batch {numbers[0]}"
-        return _Chunk(requests, self._submit(title, chunk.prepare, self.settings, requests, priority=-numbers[0]))
+        return _Chunk(requests, self.submit(title, chunk.prepare, self.settings, requests, priority=-numbers[0]))
 
     def _recompute(self, request: ChunkRequest, worker: int) -> Task:
         """The batch of *request* again, by a worker other than *worker*."""
         title = f"batch {request.number} again"
-        return self._submit(title, chunk.prepare, self.settings, [request], priority=-request.number, avoid=worker)
+        return self.submit(title, chunk.prepare, self.settings, [request], priority=-request.number, avoid=worker)
 
     def _result(self, in_flight: deque[_Chunk]) -> Chunk:
         """The next chunk, which is in flight no more."""
@@ -168,10 +169,6 @@ class Stream:
         # The first report tells the agent that the stream is used.
         self._meter.report(self._counts(len(in_flight)), force=self.count == 0)
         return result
-
-    def submit(self, title: str, function: Any, *args: Any, priority: int, role: str) -> Task:
-        """Have a function executed by a worker of this *role*; those that prepare batches have priorities up to 0."""
-        return self._submit(title, function, *args, priority=priority, role=role)
 
     def receive(self, task: Task, number: int, rows: str, role: str = WORKER) -> Chunk:
         """The chunk of a task of workers of this *role*, which begins with batch *number*.

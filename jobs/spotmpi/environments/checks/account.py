@@ -20,6 +20,7 @@ from spotmpi.core.wording import counted
 from spotmpi.environments import versions
 from spotmpi.environments.checks.check import RESTORE, Check, Finding, LiveEnvironment, Subject, live_check
 from spotmpi.environments.checks.leftovers import is_built
+from spotmpi.environments.stack_file import stack_of
 from spotmpi.images.build import build_for
 
 _TEMPLATE = "k8s.io/cluster-autoscaler/node-template"
@@ -52,7 +53,7 @@ def planned_version(subject: Subject, today: date | None = None) -> Iterator[Fin
 
 def kubernetes_version(subject: Subject, live: LiveEnvironment, today: date | None = None) -> Iterator[Finding]:
     """When standard support of the control plane's version ends, after which EKS upgrades it itself."""
-    stack = live.environment.name.removeprefix("spotmpi-")
+    stack = stack_of(live.environment.name)
     running = versions.running(subject.aws, subject.region, live.environment.cluster)
     known = offered_versions(subject.aws, subject.region, [running.control_plane]).get(running.control_plane)
     yield _support(running.control_plane, known, f"spotmpi upgrade {stack}", today or _today())
@@ -258,7 +259,7 @@ def images(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
 
 PLAN_CHECKS = (Check(_VERSION, planned_version),)
 CHECKS = (
-    live_check("Kubernetes version", kubernetes_version),
+    live_check(_VERSION, kubernetes_version),
     live_check("add-ons", addons),
     live_check("node groups", node_groups),
     live_check("zones of groups", zones),

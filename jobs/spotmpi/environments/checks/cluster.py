@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from spotmpi.agent import protocol, ssh
+from spotmpi.aws.instances import NO_GROUP
 from spotmpi.backends.kubernetes.client.api import Object
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import NotPermitted
@@ -41,7 +42,7 @@ def _node(node: Node, group: NodeGroup) -> Finding:
     if node.zone != group.zone:
         message = f"is in {node.zone}, but group {group.name} is in {group.zone}"
         return Finding(name, "error", message, RESTORE)
-    grouped = node.placement_group not in (None, "none")
+    grouped = node.placement_group not in (None, NO_GROUP)
     if group.placement_group and not grouped:
         return Finding(name, "error", "is in no placement group, but its node group sets one", RESTORE)
     if node.gpus < group.gpus:

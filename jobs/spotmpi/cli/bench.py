@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -73,20 +74,18 @@ def command(
     changes: SpecOptions = SpecOptions(),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the trials in order and start nothing.")] = False,
     where: TargetOptions = TargetOptions(),
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Measure a job over node counts and variants, or a study, and report it; exit 1 if a trial is missing.
 
     The same command continues a sweep that was interrupted or reached a limit.
     """
     show = _show_trials if dry_run else _measure
-    show(spec, options.study, changes.overrides, where.target, json)
+    show(spec, options.study, changes.overrides, where.target, as_json)
 
 
 def _show_trials(spec: Path, options: StudyOptions, overrides: Sequence[str], on: Target, as_json: bool) -> None:
     """Print the trials in the order in which they would run."""
-    import json
-
     from spotmpi.api.studies import plan_bench
     from spotmpi.core.wording import counted, echo
     from spotmpi.study.study import MEASURED
@@ -109,7 +108,6 @@ def _show_trials(spec: Path, options: StudyOptions, overrides: Sequence[str], on
 
 def _measure(spec: Path, options: StudyOptions, overrides: Sequence[str], on: Target, as_json: bool) -> None:
     """Measure and report; exit with 1 if a trial is missing."""
-    import json
     import sys
 
     from spotmpi.agent import record

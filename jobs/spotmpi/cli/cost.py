@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,13 +33,13 @@ def command(
     ] = None,
     on: On = None,
     runs: RunsFolder = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Show what a run's nodes cost while it held them, or an environment's nodes by run, user and team."""
     from spotmpi.spec.job import read_duration
 
     cost = _cost(what, read_duration("--since", since), price, target(on, runs))
-    if json:
+    if as_json:
         _show_json(cost)
     else:
         _show(cost)
@@ -74,7 +75,6 @@ def _cost(what: str | None, back: float, price: float | None, target: Target) ->
 
 def _show_json(cost: Cost) -> None:
     """Print the cost as one JSON object, with sums by use, owner and team."""
-    import json
     from dataclasses import asdict
 
     sums = {what: cost.bill.total(what) for what in ("boot", "used", "idle")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +29,7 @@ def command(
     probe: Annotated[
         bool, typer.Option("--probe", help="Also start a small pod that mounts the storage and resolves a name.")
     ] = False,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Check account, tools, quota, leftovers and a built environment; exit 1 if there is an error."""
     if iam is not None:
@@ -37,14 +38,13 @@ def command(
     from spotmpi.environments.doctor import doctor
 
     findings = doctor(stack) if not probe else _with_probe(stack)
-    _print_findings(findings, json)
+    _print_findings(findings, as_json)
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(1)
 
 
 def _print_policy(name: str) -> None:
     """Print an IAM policy as JSON, with access to the bucket of Pulumi's state where PULUMI_BACKEND_URL names one."""
-    import json
     import os
 
     from spotmpi.aws import state_bucket
@@ -71,7 +71,6 @@ def _with_probe(stack: str | None) -> tuple[Finding, ...]:
 def _print_findings(findings: Sequence[Finding], as_json: bool) -> None:
     """Print level, check and message of each finding, then its remedy and command; or a JSON list."""
     if as_json:
-        import json
         from dataclasses import asdict
 
         print(json.dumps([asdict(finding) for finding in findings]))

@@ -1,5 +1,6 @@
 """`spotmpi down`: destroy an environment until nothing bills."""
 
+import json
 from typing import Annotated
 
 import typer
@@ -16,11 +17,10 @@ def command(
             "--delete-data", help="Delete persistent storage too; write the environment's name.", metavar="NAME"
         ),
     ] = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Stop runs, destroy an environment, and list what still bills; exit 1 if anything does."""
     from dataclasses import asdict
-    from json import dumps
 
     from spotmpi.cli.environment_commands import open_dependencies
     from spotmpi.core.errors import EXIT_FAILURE
@@ -28,9 +28,9 @@ def command(
     from spotmpi.environments.down import down
 
     leftovers = down(stack, open_dependencies(stack, yes), delete_data)
-    if json:
-        print(dumps([asdict(each) for each in leftovers]))
-    for each in leftovers if not json else ():
+    if as_json:
+        print(json.dumps([asdict(each) for each in leftovers]))
+    for each in leftovers if not as_json else ():
         print(f"{each.what}: {each.id}\n  -> {each.command}")
     if leftovers:
         echo(f"resources of {stack} that are left and may bill: {len(leftovers)}; repeat the command to check again")

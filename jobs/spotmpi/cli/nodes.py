@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -28,15 +29,13 @@ _TITLES = (
 )
 
 
-def command(on: On = None, json: Json = False) -> None:
+def command(on: On = None, as_json: Json = False) -> None:
     """List a cluster's nodes: type, zone, placement group, CPU, memory, GPUs, driver, and the runs on them."""
     from spotmpi.cli.tables import show_table
 
     nodes = _nodes(target(on, None))
-    if json:
-        from json import dumps
-
-        print(dumps([asdict(node) for node in nodes]))
+    if as_json:
+        print(json.dumps([asdict(node) for node in nodes]))
     else:
         show_table(_TITLES, [_row(node) for node in nodes])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,19 +62,17 @@ def command(
     ] = None,
     options: GoalOptions = GoalOptions(),
     where: TargetOptions = TargetOptions(),
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Predict iterations/s, time and money on other node counts from a sweep, with the error of the model."""
-    import json as json_module
-
     from spotmpi.api import studies
     from spotmpi.forecast.forecast import node_counts
 
     goal = options.goal
     counts = node_counts(fit, "--fit") if fit else None
     forecasts = studies.predict(measured, node_counts(nodes), counts, goal, where.target)
-    if json:
-        print(json_module.dumps([_json(forecast) for forecast in forecasts]))
+    if as_json:
+        print(json.dumps([_json(forecast) for forecast in forecasts]))
     else:
         _print(forecasts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Show runs of different work side by side, marked.")] = False,
     compare: ComparisonOptions = ComparisonOptions(),
     runs: RunsFolder = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Print a table of iterations/s and efficiency, and write an HTML page, a picture, Markdown, JSON and CSV."""
     from spotmpi.api import studies
@@ -70,15 +71,13 @@ def command(
     if sweeps and ids:
         raise input_error("--compare", " ".join(ids), "names both sweeps itself; omit other ids")
     if sweeps:
-        _show_comparison(studies.compare(*sweeps, target(None, runs), force), sweeps[1], limit, json)
+        _show_comparison(studies.compare(*sweeps, target(None, runs), force), sweeps[1], limit, as_json)
     report = studies.make_report(ids or [], target(None, runs), force)
-    show_report(report, out or report.folder(names.absolute(runs or names.default_runs_folder())), json)
+    show_report(report, out or report.folder(names.absolute(runs or names.default_runs_folder())), as_json)
 
 
 def show_report(report: Report, folder: Path, as_json: bool) -> None:
     """Write the files of *report* into *folder*, and print it as tables or JSON."""
-    import json
-
     from spotmpi.core import names
     from spotmpi.report import files
 
@@ -133,8 +132,6 @@ def _grid(header: Sequence[str], right: Sequence[bool], rows: Sequence[Sequence[
 
 def _show_comparison(comparison: Comparison, later: str, limit: float | None, as_json: bool) -> None:
     """Print what changed, and exit: with 1 if a row fell below *limit*, or has no rate in the *later* sweep."""
-    import json
-
     from spotmpi.core.errors import EXIT_FAILURE
     from spotmpi.core.wording import echo
     from spotmpi.report.comparison import row_name

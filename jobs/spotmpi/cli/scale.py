@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +18,7 @@ def command(
     nodes: Annotated[int, typer.Argument(help="How many nodes to keep; 0 releases them now.", metavar="N")],
     length: Annotated[str, typer.Option("--for", help="For how long, such as 30m.", metavar="TIME")] = "30m",
     on: On = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Keep nodes of an environment ready between runs; AWS releases them automatically when the time is over."""
     from datetime import timedelta
@@ -32,13 +33,11 @@ def command(
     environment = targets.environment_of(chosen)
     if environment is None:
         raise input_error("--on", chosen.name, "give an environment: a stack, or a file of its outputs")
-    _show(keep_warm(environment, group, nodes, duration), json)
+    _show(keep_warm(environment, group, nodes, duration), as_json)
 
 
 def _show(warm: WarmNodes, as_json: bool) -> None:
     """Print how many nodes are kept and until when, or a JSON object."""
-    import json
-
     if as_json:
         print(json.dumps(vars(warm), default=str))
     elif warm.until is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,10 +40,9 @@ def command(
     ],
     options: TraceOptions = TraceOptions(),
     settings: Set = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Simulate a job with a deadline on recorded spot capacity: expected cost, and that of other policies."""
-    import json as json_module
     from datetime import UTC, datetime
 
     from spotmpi.api.simulation import Prices, simulate_job
@@ -54,8 +54,8 @@ def command(
     if job.kubernetes.node_groups:
         no_groups = "is not simulated, and Capacity Blocks are not: capacity.zones and instance_types choose traces"
         typer.echo(f"kubernetes.node_groups {no_groups}", err=True)
-    if json:
-        print(json_module.dumps(asdict(simulation)))
+    if as_json:
+        print(json.dumps(asdict(simulation)))
     else:
         _print(simulation)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -79,7 +80,7 @@ def command(
     stack: Stack,
     yes: Yes = False,
     steps: StepOptions = StepOptions(),
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Build an environment, push images and execute a small run; if interrupted, the same command continues."""
     from spotmpi.cli.environment_commands import open_dependencies
@@ -92,10 +93,8 @@ def command(
         _choose_zone(read_stack(stack), dependencies.confirm)
     environment = up(stack, dependencies, options)
     next_command = f"spotmpi init --example digits && spotmpi run digits.toml --on {stack}"
-    if json:
-        from json import dumps
-
-        print(dumps({"environment": environment.model_dump(mode="json"), "next": next_command}))
+    if as_json:
+        print(json.dumps({"environment": environment.model_dump(mode="json"), "next": next_command}))
         return
     print(f"{environment.name} is up in {environment.zone}. Next: {next_command}")
     print(f"It is billed until you destroy it: spotmpi down {stack}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,7 +30,7 @@ def command(
         bool, typer.Option("--dry-run", help="Show versions and Pulumi's preview, and change nothing.")
     ] = False,
     yes: Yes = False,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Upgrade control plane, add-ons and idle nodes by one minor version, after a preview; repeat to continue."""
     from spotmpi.cli.environment_commands import open_dependencies
@@ -37,12 +38,10 @@ def command(
     from spotmpi.environments.upgrade import UpgradeOptions, upgrade
 
     options = UpgradeOptions(to, not no_nodes, dry_run)
-    plan = upgrade(stack, open_dependencies(stack, yes), options, (lambda plan: None) if json else _show)
+    plan = upgrade(stack, open_dependencies(stack, yes), options, (lambda plan: None) if as_json else _show)
     changed = plan.changes_cluster or bool(plan.replaced_groups)
-    if json:
-        from json import dumps
-
-        print(dumps(_to_json(plan) | {"changed": changed and not dry_run}))
+    if as_json:
+        print(json.dumps(_to_json(plan) | {"changed": changed and not dry_run}))
     elif not changed:
         print(f"{plan.environment.name}: nothing to upgrade")
     elif not dry_run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -48,7 +49,7 @@ def command(
         str, typer.Option("--region", help="AWS regions, with commas (default: the one of your AWS login).")
     ] = "",
     options: RowOptions = RowOptions(),
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Compare zones and types for spot nodes: price, placement score, quota, and why each ranks below the first."""
     from spotmpi.environments.stack_file import read_stack
@@ -56,11 +57,11 @@ def command(
 
     design = read_stack(options.write).design if options.write else None
     comparison = compare_zones(_split_list(types), nodes, _split_list(region), design=design)
-    if not json:
+    if not as_json:
         show(comparison)
     increase = request_increase(comparison, options.row, options.yes) if options.request else None
     path = write_row(comparison, options.row, options.write, options.group) if options.write else None
-    if json:
+    if as_json:
         _show_json(comparison, increase, path)
 
 
@@ -182,7 +183,6 @@ def _table(comparison: ZoneComparison, titles: Sequence[str]) -> Table:
 
 def _show_json(comparison: ZoneComparison, requested: Increase | None, written: Path | None) -> None:
     """Print the comparison as one JSON object; null is unknown, and `unknown` has the reason."""
-    import json
     from dataclasses import asdict
 
     from spotmpi.aws import prices, zones

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,8 +28,6 @@ def command(
     the authority that issued it. With --dashboard it prints the address of Dask's dashboard on this machine, for which
     the run's image needs the package bokeh.
     """
-    import json
-
     from spotmpi.agent import protocol
     from spotmpi.api import pools
     from spotmpi.backends import targets

@@ -62,7 +62,7 @@ def keep(
     opened = Store(store)
     check_name(name)
     state = run if isinstance(run, RunState) else runs.status(run, on)
-    if state.state not in ("succeeded", "failed", "stopped"):
+    if state.state not in record.TERMINAL:
         resume = f"; `spotmpi run --resume {state.id}` continues it" if state.state == record.LOST else ""
         raise input_error("run", state.id, f"is {state.state}: a model is kept once its run has ended{resume}")
     paths = RunPaths(runs.pull(state.id, on, echo))
@@ -195,7 +195,7 @@ def predict(
     reference = f"models:{chosen.name}@{chosen.key}"
     started = pipeline(data, predict=function, **options)
     state = started.run(source, [f'init="{reference}"', f'keep="{name}"'], on)
-    if state.state != "succeeded":
+    if state.state != record.SUCCEEDED:
         reason = state.reason or "no reason is recorded"
         raise NotPredicted(f"the prediction {state.id} {state.state}: {reason}", state)
     found = keep_requests.results_of(RunPaths(Path(state.folder)))

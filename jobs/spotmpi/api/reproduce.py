@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spotmpi.agent import checkpoint_files
+from spotmpi.agent import checkpoint_files, record
 from spotmpi.agent.files import exists, is_file, is_folder
 from spotmpi.agent.store import files, size_and_digest
 from spotmpi.api import lineage, run_entries, runs
@@ -407,7 +407,7 @@ def _changes(kept: Mapping[str, bytes], spec: JobSpec) -> list[str]:
 def _rerun(target: _Target, spec: JobSpec, on: TargetLike, echo: Echo) -> tuple[str, int, Sequence[str]]:
     """Start a run's spec again, without a version of what it makes; its id, and the files that are not the same."""
     state = runs.run(spec.model_copy(update={"keep": None}), on=on)
-    if state.state != "succeeded":
+    if state.state != record.SUCCEEDED:
         raise SpotmpiError(state.end)
     folder = runs.pull(state.id, on, echo)
     again: dict[str, tuple[int, str]] = {}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
+from spotmpi.agent import record
 from spotmpi.core import names
 from spotmpi.core.wording import printable
 from spotmpi.runs import reader
@@ -87,7 +88,7 @@ def show_status(state: RunState, as_json: bool) -> None:
     for name, value in facts.items():
         if value not in (None, ""):
             print(f"{name:<10} {printable(value)}")
-    if state.over and state.state != "succeeded" and state.reason != reader.CLOSED:
+    if state.over and state.state != record.SUCCEEDED and state.reason != reader.CLOSED:
         print(f"continue   {continue_command(state)}")
 
 

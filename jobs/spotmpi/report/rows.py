@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from spotmpi.agent import record
 from spotmpi.agent.progress import REMEDY
 from spotmpi.agent.protocol import STRONG, WEAK
 from spotmpi.core.wording import counted
@@ -227,7 +228,7 @@ def _flags(runs: Sequence[TrialResult], spread: float | None, efficiency: float 
         if run.training.rates is None:
             few = f"no rate from {counted(run.training.reported, 'iteration')}: {run.training.unrated}"
             result.append(f"{run.run}: {few if run.training.reported else f'no iterations reported; {REMEDY}'}")
-        if run.state != "succeeded":
+        if run.state != record.SUCCEEDED:
             result.append(f"{run.run}: {run.state}")
     return result
 

@@ -50,7 +50,7 @@ _MICRO_BENCHMARK_VALUES = (
     ("warm_mb_per_second", "reading, warm", "MB/s"),
     ("warm_files_per_second", "reading, warm", "files/s"),
 )
-_OUTCOME_COLOURS = {"succeeded": 2, "interrupted": 1, "failed": 3, "stopped": 0}
+_OUTCOME_COLOURS = {record.SUCCEEDED: 2, record.INTERRUPTED: 1, record.FAILED: 3, record.STOPPED: 0}
 _UNITS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 _SHARES = {5: "works", 4: "waits"}
 _STREAM_HEADER = ("Variant", "Nodes", "Workers", "Batches/s", "MB/s of a rank", "Ranks wait", "Workers wait", "Skipped")
@@ -200,7 +200,7 @@ def attempts_of(trial: int, paths: RunPaths) -> list[Attempt]:
         if kind == record.STARTED:
             start, number = event["t"], event.get("attempt", number + 1)
         elif start is not None and kind in (record.INTERRUPTED, record.RESTARTED, *record.TERMINAL):
-            outcome = "failed" if kind == record.RESTARTED else kind
+            outcome = record.FAILED if kind == record.RESTARTED else kind
             attempts.append(Attempt(trial, number, start, event["t"], outcome, str(event.get("reason") or "")))
             start = None
     return attempts
@@ -210,7 +210,7 @@ def timeline_section(attempts: Sequence[Attempt]) -> Section | None:
     """All attempts over time, and a table of those that did not succeed."""
     if not attempts:
         return None
-    unfinished = [each for each in attempts if each.outcome != "succeeded"]
+    unfinished = [each for each in attempts if each.outcome != record.SUCCEEDED]
     origin = min(each.start for each in attempts)
     cells = tuple(
         (str(each.trial), str(each.number), f"{each.end - each.start:.0f} s", each.outcome, each.reason)

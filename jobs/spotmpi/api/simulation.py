@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,6 +24,8 @@ from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.workers import MOST_DOLLARS
+
+T = TypeVar("T")
 
 TICK = 600.0  # seconds between decisions
 _OURS = "this policy"
@@ -104,7 +108,7 @@ def _is_price(dollars: float | None) -> bool:
     return dollars is None or 0 < dollars <= MOST_DOLLARS
 
 
-def _collected(problems: list[Problem], read: Callable[[], Market]) -> Market | None:
+def _collected(problems: list[Problem], read: Callable[[], T]) -> T | None:
     """What *read* gives, or None, with its problems added to *problems*."""
     try:
         return read()
@@ -121,25 +125,21 @@ def read_traces(folder: Path) -> list[Trace]:
         raise input_error(
             wording.option("traces"), str(folder), "no traces here, NAME.json or NAME/full.json; check the path"
         )
-    traces: list[Trace] = []
     problems: list[Problem] = []
-    for name, path in files.items():
-        try:
-            traces.append(read_trace(name, _text(path)))
-        except InputError as error:
-            problems += error.problems
+    traces = [_collected(problems, partial(_trace, name, path)) for name, path in files.items()]
     if problems:
         raise InputError(problems)
-    return traces
+    return [each for each in traces if each is not None]
 
 
-def _text(trace: Path) -> str:
+def _trace(name: str, trace: Path) -> Trace:
     try:
-        return trace.read_text(encoding="utf-8-sig")  # some editors write a mark at the beginning
+        text = trace.read_text(encoding="utf-8-sig")  # some editors write a mark at the beginning
     except OSError as error:
         raise input_error(wording.option("traces"), str(trace), f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise input_error(wording.option("traces"), str(trace), f"is not a trace, which is JSON: {error}") from error
+    return read_trace(name, text)
 
 
 def window_starts(ticks: int, windows: int, seed: int) -> list[Indices]:

@@ -117,7 +117,7 @@ COMPARISONS = {
     "jobs/spotmpi/agent/store.py": (2, AGE),
     "jobs/spotmpi/agent/surplus.py": (4, ONE_CLOCK),
     "jobs/spotmpi/api/drill.py": (3, MONOTONIC),
-    "jobs/spotmpi/api/prices.py": (4, f"{NO_TIME}; {SHOWN}"),
+    "jobs/spotmpi/api/prices.py": (2, f"{NO_TIME}; {SHOWN}"),
     "jobs/spotmpi/api/runs.py": (1, AGE),
     "jobs/spotmpi/aws/billing.py": (17, OF_AWS),
     "jobs/spotmpi/aws/launch_failures.py": (1, "both are by AWS's clock"),
@@ -147,7 +147,7 @@ COMPARISONS = {
     "jobs/spotmpi/data/fetch.py": (3, ONE_CLOCK),
     "jobs/spotmpi/entries/build_lock.py": (2, MONOTONIC),
     "jobs/spotmpi/entries/manifest.py": (1, "whether a date can show it: no order"),
-    "jobs/spotmpi/environments/cost.py": (7, OF_AWS),
+    "jobs/spotmpi/environments/cost.py": (5, OF_AWS),
     "jobs/spotmpi/environments/nodes.py": (1, SHOWN),
     "jobs/spotmpi/environments/zones/comparison.py": (1, OF_AWS),
     "jobs/spotmpi/metrics/rates.py": (2, "pauses between attempts, and lines of old agents, on the axis of charts"),
@@ -159,7 +159,7 @@ COMPARISONS = {
     "jobs/spotmpi/report/spending.py": (2, SHOWN),
     "jobs/spotmpi/runs/pod_output.py": (2, "whether a wait that is over is shown"),
     "jobs/spotmpi/runs/folder.py": (3, "the order in which output is shown; each file is read to its end"),
-    "jobs/spotmpi/runs/node_usage.py": (2, "what a run that was lost has cost: shown"),
+    "jobs/spotmpi/runs/node_usage.py": (4, "what a run, or one that was lost, has cost: shown"),
     "jobs/spotmpi/study/execution.py": (2, MONOTONIC),
 }
 

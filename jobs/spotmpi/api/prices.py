@@ -52,12 +52,8 @@ def node_price(folder: Path) -> float | None:
 
 def _dollars(uses: list[Usage], price: float, now: float) -> float:
     """The price of all machines while the pool held them; workers on the same machine count once."""
-    machines = []
-    for name in dict.fromkeys(use.machine for use in uses):
-        own = [use for use in uses if use.machine == name]
-        ended = None if any(use.ended is None for use in own) else max(use.ended or now for use in own)
-        began = min(use.began for use in own)
-        machines.append(Lifetime(name, None, "", _KIND, began, began, ended))
+    names = dict.fromkeys(use.machine for use in uses)
+    machines = [Lifetime(name, None, "", _KIND, *node_usage.span(uses, name, now)) for name in names]
     bill = make_bill(machines, uses, {_KIND: PriceCurve(((0.0, price),))}, 0.0, now)
     return sum(share.dollars for share in bill.runs)
 

@@ -15,7 +15,7 @@ from spotmpi.agent.files import is_file, write_atomically
 from spotmpi.agent.plan import POSTPROCESS, WORKER
 from spotmpi.aws import scaling
 from spotmpi.aws.account import Aws, open_account
-from spotmpi.aws.billing import Bill, Kind, Lifetime, PriceCurve, RunShare, Usage, make_bill
+from spotmpi.aws.billing import Bill, Kind, Lifetime, PriceCurve, RunShare, make_bill
 from spotmpi.aws.eks import require_account
 from spotmpi.aws.errors import CallError
 from spotmpi.aws.prices import node_extras, on_demand_price, spot_curve
@@ -112,7 +112,7 @@ def _run_cost(paths: RunPaths, target: Target, given: dict[Kind, float], aws: Aw
             None,
             "",
             kinds[name],
-            *_span(uses, name, now),
+            *node_usage.span(uses, name, now),
             reclaimed=name in free,
             extras=_extras(environment, kinds[name]),
         )
@@ -306,13 +306,6 @@ def _kind(machine: str, paths: RunPaths, environment: Environment | None) -> Kin
         )
     zones = {group.zone for group in groups}
     return (groups[0].type, zone if zone in zones else groups[0].zone, groups[0].market)
-
-
-def _span(uses: Sequence[Usage], machine: str, now: float) -> tuple[float, float, float]:
-    """When a machine began, was ready and ended, according to the run's record."""
-    held = [use for use in uses if use.machine == machine]
-    began = min(use.began for use in held)
-    return began, began, max(use.ended or now for use in held)
 
 
 def _curves(aws: Aws, environment: Environment, kinds: Iterable[Kind], since: float) -> dict[Kind, PriceCurve]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,13 @@ def _worker_uses(paths: RunPaths) -> Iterator[tuple[str, float, float, float | N
             yield from [use(each, float(event["t"])) for each in list(joined)]
     end = latest if joined and _is_lost(paths) else None
     yield from [use(each, end) for each in list(joined)]
+
+
+def span(uses: Sequence[Usage], machine: str, now: float) -> tuple[float, float, float]:
+    """When a machine began, was ready and ended, which is *now* while it is in use, according to a run's record."""
+    held = [use for use in uses if use.machine == machine]
+    began = min(use.began for use in held)
+    return began, began, max(use.ended or now for use in held)
 
 
 def worker_machines(paths: RunPaths) -> dict[str, str]:

@@ -133,6 +133,9 @@ KNOWN: dict[str, Parameter] = {
 }
 
 
+BUILT_IN = (NODES, *KNOWN)
+
+
 def changed_keys(name: str) -> Iterable[str]:
     """The top-level keys of a spec that the built-in parameter *name* changes; the closest if it is misspelt."""
     if name == NODES:

@@ -223,11 +223,11 @@ def _values(name: str, values: Any) -> tuple[list[Value], list[Problem]]:
     """The valid values of a parameter, none if it cannot be used, and what is wrong with it."""
     field = f"parameters.{name}"
     if isinstance(values, dict) and all(_is_list_of(settings, str) for settings in values.values()):
-        if name in (NODES, *known_parameters.KNOWN):
+        if name in known_parameters.BUILT_IN:
             return [], [Problem(field, name, "built-in parameter: give a list of values, not a table")]
     elif not _is_list_of(values, *_VALUE_TYPES):
         return [], [Problem(field, values, _FORMS)]
-    elif values and name not in (NODES, *known_parameters.KNOWN):
+    elif values and name not in known_parameters.BUILT_IN:
         return [], [Problem(field, values, _unknown())]
     distinct = list({str(value): value for value in values}.values())
     valid, problems = (distinct, []) if isinstance(values, dict) else _valid(field, name, distinct)
@@ -238,7 +238,7 @@ def _values(name: str, values: Any) -> tuple[list[Value], list[Problem]]:
 
 def _changed_keys(name: str, values: object) -> Iterable[str]:
     """The top-level keys of a spec that a parameter without valid values may change."""
-    own = isinstance(values, dict) and name not in (NODES, *known_parameters.KNOWN)
+    own = isinstance(values, dict) and name not in known_parameters.BUILT_IN
     return JobSpec.model_fields if own else known_parameters.changed_keys(name)
 
 
@@ -252,7 +252,7 @@ def _configuration(field: str, configuration: Mapping[str, Any], choices: _Choic
             continue  # the problem of this parameter is reported already
         if not values or not _is_list_of(values, *_VALUE_TYPES):
             named[name], invalid = [], [Problem(f"{field}.{name}", choice, "give a value, or a list of values")]
-        elif name in (NODES, *known_parameters.KNOWN):
+        elif name in known_parameters.BUILT_IN:
             named[name], invalid = _valid(f"{field}.{name}", name, values)
         elif name in choices:
             known = choices[name]
@@ -270,7 +270,7 @@ def _is_list_of(value: object, *types: type) -> bool:
 
 
 def _unknown() -> str:
-    known = ", ".join((NODES, *known_parameters.KNOWN))
+    known = ", ".join(known_parameters.BUILT_IN)
     return f"unknown parameter; known: {known}; for another one give a table of values with settings"
 
 

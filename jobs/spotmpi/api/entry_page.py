@@ -13,7 +13,7 @@ from spotmpi.api import lineage
 from spotmpi.api.lineage import Node
 from spotmpi.core import names
 from spotmpi.core.names import RunPaths
-from spotmpi.core.wording import counted, dollars
+from spotmpi.core.wording import counted, dollars, shortened
 from spotmpi.entries.manifest import COMMANDS, SHORT, WORDS, Manifest
 from spotmpi.entries.store import Store
 from spotmpi.entries.versions import current
@@ -90,7 +90,7 @@ def _conditions(manifest: Manifest, store: Store) -> Iterator[tuple[str, str]]:
         "Command": manifest.details.get("command"),
         "Checkpoint": manifest.details.get("checkpoint"),
         "Commit": manifest.code.commit if manifest.code else "",
-        "Image": " ".join(map(lineage.shortened, (manifest.image or {}).values())),
+        "Image": " ".join(map(shortened, (manifest.image or {}).values())),
         "Cost": dollars(manifest.cost) if manifest.cost is not None else "",
         "spotmpi": manifest.spotmpi,
     }
@@ -124,7 +124,7 @@ def _items(node: Node, depth: int, seen: set[str]) -> Iterator[Item]:
     """A node and all that it was made from; what was made of the same twice is explained once."""
     noted = _NOTED if node.what != lineage.CODE else [each for each in _NOTED if each != "files"]  # its name has them
     notes = [lineage.fact(name, value) for name, value in node.facts.items() if name in noted]
-    known = f"{node.what} {' '.join(map(lineage.shortened, node.name.split(' ')))}"
+    known = f"{node.what} {' '.join(map(shortened, node.name.split(' ')))}"
     again = lineage.REPEATED in node.facts or (node.parents and known in seen)
     kind = lineage.INPUT if node.what in (lineage.RAW, lineage.FILE) else node.what
     yield Item(known, "see above" if again else ", ".join(notes), depth, _KINDS.index(kind))

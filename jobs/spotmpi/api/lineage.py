@@ -22,9 +22,9 @@ from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.structs import inspected
-from spotmpi.core.wording import counted, dollars
+from spotmpi.core.wording import counted, dollars, shortened
 from spotmpi.entries.inputs import digest_of_files
-from spotmpi.entries.manifest import MANIFEST, SHORT, WORDS, File, Input, Manifest, RawFile, Reference
+from spotmpi.entries.manifest import MANIFEST, WORDS, File, Input, Manifest, RawFile, Reference
 from spotmpi.entries.storage import errors
 from spotmpi.entries.store import Store, folder, is_reference, read_reference, reference_in
 from spotmpi.runs import reader
@@ -481,9 +481,3 @@ def fact(name: str, value: Any) -> str:
     if isinstance(value, dict):
         return f"{name} {', '.join(f'{key}={shortened(each)}' for key, each in value.items())}"
     return f"{name} {shortened(value)}" if name not in ("state", DAMAGE) else str(value)
-
-
-def shortened(value: Any) -> str:
-    """A value as text, of a digest the first digits."""
-    text = str(value)
-    return text[:SHORT] if len(text) in (40, 64) and set(text) <= set("0123456789abcdef") else text

@@ -20,6 +20,8 @@ Echo = Callable[[str], None]  # how long operations report their progress: one l
 LONGEST = 1000  # characters of a reason, a name or a value; of a longer one both ends are kept
 WHOLE = 100_000  # characters of a long text, such as all hosts of a run
 
+_DIGITS = 12  # of a digest that people see
+_DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]{0,40}m")
 _ERASURE = re.compile(r"\x1b\[[0-2]?[JK]")  # of a line or screen, as by Chainer in front of each row of a table
 _RESET = "\x1b[0m"
@@ -111,6 +113,12 @@ def shorten(text: str, longest: int) -> str:
     """*text* with at most so many letters: of a longer one both ends, since the ends of paths differ."""
     half = (longest - 3) // 2
     return text if len(text) <= longest else f"{text[:half]}...{text[len(text) - half :]}"
+
+
+def shortened(value: object) -> str:
+    """A value as text, of a digest in hexadecimal digits the first ones."""
+    text = str(value)
+    return text[:_DIGITS] if _DIGEST.fullmatch(text) else text
 
 
 def _shown(line: str) -> str:

@@ -22,7 +22,7 @@ from spotmpi.agent import hardware
 from spotmpi.agent.files import write_atomically
 from spotmpi.agent.launchers import is_mpi
 from spotmpi.core import code_folder, names
-from spotmpi.core.wording import counted
+from spotmpi.core.wording import counted, shortened
 from spotmpi.runs import data_fingerprint
 
 if TYPE_CHECKING:
@@ -168,8 +168,7 @@ def _unequal(part: str, one: Any, other: Any) -> list[str]:
 def _text(value: object) -> str:
     if isinstance(value, list):
         value = " ".join(map(str, value))
-    text = "none" if value is None else str(value) or "none"
-    return text[:12] if re.fullmatch(r"[0-9a-f]{40,64}", text) else text
+    return "none" if value in (None, "") else shortened(value)
 
 
 def _data_text(data: dict[str, Any] | None) -> str:

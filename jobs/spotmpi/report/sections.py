@@ -375,7 +375,7 @@ def _overlaps(breakdowns: Sequence[TimeBreakdown]) -> list[str]:
 
 
 def _breakdown_cells(each: TimeBreakdown) -> tuple[str, ...]:
-    slow = "-" if each.slowest is None else f"{each.slowest[0]} (+{share(each.slowest[1])})"
+    slow = MISSING if each.slowest is None else f"{each.slowest[0]} (+{share(each.slowest[1])})"
     exposed, input_wait = share(each.exposed), share(each.input_wait)
     bounds = interval(each.bounds, as_share=True)
     return (each.row.line.variant, str(each.row.nodes), share(each.compute), exposed, bounds, input_wait, slow)

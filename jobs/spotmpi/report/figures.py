@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from string import ascii_lowercase
 
 from spotmpi.core.wording import counted
 from spotmpi.metrics.intervals import Bounds
@@ -38,6 +39,11 @@ def tick(value: float) -> str:
 def with_count(name: str, count: int, what: str) -> str:
     """A name with a count: "fp16, 2 nodes"."""
     return f"{name}, {counted(count, what)}" if name else counted(count, what)
+
+
+def letters(number: int) -> str:
+    """The name of a number from 0 on: a to z, then aa, ab and so on."""
+    return (letters(number // 26 - 1) if number >= 26 else "") + ascii_lowercase[number % 26]
 
 
 def factor(value: float) -> str:

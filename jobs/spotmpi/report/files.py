@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from string import ascii_lowercase
 from typing import TYPE_CHECKING
 
 from spotmpi.agent.files import write_atomically
@@ -21,7 +20,7 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.wording import WHOLE, counted, printable, printable_lines
 from spotmpi.report.chart import picture, svg
 from spotmpi.report.charts import charts, picture_charts
-from spotmpi.report.figures import MISSING, Drawing, number, share
+from spotmpi.report.figures import MISSING, Drawing, letters, number, share
 from spotmpi.report.report import Report, batch, label
 from spotmpi.report.rows import Row, layout
 from spotmpi.report.trial_results import TrialResult
@@ -53,14 +52,14 @@ class Table:
 def table(report: Report) -> Table:
     """The table of *report*, without columns that would be empty."""
     flags = list(dict.fromkeys(flag for row in report.rows for flag in row.flags))
-    letters = {flag: _letter(index) for index, flag in enumerate(flags)}
-    columns = _columns(report, letters)
+    names = {flag: letters(index) for index, flag in enumerate(flags)}
+    columns = _columns(report, names)
     return Table(
         header=[name for name, _, _ in columns],
         short=[_SHORT.get(name, name) for name, _, _ in columns],
         numeric=[numeric for _, numeric, _ in columns],
         cells=[[cell(row) for _, _, cell in columns] for row in report.rows],
-        notes=[(letter, flag) for flag, letter in letters.items()],
+        notes=[(letter, flag) for flag, letter in names.items()],
         caption=_caption(report),
     )
 
@@ -74,8 +73,8 @@ def quality_name(name: str) -> str:
 _Column = tuple[str, bool, Callable[[Row], str]]
 
 
-def _columns(report: Report, letters: dict[str, str]) -> list[_Column]:
-    """The columns of the main table, without those that would be empty; *letters* stand for notes."""
+def _columns(report: Report, flags: dict[str, str]) -> list[_Column]:
+    """The columns of the main table, without those that would be empty; *flags* have the letters of notes."""
     rows, lines = report.rows, report.lines
     columns: list[_Column] = []
     if len(lines) > 1:
@@ -97,8 +96,8 @@ def _columns(report: Report, letters: dict[str, str]) -> list[_Column]:
         columns.append((quality_name(name), True, partial(_quality, name)))
     if any(row.interruptions + row.failures for row in rows):
         columns.append(("Restarts", True, lambda row: str(row.interruptions + row.failures)))
-    if letters:
-        columns.append(("Notes", False, lambda row: " ".join(letters[flag] for flag in row.flags)))
+    if flags:
+        columns.append(("Notes", False, lambda row: " ".join(flags[flag] for flag in row.flags)))
     return columns
 
 
@@ -161,10 +160,6 @@ def _efficiency_bases(report: Report) -> list[str]:
 def _restarts(rows: Sequence[Row]) -> list[str]:
     interruptions, failures = sum(row.interruptions for row in rows), sum(row.failures for row in rows)
     return [counted(each, what) for each, what in ((interruptions, "interruption"), (failures, "failure")) if each]
-
-
-def _letter(index: int) -> str:
-    return ascii_lowercase[index] if index < len(ascii_lowercase) else str(index)
 
 
 @dataclass(frozen=True)

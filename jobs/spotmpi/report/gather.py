@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from string import ascii_uppercase
 
 from spotmpi.agent import hardware
 from spotmpi.agent.files import is_file, is_folder
@@ -21,6 +20,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.core.price import Price
 from spotmpi.core.wording import counted
 from spotmpi.report import rows, sections, spending, trial_results
+from spotmpi.report.figures import letters
 from spotmpi.report.report import Report, baseline_caveats, conditions, method, node_caveats, row_caveats
 from spotmpi.report.trial_results import TrialResult
 from spotmpi.runs import reader as runs
@@ -167,7 +167,9 @@ def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool = False) -
         if differing not in kinds:
             kinds.append(differing)
         named.append(
-            dataclasses.replace(run, variant=f"{title} {_letters(kinds.index(differing))}") if differences else run
+            dataclasses.replace(run, variant=f"{title} {letters(kinds.index(differing)).upper()}")
+            if differences
+            else run
         )
     table = rows.rows(named, lambda run: _flags(run, differences))
     candidates = (
@@ -189,11 +191,6 @@ def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool = False) -
         subfolder=f"{paths[0].id}/report",
         sections=[section for section in candidates if section],
     )
-
-
-def _letters(number: int) -> str:
-    """A to Z, then AA, AB and so on."""
-    return (_letters(number // 26 - 1) if number >= 26 else "") + ascii_uppercase[number % 26]
 
 
 def _runs_without_allreduce(sweep: Sweep, runs_folder: Path) -> dict[tuple[str, int], list[TrialResult]]:

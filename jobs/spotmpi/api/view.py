@@ -57,6 +57,10 @@ class QuietView:
         """Print a message on stderr."""
         echo(text)
 
+    def _echo_event(self, event: Event, throughput: Throughput) -> None:
+        if text := event_text(event, throughput):
+            self.echo(text)
+
 
 class PlainView(QuietView):
     """Prints output on stdout as it comes, and every other event as one line on stderr."""
@@ -70,9 +74,7 @@ class PlainView(QuietView):
             print_line(event.values["text"])
             return
         self._throughput.update(event)
-        text = event_text(event, self._throughput)
-        if text:
-            self.echo(text)
+        self._echo_event(event, self._throughput)
 
 
 class AttemptView(QuietView):
@@ -80,9 +82,8 @@ class AttemptView(QuietView):
 
     def show(self, event: Event) -> None:
         """Print the event on stderr, unless it is output or a metric."""
-        text = "" if event.kind in (record.LINE, record.METRIC) else event_text(event, Throughput())
-        if text:
-            self.echo(text)
+        if event.kind not in (record.LINE, record.METRIC):
+            self._echo_event(event, Throughput())
 
 
 class LiveView(QuietView):
@@ -126,9 +127,7 @@ class LiveView(QuietView):
                 status=self._throughput.status(),
             )
             return
-        text = event_text(event, self._throughput)
-        if text:
-            self.echo(text)
+        self._echo_event(event, self._throughput)
 
     def echo(self, text: str) -> None:
         """Print a message on stderr, above the bar if there is one."""

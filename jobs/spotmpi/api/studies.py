@@ -49,7 +49,7 @@ def bench(
     from spotmpi.study import execution
 
     target = targets.target_of(on)
-    study, runner = _prepare(source, options, overrides, on, lambda study: _runner(study, on, on_event, echo))
+    study, runner = _prepare(source, options, overrides, on, on_event, echo)
     study = pricing.with_prices(study, on, echo)
     recording = execution.Recording(target.folder, runner.new_id(study.spec), target.name)
     for spec in (study.spec, *(each.spec for each in study.variants)):
@@ -70,7 +70,7 @@ def plan_bench(
     echo: Echo = lambda text: None,
 ) -> Study:
     """The study that `bench` would run, with its `trials` in order; nothing is started."""
-    study, _ = _prepare(source, options, overrides, on, lambda study: _runner(study, on, lambda event: None, echo))
+    study, _ = _prepare(source, options, overrides, on, lambda event: None, echo)
     return pricing.with_prices(study, on, echo)
 
 
@@ -166,7 +166,8 @@ def _prepare(
     options: StudyOptions,
     overrides: Iterable[str],
     on: TargetLike,
-    create_runner: Callable[[Study], BackendRunner],
+    on_event: Callable[[Event], None],
+    echo: Echo,
 ) -> tuple[Study, BackendRunner]:
     """The study and the runner for its valid trials; InputError with the problems of both at once."""
     from spotmpi.study import execution
@@ -177,13 +178,13 @@ def _prepare(
         if "kubernetes" in error.faults.wrong:  # the target cannot be inspected without it
             raise
         try:
-            execution.require_valid(error.rest, create_runner(error.rest), error.faults.wrong)
+            execution.require_valid(error.rest, _runner(error.rest, on, on_event, echo), error.faults.wrong)
         except InputError as further:
             raise InputError(error.faults.with_problems(further.problems).problems) from None
         except SpotmpiError:
             pass  # the target does not answer: its problems show when the study has no other ones
         raise
-    runner = create_runner(study)
+    runner = _runner(study, on, on_event, echo)
     execution.require_valid(study, runner)
     return study, runner
 

@@ -201,6 +201,7 @@ def test_a_stream_on_a_cluster_reads_it_from_the_run_volume_or_behind_its_url(
     spec: Path, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.put(of_kind("PersistentVolumeClaim", VOLUME.claim))
+    monkeypatch.setattr("spotmpi.images.wheels.pack", lambda architecture, echo: PackedWheels(architecture, b"wheels"))
     spec.write_text(SPEC + STREAM + CLUSTER)
     found = dataset_specs.build(spec)
     planned = json.dumps(spotmpi.plan_run(spec, on="kubernetes"))

@@ -681,7 +681,7 @@ def test_pods_stand_by_where_jobset_restarts_single_jobs_and_elsewhere_a_line_sa
     assert agent_plan(shared)["rate"] == 5.0 and "standby" not in agent_plan(shared), "for which nobody pays"
 
 
-@pytest.mark.usefixtures("shared")
+@pytest.mark.usefixtures("shared", "ship")
 def test_pods_stand_by_for_the_nodes_of_a_stream_and_cost_as_nodes_do_not_as_workers(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
@@ -701,7 +701,7 @@ def test_pods_stand_by_for_the_nodes_of_a_stream_and_cost_as_nodes_do_not_as_wor
     assert workers_job["spec"]["completions"] == 4
 
 
-@pytest.mark.usefixtures("shared")
+@pytest.mark.usefixtures("shared", "ship")
 def test_the_workers_of_each_stage_have_their_image_and_price(cluster: FakeCluster, tmp_path: Path) -> None:
     stream = {
         "source": "s3://set/*.csv",

@@ -246,8 +246,12 @@ def _lone_ranks(spec: JobSpec) -> str | None:
     if spec.launcher != "none" or spec.nodes == 1 or spec.run_on != "all":
         return None
     from spotmpi.agent.launchers import LAUNCHERS  # few runs are such
+    from spotmpi.runs.fingerprint import is_interpreter
 
+    first, *_ = spec.command or [""]  # another command, such as an mpirun of its own, may start the script in any way
     script = next((part for part in spec.command or () if part.endswith(".py")), None)
+    if script != first and not is_interpreter(first):
+        return None
     mpirun = next(name for name, each in LAUNCHERS.items() if each.mpi)
     try:
         text = Path(spec.code or "", script).read_text(encoding="utf-8", errors="replace") if script else ""

@@ -201,6 +201,11 @@ def test_processes_that_would_each_be_alone_with_their_mpi_are_named() -> None:
     for options, noted in [(["-n", "2"], True), ([], False), (["-n", "2", "--set", "run_on=first"], False)]:
         code, _, errors = invoke("run", "--dry-run", *options, "--", "python3", "-u", "train.py")
         assert code == 0 and (alone in errors) == noted
+    own = Path("mpirun")
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    command = [f"./{own}", "-n", "2", "python3", "train.py"]
+    assert "uses MPI" not in invoke("run", "--dry-run", "-n", "2", "--", *command)[2]
     Path("train.py").write_text("import torch.distributed\n")
     assert "uses MPI" not in invoke("run", "--dry-run", "-n", "2", "--", "python3", "train.py")[2]
 

@@ -158,8 +158,8 @@ class Endurance:
         assert newest in wanted, f"attempt {newest}, not {[*wanted]}, after {fault}: {self.diagnosis()}"
         self.causes += [] if counts is None else [counts] * (newest - attempt)
         self._attempt, self._spare = newest, wanted[-1] - newest
-        slowness = (before + start_of_a_process()) / 2
-        self.passed.append(Passed(fault, self.look(newest), seconds, repeated, slowness))
+        process_start = (before + start_of_a_process()) / 2
+        self.passed.append(Passed(fault, self.look(newest), seconds, repeated, process_start))
         return self.passed[-1]
 
     def _count_late_ends(self) -> int:

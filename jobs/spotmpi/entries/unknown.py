@@ -53,13 +53,13 @@ def require_known(value: Any, name: str) -> None:
         raise _home_folder(name)
     is_resource = isinstance(value, types.FunctionType) and str(value.__module__).startswith(_RESOURCES)
     if is_resource or value is pkgutil.get_data or _is_in_package(value):
-        raise _file_beside_code(name)
+        raise _package_data(name)
 
 
 def require_known_name(variable: str, name: str) -> None:
     """`require_known` of a global by which its module finds files beside it, as *name* reads it."""
     if variable in _BESIDE_CODE:
-        raise _file_beside_code(f"{name}.{variable}")
+        raise _package_data(f"{name}.{variable}")
 
 
 def _is_in_package(value: Any) -> bool:
@@ -111,7 +111,7 @@ def _unknown_code(called: str, name: str) -> InputError:
     return input_error("code", name, remedy)
 
 
-def _file_beside_code(name: str) -> InputError:
+def _package_data(name: str) -> InputError:
     remedy = "finds files beside the code, which are not part of the key: read them where the module is imported"
     return input_error("code", name, f"{remedy}, or make them a source")
 

@@ -1,8 +1,8 @@
 """The tiers of tests, and which of them a command line asks for.
 
 The default needs neither root nor Debian packages and ends in minutes. `--all` is a selection of every tier; `--rest`
-is what it has beyond the default. CI runs the default as a newcomer would, and then the rest. `--nightly` runs the
-tests that `--all` omits.
+is what it has beyond the default, with the extensive tests of the unit tier. CI runs the default as a newcomer would,
+and then the rest. `--nightly` runs the tests that `--all` omits.
 """
 
 from __future__ import annotations
@@ -137,11 +137,15 @@ STATIC = Tier(
     ],
     background=True,
 )
+PLAIN = "not images and not engine and not browser and not slurm and not cluster"
 UNIT = Tier("unit", "no cloud, no root, no cluster", [[PYTHON, "-m", "pytest"]])
+EXTENSIVE = Tier(
+    "unit", "long searches, many faults, and this project itself", [pytest(f"{PLAIN} and not nightly and extensive")]
+)
 
 DEFAULT = [
     STATIC,
-    UNIT,
+    Tier(UNIT.name, UNIT.about, [pytest(f"{PLAIN} and not nightly and not extensive")]),
     Tier("images", "a real mpirun with each framework, and a study", [pytest("images and smoke", *IN_TWO)]),
     Tier("engine", "the real Pulumi CLI over one stack", [pytest("engine and smoke")], pulumi_in_time, background=True),
 ]
@@ -165,12 +169,9 @@ def remaining_tiers(which: str = "not nightly") -> list[Tier]:
 
 
 ALL = [STATIC, UNIT, *remaining_tiers()]
-REST = remaining_tiers("not nightly and not smoke")
+REST = [EXTENSIVE, *remaining_tiers("not nightly and not smoke")]
 if PROJECT.is_relative_to("/tmp"):  # the nodes of the test's Slurm have a /tmp of their own, without such a checkout
     ALL, REST = ([tier for tier in tiers if tier.name != "slurm"] for tiers in (ALL, REST))
-
-
-PLAIN = "not images and not engine and not browser and not slurm and not cluster"
 
 
 def at_night(name: str, about: str, minutes: float, marker: str, files: Sequence[str] = ("tests",)) -> Tier:

@@ -91,12 +91,12 @@ def _source(path: Path) -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A test that only runs at night says why, and the file of a test names its tier."""
+    """A test that only runs at night or in CI says why, and the file of a test names its tier."""
     if unnamed := unnamed_tiers(_source(item.path), {mark.name for mark in item.iter_markers()}):
         raise pytest.UsageError(f"{item.nodeid}: write pytest.mark.{unnamed[0]} in its file, which is left out else")
-    for mark in item.iter_markers("nightly"):
-        if not (len(mark.args) == 1 and isinstance(mark.args[0], str)):
-            raise pytest.UsageError(f"{item.nodeid}: give the reason, @pytest.mark.nightly('...')")
+    for mark in item.iter_markers():
+        if mark.name in ("nightly", "extensive") and not (len(mark.args) == 1 and isinstance(mark.args[0], str)):
+            raise pytest.UsageError(f"{item.nodeid}: give the reason, @pytest.mark.{mark.name}('...')")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+
 PROJECT = Path(__file__).resolve().parent.parent
 
 _READS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
@@ -216,10 +218,12 @@ def _places(chosen: Callable[[ast.AST], bool]) -> dict[str, int]:
     return dict(found)
 
 
+@pytest.mark.extensive("looks through all sources, for those who change them")
 def test_unix_time_is_read_only_where_it_is_recorded_or_shown_or_for_the_reason_given() -> None:
     assert _places(_reads) == {name: count for name, (count, _) in READS.items()}
 
 
+@pytest.mark.extensive("looks through all sources, for those who change them")
 def test_no_limit_age_or_order_follows_from_unix_times_but_for_the_reason_given() -> None:
     assert _places(_compares) == {name: count for name, (count, _) in COMPARISONS.items()}
 

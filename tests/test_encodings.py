@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 PROJECT = Path(__file__).resolve().parent.parent
 _OPENERS = {"open": 1, "os.fdopen": 1, "tempfile.NamedTemporaryFile": 0}  # place of the mode
 _PLACES_OF_ENCODING = {"read_text": 0, "write_text": 1, "TextIOWrapper": 1}
@@ -50,6 +52,7 @@ def _places() -> Iterator[str]:
                     yield f"{path.relative_to(PROJECT)}: {ast.unparse(node)}"
 
 
+@pytest.mark.extensive("looks through all sources, for those who change them")
 def test_no_text_depends_on_the_locale() -> None:
     assert list(_places()) == []
 

@@ -14,6 +14,8 @@ import pytest
 from spotmpi.agent.launchers import LAUNCHERS
 from tests.unit.plan.test_local import PLANS
 
+pytestmark = pytest.mark.extensive("for those who change the project; each recipe has a copy of the package")
+
 PROJECT = Path(__file__).resolve().parent.parent
 GUIDE = (PROJECT / "CONTRIBUTING.md").read_text()
 

@@ -11,6 +11,7 @@ from scripts import stories
 from scripts.story import tracer
 
 
+@pytest.mark.extensive("profiles a study, for those who change files")
 @pytest.mark.parametrize("name", stories.STORIES)
 def test_no_story_runs_through_more_files_than_the_guide_says(name: str) -> None:
     story = stories.STORIES[name]

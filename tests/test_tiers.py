@@ -18,6 +18,12 @@ def chosen_tiers(monkeypatch: pytest.MonkeyPatch, *words: str, ci: str = "") -> 
     return chosen
 
 
+def selected_by(chosen: list[tiers.Tier]) -> dict[str, str]:
+    """The marker expression of each tier that has one."""
+    commands = {tier.name: tier.commands[-1] for tier in chosen}
+    return {name: command[command.index("-m", 3) + 1] for name, command in commands.items() if "-m" in command[3:]}
+
+
 def test_the_default_needs_neither_root_nor_debian_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = chosen_tiers(monkeypatch)
     assert [tier.name for tier in chosen] == ["static", "unit", "images", "engine"]
@@ -33,10 +39,11 @@ def test_ci_runs_everything_of_all_once_the_default_as_a_newcomer_and_then_the_r
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rest = chosen_tiers(monkeypatch, "--rest", ci="true")
-    assert [tier.name for tier in rest] == ["images", "engine", "browser", "slurm", "cluster"]
-    marked = {tier.name: tier.commands[-1][tier.commands[-1].index("-m", 3) + 1] for tier in rest}
-    assert marked["images"] == "images and not nightly and not smoke"
-    assert {tier.name for tier in [*chosen_tiers(monkeypatch), *rest]} == {tier.name for tier in tiers.ALL}
+    assert [tier.name for tier in rest] == ["unit", "images", "engine", "browser", "slurm", "cluster"]
+    default = chosen_tiers(monkeypatch)
+    assert selected_by(rest)["images"] == "images and not nightly and not smoke"
+    assert selected_by(rest)["unit"] == selected_by(default)["unit"].replace("not extensive", "extensive")
+    assert {tier.name for tier in [*default, *rest]} == {tier.name for tier in tiers.ALL}
     commands = (tiers.PROJECT / ".ci" / "run").read_text().splitlines()
     assert "./scripts/fresh-machine --lend-pulumi './scripts/demo && ./scripts/test'" in commands
     assert commands[-1] == "./scripts/test --rest"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 TIERS = ("images", "engine", "browser", "slurm", "cluster")
-_MENTIONED = re.compile(rf"(not )?\b({'|'.join(TIERS)})\b")
+_MENTIONED = re.compile(rf"(not )?\b({'|'.join((*TIERS, 'extensive'))})\b")
 _OF_FILE = re.compile(r"^pytestmark = (?:\[[^\]]*\]|.*)", re.MULTILINE)
 
 

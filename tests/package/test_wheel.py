@@ -78,6 +78,7 @@ def imported_packages(folder: Path) -> set[str]:
     return {name.partition(".")[0] for name in modules} - {*sys.stdlib_module_names, "spotmpi", "infra"}
 
 
+@pytest.mark.extensive("looks through all sources, for those who change them")
 def test_what_the_code_imports_is_required(metadata: Message) -> None:
     requirements = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
     distributions = packages_distributions()
@@ -95,6 +96,7 @@ def test_what_the_code_imports_is_required(metadata: Message) -> None:
     assert undeclared_packages("infra", program, {"pydantic_core", "botocore"}) == set()  # parts of pydantic and boto3
 
 
+@pytest.mark.extensive("builds two packages for one that nobody installs from")
 def test_the_source_distribution_builds_the_same_wheel(sdist: Path, contents: list[str], tmp_path: Path) -> None:
     from spotmpi.images.environment import find_uv
 

@@ -168,6 +168,7 @@ def test_a_part_of_a_gang_in_a_block_waits_for_the_rest_and_asks_the_others_agai
     assert run.cluster.places() == ["g5"] * SIZE
 
 
+@pytest.mark.extensive("a long search: the tests above are its parts")
 @settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_whatever_comes_and_goes_ec2_ends_no_node_of_a_run_and_no_gang_is_of_two_groups(data: st.DataObject) -> None:

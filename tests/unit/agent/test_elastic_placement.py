@@ -257,6 +257,7 @@ def test_each_decision_is_in_the_run_folder_for_node_0_to_record(tmp_path: Path)
     assert ["released" in each["reason"] for each in events if each["event"] == record.PLACED] == [False, True]
 
 
+@pytest.mark.extensive("a long search: the tests above are its parts")
 @pytest.mark.timeout(600)  # it computes all the time, and gets little of a busy machine
 def test_in_thirty_shortages_no_node_is_paid_for_that_no_attempt_uses_longer_than_it_may(tmp_path: Path) -> None:
     longest, working = 0.0, 0.0

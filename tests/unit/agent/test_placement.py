@@ -327,6 +327,7 @@ def test_a_right_that_a_controller_has_not_is_said_once_and_a_failed_request_is_
     assert capsys.readouterr().err.count("`spotmpi up` gives the right") == 2
 
 
+@pytest.mark.extensive("a long search: the tests above are its parts")
 def test_in_a_hundred_shortages_no_node_is_paid_for_that_waits_for_others_longer_than_it_may() -> None:
     """Nodes come one by one, up to a number that changes; half of the time the autoscaler says that it has given up."""
     waits, whole = [], 0
@@ -420,6 +421,7 @@ def test_the_controller_goes_on_after_answers_that_are_none_and_says_each_once(
     assert clock.pauses == [placement_controller.INTERVAL] * 3
 
 
+@pytest.mark.extensive("a long search: the tests above are its parts")
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_whatever_comes_and_goes_no_gang_is_of_two_groups_and_none_stays_suspended(data: st.DataObject) -> None:

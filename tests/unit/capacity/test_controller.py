@@ -374,6 +374,7 @@ def test_what_fewer_nodes_tell_of_the_pace_misses_no_deadline(tmp_path: Path, sh
     assert found is not None and int(found[1]) * MINUTE >= WORK - stored, waits
 
 
+@pytest.mark.extensive("a long search: the tests above are its parts")
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_whatever_nodes_come_and_go_a_run_with_several_numbers_keeps_its_deadline(
@@ -391,6 +392,7 @@ def test_whatever_nodes_come_and_go_a_run_with_several_numbers_keeps_its_deadlin
     assert run.ended is not None and run.ended <= DEADLINE, run.state["decisions"]
 
 
+@pytest.mark.extensive("a long search: the tests above are its parts")
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_whatever_spot_nodes_do_the_deadline_is_kept_and_no_gang_is_of_two_groups(

@@ -126,7 +126,13 @@ def told(story: Story, folder: Path, faulty: int = -1, fault: str = "") -> tuple
     return Result(decisions, recorded, run.cluster.nodes(), run.cluster.parallelism), run.ended, api.writes
 
 
-@pytest.mark.parametrize("story", [moved, given_back, shrunk, on_demand, in_a_block, at_fault])
+LONG = pytest.mark.extensive("a longer story, whose writes are of the same kinds")
+
+
+@pytest.mark.parametrize(
+    "story",
+    [moved, given_back, at_fault, *(pytest.param(each, marks=LONG) for each in (shrunk, on_demand, in_a_block))],
+)
 def test_a_write_that_is_interrupted_is_made_once(tmp_path: Path, story: Story) -> None:
     expected, ended, writes = told(story, tmp_path / "undisturbed")
     assert writes

@@ -162,6 +162,7 @@ def test_costs_are_those_that_the_artifact_publishes_for_the_same_policies() -> 
     assert error.max() < 0.035
 
 
+@pytest.mark.extensive("a long computation: the test of costs above compares with the same windows")
 def test_the_optimum_is_the_published_one_but_for_the_price_of_moving_checkpoints() -> None:
     market = traces_of("v100-1", ["us-east-1c", "us-east-2b", "us-west-2a"])
     starts = list(PUBLISHED)[:2]

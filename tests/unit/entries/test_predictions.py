@@ -210,6 +210,7 @@ def test_events_of_openlineage_connect_a_prediction_with_model_and_data(numbers:
     assert len(events) == 4
 
 
+@pytest.mark.extensive("six runs for a rare case; the tests below are of the usual ones")
 def test_another_environment_with_the_same_packages_makes_the_same_prediction(
     numbers: DataSet, modules: Modules, pool: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +313,7 @@ def test_a_prediction_of_a_cluster_leads_back_by_the_record_of_its_run(of_cluste
     assert next(tree.walk()).parents[0].facts["command"].endswith("-m spotmpi.streams.rank predict flow:predict")
 
 
+@pytest.mark.extensive("two runs; test_a_reproduction_makes_no_version is the same on this machine")
 def test_a_prediction_of_a_cluster_is_made_again_on_this_machine_unless_its_code_has_changed(
     of_cluster: Path, numbers: DataSet, modules: Modules, pool: InProcess
 ) -> None:
@@ -337,6 +339,7 @@ def test_a_prediction_is_made_again_though_the_data_set_is_damaged_that_it_has_r
     assert find(tree, "data set") == [str(numbers.manifest)] and "missing" not in json.dumps(tree.values())
 
 
+@pytest.mark.extensive("two runs, in another place; the tests above are in the usual one")
 def test_a_prediction_is_made_again_from_its_manifest_alone_in_a_store_that_was_moved(
     numbers: DataSet,
     predicted: DataSet,

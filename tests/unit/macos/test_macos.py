@@ -43,6 +43,7 @@ def linux_pool(tmp_path: Path) -> Iterator[dict[str, str]]:
         yield {"POOL_RUN": pool.id, "POOL_RUNS": str(tmp_path / "runs")}
 
 
+@pytest.mark.extensive("runs two folders of tests again; the sources are looked through by a test below")
 @pytest.mark.timeout(600)  # a set of tests in a process of its own: beyond 120 s at a load of 40
 def test_the_commands_of_a_client_need_nothing_that_macos_lacks(linux_pool: dict[str, str]) -> None:
     environments = (UNIT / "environments" / name for name in ON_ENVIRONMENTS)

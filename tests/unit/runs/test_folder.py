@@ -135,6 +135,7 @@ def test_a_follower_polls_fastest_until_there_is_output(tmp_path: Path) -> None:
     assert max(pauses[:5]) < min(pauses[5:])
 
 
+@pytest.mark.extensive("a large log")
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     write_run(tmp_path, attempts=1, lines=40_000, nodes=1)
     tracemalloc.start()

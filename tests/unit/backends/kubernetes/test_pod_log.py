@@ -269,6 +269,7 @@ def test_that_a_pod_waits_for_node_0_does_not_come_after_what_says_why_the_run_e
     assert FakePod([*printed, line(1)]).read()[1] == kept
 
 
+@pytest.mark.extensive("a large log")
 def test_memory_stays_flat_over_a_hundred_thousand_lines() -> None:
     class Long(FakePod):
         async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:

@@ -406,6 +406,7 @@ def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_of_each_st
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == expected
 
 
+@pytest.mark.extensive("a stage more than in the test of a pool that is resized")
 def test_the_number_of_workers_of_the_postprocess_changes_during_the_run(local: BackendHarness, tmp_path: Path) -> None:
     more = tmp_path / "more"
     (tmp_path / "flow.py").write_text(

@@ -62,6 +62,8 @@ def pool(
     overrides = [overrides] if isinstance(overrides, str) else list(overrides)
     if isinstance(source, int):
         raise input_error("source", source, f"needs a spec or the id of a pool: workers={source} is their number")
+    if workers is not None and not is_count(workers):
+        raise input_error("workers", workers, "needs to be 1 or more")
     if isinstance(source, str) and not source.endswith(".toml"):
         arguments = {"workers": workers, "image": image, "files": paths, "overrides": overrides}
         for name, value in arguments.items():

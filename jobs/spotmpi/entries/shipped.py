@@ -51,7 +51,8 @@ def shipped_file(module: str) -> Path | None:
     """The file or package of a module, to ship; None where it is installed, as are those of an image."""
     top = (main_module() if module == "__main__" else module).partition(".")[0]
     loaded = sys.modules.get(top)
-    folders = list(getattr(loaded, "__path__", ()))
+    # Not by getattr: a module with a __getattr__ of its own may answer any name.
+    folders = list(getattr(loaded, "__dict__", {}).get("__path__", ()))
     path = folders[0] if folders else getattr(loaded, "__file__", None)
     if path is None or top == "spotmpi" or top in sys.stdlib_module_names or is_installed(path):
         return None
@@ -71,7 +72,7 @@ def is_shipped(module: str) -> bool:
 
 def attribute_of(module: types.ModuleType, name: str) -> Any:
     """The attribute of a module, or its submodule of that name, imported for this; `MISSING` without either."""
-    if not hasattr(module, name) and hasattr(module, "__path__"):
+    if not hasattr(module, name) and "__path__" in vars(module):
         try:
             return _loaded(f"{module.__name__}.{name}")
         except ImportError:

@@ -273,6 +273,15 @@ def test_a_module_that_is_used_as_a_value_counts_as_a_whole(folder: Path) -> Non
     assert identify("by_name").digest != before.digest
 
 
+def test_a_module_that_answers_any_name_counts_by_what_it_answers(folder: Path) -> None:
+    """Its answer to `__path__` ended in a TypeError."""
+    (folder / "lazy.py").write_text("def __getattr__(name):\n    return 3\n")
+    (folder / "sets.py").write_text("import lazy\n\ndef ratings(raw):\n    return lazy.factor * raw\n")
+    before = identify()
+    replace(folder, "lazy.py", "return 3", "return 4")
+    assert identify().digest != before.digest
+
+
 @pytest.mark.parametrize(("package", "has_init"), [("steps", True), ("stages", False)])
 def test_a_package_without_code_counts_with_its_modules(folder: Path, package: str, has_init: bool) -> None:
     (folder / package).mkdir()

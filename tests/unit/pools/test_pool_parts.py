@@ -433,6 +433,8 @@ def test_a_pool_is_scaled_to_whole_numbers_alone(workers: Any) -> None:
         Pool(None).scale(workers)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="needs to be 1 or more"):
         resize("scan-1", workers)
+    with pytest.raises(InputError, match=r"workers = .*: needs to be 1 or more"):
+        pool(workers=workers)
 
 
 def test_a_resize_that_the_scheduler_does_not_hear_of_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,7 @@
-"""Confidence intervals of rates, from resampling whole trials and then blocks of their iterations. Pure."""
+"""Confidence intervals of median rates, from the rates of whole trials. Pure.
+
+The rate of a trial has the noise of its iterations already: resampling those too would count it twice.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ RANGE = "range over the trials"
 _SEED = 1
 _RESAMPLES = 2000
 _TAIL = 0.025  # outside of the interval at either end
-_SHORTEST = 1e-9  # seconds of an iteration that a clock can tell from none
 _EDGE_SHARE, _EDGE_LEAST = 0.1, 20  # first and last window: share and minimum number of iterations
 
 Seconds = Sequence[float]  # of the counted iterations of one trial, in order
@@ -49,10 +51,16 @@ def rate_bounds(trials: Sequence[Seconds]) -> Bounds | None:
     """Bounds of the median rate of *trials*: their range with fewer than 5, None with a single one."""
     if len(trials) < 2:
         return None
+    rates = sorted(map(rate, trials))
     if len(trials) < FEWEST_TRIALS:
-        rates = [rate(trial) for trial in trials]
-        return Bounds(min(rates), max(rates), RANGE)
-    return _quantiles(_medians(trials, _generator(0)))
+        return Bounds(rates[0], rates[-1], RANGE)
+    import numpy
+
+    # So many trials are below the true median as coins show heads, whatever the distribution of rates. Resampling the
+    # trials would give intervals that hold it in 87 of 100 studies with 7 trials.
+    orders = [math.comb(len(rates), count) / 2 ** len(rates) for count in range(len(rates))]
+    low, high = numpy.interp((_TAIL, 1 - _TAIL), numpy.cumsum(orders), rates)
+    return Bounds(float(low), float(high), INTERVAL)
 
 
 def mean_ratio(pairs: Sequence[tuple[Sequence[Seconds], Sequence[Seconds]]]) -> tuple[float, Bounds | None]:
@@ -118,28 +126,11 @@ def _generator(number: int) -> Any:
 
 
 def _medians(trials: Sequence[Seconds], generator: Any) -> ndarray:
-    """The median rate of each resample: trials drawn with replacement, and within each its blocks."""
+    """The median rate of each resample of the trials."""
     import numpy
 
-    pools = numpy.array([_rates(trial, generator) for trial in trials])
-    drawn = generator.integers(0, len(trials), (_RESAMPLES, len(trials)))
-    which = generator.integers(0, _RESAMPLES, drawn.shape)
-    return numpy.asarray(numpy.median(pools[drawn, which], axis=1))
-
-
-def _rates(seconds: Seconds, generator: Any) -> ndarray:
-    """The rate of one trial in each resample of its blocks, each as long as the square root of the iterations.
-
-    Neighbouring iterations are correlated, so that resampling single ones would give too narrow an interval.
-    """
-    import numpy
-
-    size = max(1, round(len(seconds) ** 0.5))
-    until = numpy.concatenate(([0.0], numpy.cumsum(seconds)))
-    blocks = until[size:] - until[:-size]
-    count = -(-len(seconds) // size)
-    sums = blocks[generator.integers(0, len(blocks), (_RESAMPLES, count))].sum(axis=1)
-    return numpy.asarray(count * size / numpy.maximum(sums, count * size * _SHORTEST))
+    rates = numpy.array([rate(trial) for trial in trials])
+    return numpy.asarray(numpy.median(rates[generator.integers(0, len(rates), (_RESAMPLES, len(rates)))], axis=1))
 
 
 def _quantiles(values: ndarray) -> Bounds:

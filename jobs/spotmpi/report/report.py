@@ -145,8 +145,8 @@ def method(runs: Sequence[TrialResult]) -> list[str]:
         text.append(metrics.ARRIVAL_RULE)
     text.append(
         "The rate of a row is the median over its trials. With 2 to 4 trials their range is shown, from 5 on the 95 % "
-        "interval of that median (whole trials resampled, then blocks of their iterations); with 1 trial the spread is "
-        "the interquartile range of its iterations relative to their median."
+        "interval of that median, of which each trial is one observation; with 1 trial the spread is the interquartile "
+        "range of its iterations relative to their median."
     )
     text.append(
         "Efficiency is samples/s per rank relative to the smallest number of ranks of the same variant. "

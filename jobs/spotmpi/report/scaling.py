@@ -38,6 +38,7 @@ _OURS = "ours"
 _COLOUR = 2  # of effects
 NOISE = "within noise"
 UNSURE = "unknown (single trial)"
+FEW = f"unknown (fewer than {intervals.FEWEST_TRIALS} trials)"
 
 
 def series_of(report: Report) -> list[Series]:
@@ -198,11 +199,16 @@ class Effect:
 
 
 def significance(ratio: float, bounds: Bounds | None) -> str:
-    """Whether a ratio of rates differs from 1 by more than noise, in words."""
+    """Whether a ratio of rates differs from 1 by more than noise, in words.
+
+    The ranges of few trials cannot tell: those of 2 and 2 equal ones exclude 1 in a third of all cases.
+    """
     if bounds is None:
         return UNSURE
     if bounds.contains(1.0):
         return NOISE
+    if bounds.kind == intervals.RANGE:
+        return FEW
     return "faster" if ratio > 1 else "slower"
 
 
@@ -248,7 +254,7 @@ def _effect_chart(measured: Sequence[Effect], rate: str) -> BarChart:
             value=each.ratio,
             bounds=(each.bounds.low, each.bounds.high) if each.bounds else None,
             colour=_COLOUR,
-            muted=each.verdict in (NOISE, UNSURE),
+            muted=each.verdict in (NOISE, UNSURE, FEW),
         )
         for each in measured
     )

@@ -80,6 +80,16 @@ def test_noise_alone_never_fails_and_json_says_so(runs: Path) -> None:
     assert (row["verdict"], row["bounds"]) == ("within noise", "range over the trials")
 
 
+@pytest.mark.parametrize(("trials", "verdict"), [(4, "unknown (fewer than 5 trials)"), (5, "slower")])
+def test_only_an_interval_tells_a_change_from_noise(runs: Path, trials: int, verdict: str) -> None:
+    """The ranges of 2 trials each, all of one program, are apart in a third of all comparisons."""
+    record_rates(runs, "old", {1: rates_near(10.0, trials)})
+    record_rates(runs, "new", {1: rates_near(9.0, trials)})
+    code, out, _ = invoke("report", "--compare", "old", "new", "--fail-below", "0.95", "--json")
+    assert [row["verdict"] for row in json.loads(out)["rows"]] == [verdict]
+    assert code == 1
+
+
 def test_different_work_is_compared_only_by_force_and_marked(runs: Path) -> None:
     record_rates(runs, "old", {1: rates_near(10.0)})
     record_rates(runs, "new", {1: rates_near(10.0)}, work={"args": ["--global-batch", "128"]})

@@ -165,7 +165,8 @@ class Attempt:
         now = self.clock.uptime()
         earlier = [(now - moment, values) for moment, values in self.progress.earlier]
         if self.progress.first_iteration is not None and self.progress.first_iteration_time is None:
-            ago = earlier[0][0] if earlier else 0.0
+            # The first of the iterations whose times a report has ended before the others.
+            ago = earlier[0][0] if earlier else sum((report[1].get("seconds") or [])[1:])
             self.progress.first_iteration_time = self.clock() - ago
             self.progress.first_iteration_elapsed = self.clock.elapsed() - ago
         # Once: from which lines of the output iterations are read, by the pattern or in a well-known form.

@@ -201,7 +201,7 @@ class AttemptHistory:
             "first_iteration_time": progress.first_iteration_time,
             "start": None
             if progress.first_iteration_elapsed is None
-            else progress.first_iteration_elapsed - self._elapsed_from,
+            else max(progress.first_iteration_elapsed - self._elapsed_from, 0.0),  # as its program times iterations
             "last_iteration": progress.iteration,
             "checkpoint_iteration": progress.checkpoint,
             "lost_iterations": self._lost_iterations(progress),

@@ -24,13 +24,17 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Paid:
-    """An attempt with its node group and market, None where unknown, its seconds with nodes and what they cost."""
+    """An attempt with its node group and market, None where unknown, its seconds with nodes and what they cost.
+
+    For ``elapsed`` of these seconds it lasted, up to its last report if it was lost with its agents; None without one.
+    """
 
     run: str
     attempt: AttemptRecord
     group: str | None
     market: str | None
     seconds: float
+    elapsed: float | None
     rate: float | None  # US dollars per hour of all nodes and pods that stood by
     submission: int = 0  # of the run, see `_Submissions`
 
@@ -68,11 +72,19 @@ def paid(paths: RunPaths) -> list[Paid]:
             _machine(attempt, "node_group") or placements.get(attempt["attempt"], {}).get("group"),
             _machine(attempt, "market") or placements.get(attempt["attempt"], {}).get("market"),
             seconds[number],
+            _elapsed(paths, attempt),
             attempt["world"]["rate"] if "world" in attempt else None,
             submissions.number_of(attempt["attempt"]),
         )
         for number, attempt in enumerate(attempts)
     ]
+
+
+def _elapsed(paths: RunPaths, attempt: AttemptRecord) -> float | None:
+    if "elapsed" in attempt or "ended" in attempt:
+        return attempt.get("elapsed")
+    report = last_report(paths, attempt["attempt"])
+    return None if report is None else max(report - attempt["started"], 0.0)
 
 
 def spending_sections(runs: Sequence[RunPaths]) -> Iterator[Section]:
@@ -82,7 +94,10 @@ def spending_sections(runs: Sequence[RunPaths]) -> Iterator[Section]:
         yield _spending(runs, priced, len(attempts) - len(priced))
     if interruptions := tuple(_interruptions(attempts)):
         header = ("Run", "Attempt", "Ended by", "Pause s", "Start s", "Repeated iterations", "$")
-        note = "A start is the time from the nodes to the first iteration; the cost has pause, start and repetition."
+        note = (
+            "A start is the time from the nodes to the first iteration, or to the end of an attempt that came to none; "
+            "the cost has pause, start and repetition."
+        )
         yield Section("Interruptions", (note,), header, interruptions, 3)
 
 
@@ -200,19 +215,19 @@ def _machine(attempt: AttemptRecord, key: str) -> str | None:
 
 def _interruptions(attempts: Sequence[Paid]) -> Iterator[tuple[str, ...]]:
     """Each attempt of a run that another one followed, and what that cost."""
+    iterating = {each.run for each in attempts if each.attempt.get("first_iteration") is not None}
     for before, after in pairwise(attempts):
         if before.run != after.run or before.attempt["cause"] == SUCCEEDED:
             continue
-        pause = before.seconds - before.attempt.get("elapsed", before.seconds)
+        pause = None if before.elapsed is None else max(before.seconds - before.elapsed, 0.0)
         start, lost = after.attempt.get("start"), after.attempt.get("lost_iterations")
-        each = _iteration_seconds(after.attempt) or _iteration_seconds(before.attempt) or 0.0
-        repeated = None if lost is None else lost * each
-        known = before.rate is not None and after.rate is not None
-        dollars = (
-            (pause * (before.rate or 0.0) + ((start or 0.0) + (repeated or 0.0)) * (after.rate or 0.0)) / _HOUR
-            if known
-            else None
-        )
+        if start is None and after.run in iterating:
+            start = after.elapsed
+        dollars = None
+        if pause is not None and start is not None and before.rate is not None and after.rate is not None:
+            each = _iteration_seconds(after.attempt) or _iteration_seconds(before.attempt) or 0.0
+            repeated = max((lost or 0) - _iterations_in_start(after.attempt), 0) * each
+            dollars = (pause * before.rate + (start + repeated) * after.rate) / _HOUR
         cause = f"{before.attempt['cause']}: {before.attempt.get('reason') or MISSING}"
         yield (
             before.run,
@@ -223,6 +238,12 @@ def _interruptions(attempts: Sequence[Paid]) -> Iterator[tuple[str, ...]]:
             MISSING if lost is None else str(lost),
             number(dollars),
         )
+
+
+def _iterations_in_start(attempt: AttemptRecord) -> int:
+    """The iterations up to the first one that an attempt reported: those of a program that prints a few of them."""
+    first, resumed = attempt.get("first_iteration"), attempt.get("resumed_iteration")
+    return 0 if first is None else first - (first - 1 if resumed is None else resumed)
 
 
 def _iteration_seconds(attempt: AttemptRecord) -> float | None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,46 @@ def test_without_a_price_an_interruption_cost_seconds_and_iterations(tmp_path: P
         (folder / "node-0.json").write_text(json.dumps(attempt | {"lost_iterations": lost}))
     (interruptions,) = spending_sections([RunPaths(tmp_path / "x-1")])
     assert interruptions.cells == (("x-1", "1", "interruption: lost x-1-node-1", "2.00", "1.50", "3", "-"),)
+
+
+LOST = {"cause": "interruption", "reason": "gone", "start": 10.0, "first_iteration": 1, "last_iteration": 90}
+ENDS = {"last_iteration": 200}
+
+
+@pytest.mark.parametrize(
+    ("second", "shown", "dollars"),
+    [
+        # Its first line of 25 iterations arrives 35 s after the nodes: 40 iterations of a second are repeated in all.
+        ({"start": 35.0, "first_iteration": 75, "lost_iterations": 40, **ENDS}, ("20.0", "35.0", "40"), 20 + 35 + 15),
+        ({"start": 11.0, "first_iteration": 51, "lost_iterations": 40, **ENDS}, ("20.0", "11.0", "40"), 20 + 11 + 39),
+        ({"last_iteration": None}, ("20.0", "160", "-"), 20 + 160),
+    ],
+    ids=["prints every 25th", "times each", "came to no iteration"],
+)
+def test_the_cost_of_an_interruption_has_each_second_once(
+    tmp_path: Path, second: dict[str, Any], shown: tuple[str, ...], dollars: float
+) -> None:
+    """Repeated iterations before the first line counted twice, and an attempt without an iteration cost nothing."""
+    world = {"members": ["a"], "ranks": 1, "size": 1, "rate": RATE}
+    first = {"allocated": 1000.0, "started": 1000.0, "ended": 1100.0, "elapsed": 100.0, **LOST}
+    last = {"allocated": 1120.0, "started": 1120.0, "ended": 1280.0, "elapsed": 160.0, "cause": "succeeded"}
+    last |= {"resumed_iteration": 50, **second}
+    for number, values in ((1, first), (2, last)):
+        folder = tmp_path / "x-1" / "attempts" / str(number)
+        folder.mkdir(parents=True)
+        (folder / "node-0.json").write_text(json.dumps({**values, "world": world}))
+    *_, interruptions = spending_sections([RunPaths(tmp_path / "x-1")])
+    assert interruptions.cells[0][3:6] == shown
+    assert float(interruptions.cells[0][6]) == pytest.approx(dollars * RATE / HOUR, 0.01)
+
+
+def test_the_pause_after_an_attempt_that_was_lost_with_its_agents_begins_at_its_last_report(tmp_path: Path) -> None:
+    """It was shown as none."""
+    paths = resumed_run(tmp_path, None, None)
+    lines = paths.events.read_text().splitlines(keepends=True)
+    paths.events.write_text("".join(line for number, line in enumerate(lines) if number != 2))  # one submission
+    *_, interruptions = spending_sections([paths])
+    assert interruptions.cells[0][3] == f"{24 * HOUR - 80:,.0f}"
 
 
 def test_a_report_of_runs_has_both_sections(tmp_path: Path) -> None:

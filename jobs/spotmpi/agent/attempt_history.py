@@ -104,9 +104,9 @@ class AttemptHistory:
         own = world_of(plan, self.world.attempt)
         self.world = self.world._replace(members=own.members, pods=pods)
         if "elastic" in plan:
-            paid = len(pods) + (0 if "capacity" in plan else others)
-            rate = None if own.rate is None else own.rate * paid / len(pods)
-            self.world = self.world._replace(size=own.size, rate=rate, standby=others)
+            standby = 0 if "capacity" in plan else others
+            rate = None if own.rate is None else own.rate * (len(pods) + standby) / len(pods)
+            self.world = self.world._replace(size=own.size, rate=rate, standby=standby)
         self.record.write_json(os.path.join("attempts", str(self.world.attempt), _WORLD), self.world.record())
 
     def record_decisions(self, decisions: Sequence[Mapping[str, Any]]) -> None:

@@ -108,6 +108,7 @@ class ElasticRun:
         self._history.record_start(self._number)
         assert self._history.world is not None
         assert self._history.world.rate == RATES["g5"] * len(pods) / MOST, "no node that is released"
+        assert self._history.world.standby == 0, "of which a report would say that they are a part of that"
         self.used = pods
         self.sizes.append(len(pods))
 

@@ -154,7 +154,9 @@ class Model:
         notes = []
         if self.degrees_of_freedom < 1:
             notes.append(f"{fit} with as many parameters as trials: no degrees of freedom, hence no interval")
-        elif len(self.counts) <= len(self.parameters) and not self.series.without_allreduce:
+        elif len(self.counts) <= len(self.parameters) and not (
+            self.series.without_allreduce and "latency" in self.parameters
+        ):
             notes.append(
                 f"{fit} with as many parameters: the interval covers the noise of the trials, not the model error"
             )

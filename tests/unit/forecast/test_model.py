@@ -116,6 +116,11 @@ def test_a_fit_without_degrees_of_freedom_has_no_interval_and_says_so() -> None:
     repeated = model.fit(generate_trials([1, 2, 4], trials=3, noise=0.01))
     assert repeated.predict(4).low is not None
     assert "covers the noise of the trials, not the model error" in repeated.notes[0]
+    without = {count: [count / COMPUTE] * 3 for count in (1, 2, 4)}
+    for skipped in ({2: without[2]}, without):  # of the allreduce they tell its time on 2 nodes alone
+        some = model.fit(replace(generate_trials([1, 2, 4], trials=3, noise=0.01), without_allreduce=skipped), [1, 2])
+        assert some.notes == repeated.notes
+    assert model.fit(replace(repeated.series, without_allreduce=without), [1, 2, 4]).notes == []
 
 
 def test_an_interval_that_says_nothing_is_none() -> None:

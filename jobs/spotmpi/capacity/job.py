@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -60,6 +61,15 @@ class Job:
         if not self.on_demand_allowed:
             return float("inf")
         return self.deadline - elapsed - self.overhead - work / self.on_demand_speed
+
+
+def chance(in_time: float) -> str:
+    """The chance to end in time, rounded down to tenths of a per cent, and what expected dollars are where it does not.
+
+    A late one has not done its work at the deadline, and costs more.
+    """
+    text = f"{math.floor(1000 * in_time + 1e-6) / 10:g} % in time"
+    return text if in_time >= 1 else f"{text} (of the others the cost until the deadline)"
 
 
 def hours(seconds: float) -> str:

@@ -62,7 +62,7 @@ def command(
 
 def _print(simulation: Simulation) -> None:
     """Print what to expect, and a table of the policies."""
-    from spotmpi.capacity.job import days, hours
+    from spotmpi.capacity.job import chance, days, hours
     from spotmpi.cli.tables import show_table
     from spotmpi.report.figures import MISSING
 
@@ -74,7 +74,7 @@ def _print(simulation: Simulation) -> None:
     )
     print(
         f"expected: {dollars(expected.dollars)} (90 % of windows: {dollars(expected.low)} to "
-        f"{dollars(expected.high)}), {100 * expected.in_time:.1f} % in time, on-demand {dollars(expected.on_demand)}\n"
+        f"{dollars(expected.high)}), {chance(expected.in_time)}, on-demand {dollars(expected.on_demand)}\n"
     )
     rows = [
         (

@@ -11,7 +11,7 @@ from spotmpi.agent import outcomes, record
 from spotmpi.agent.attempt_history import read_attempts
 from spotmpi.agent.outcomes import SUCCEEDED
 from spotmpi.agent.schema import AttemptRecord
-from spotmpi.capacity.job import hours
+from spotmpi.capacity.job import chance, hours
 from spotmpi.core.names import RunPaths
 from spotmpi.core.wording import counted, dollars
 from spotmpi.report.figures import MISSING, number
@@ -168,7 +168,7 @@ def forecast(paths: RunPaths) -> str | None:
     cost += f" without {counted(others, 'attempt')} of unknown price" if spent and others else ""
     text = (
         f"{paths.id} was expected to cost {dollars(expected['dollars'])} (90 % of cases: {dollars(expected['low'])} to "
-        f"{dollars(expected['high'])}), {100 * expected['in_time']:.0f} % in time, and "
+        f"{dollars(expected['high'])}), {chance(expected['in_time'])}, and "
         f"{dollars(expected['on_demand'])} on on-demand nodes alone; {cost}"
     )
     if end is None or end["event"] != record.SUCCEEDED:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.capacity.job import Job
+from spotmpi.capacity.job import Job, chance
 from spotmpi.capacity.traces import market, read_trace, region
 from spotmpi.core.errors import InputError
 from tests.command_line import invoke
@@ -47,7 +47,7 @@ def test_cost_range_chance_and_other_policies_are_printed(spec: str) -> None:
     assert lines[0].startswith(
         "8 h of work on 16 nodes, 12 h to the deadline, 5 min for a start; a3-highgpu-1g in us-east4-a"
     )
-    assert lines[1].startswith("expected: $") and "100.0 % in time, on-demand $1,334.16" in lines[1]
+    assert lines[1].startswith("expected: $") and "100 % in time, on-demand $1,334.16" in lines[1]
     assert lines[3].split()[:2] == ["POLICY", "$"]
     assert [line.split("  ")[0] for line in lines[4:9]] == [
         "this policy",
@@ -59,10 +59,21 @@ def test_cost_range_chance_and_other_policies_are_printed(spec: str) -> None:
     assert lines[-1] == "means of 40 windows in 15 days"
 
 
+@pytest.mark.parametrize(
+    ("share", "text"), [(1.0, "100 % in time"), (0.9975, "99.7 % in time ("), (0.57, "57 % in ti")]
+)
+def test_only_all_windows_are_100_per_cent(share: float, text: str) -> None:
+    """1 late window of 400 was "100 % in time" in the note of a run."""
+    assert chance(share).startswith(text)
+
+
 def test_a_budget_that_starts_nothing_is_named(spec: str) -> None:
     """Spot nodes alone and $1: `expected: $0.00, 0.0 % in time` gave no reason."""
-    last = simulate(spec, "--set", "capacity.market=spot", "--set", "capacity.budget=1").stdout.splitlines()[-1]
-    assert last.startswith("no nodes are started that capacity.budget, $1.00, does not pay for; a higher budget shows")
+    lines = simulate(spec, "--set", "capacity.market=spot", "--set", "capacity.budget=1").stdout.splitlines()
+    assert ", 0 % in time (of the others the cost until the deadline), on-demand" in lines[1]
+    assert lines[-1].startswith(
+        "no nodes are started that capacity.budget, $1.00, does not pay for; a higher budget shows"
+    )
     enough = simulate(
         spec, "--set", "capacity.market=spot", "--set", "capacity.budget=9999", "--set", "capacity.deadline=99h"
     )

@@ -137,6 +137,7 @@ def _forecast(state: State, blocks: Sequence[Offer], market: Market, rate: float
     """
     from spotmpi.capacity.blocks import without_blocks
     from spotmpi.capacity.expectation import expect
+    from spotmpi.capacity.job import chance
     from spotmpi.capacity.placement import DecisionClock
 
     job = state.job
@@ -156,7 +157,7 @@ def _forecast(state: State, blocks: Sequence[Offer], market: Market, rate: float
     }
     note = (
         f"deadline: expected to cost {dollars(expected.dollars)} (90 % of cases: {dollars(expected.low)} to "
-        f"{dollars(expected.high)}), {100 * expected.in_time:.0f} % in time; on-demand nodes alone: "
+        f"{dollars(expected.high)}), {chance(expected.in_time)}; on-demand nodes alone: "
         f"{dollars(on_demand)}; spot nodes are assumed to come and go as they usually do"
     )
     return forecast, note

@@ -48,7 +48,7 @@ class Recovery:
     lost_iterations: int
     detected: float  # until the attempt had ended
     rescheduled: float  # until the next attempt started
-    resumed: float  # until the next attempt's first iteration was reported
+    resumed: float  # until the next attempt's first iteration had ended, as its first report tells
 
     def __str__(self) -> str:
         repeated = wording.counted(self.lost_iterations, "iteration")
@@ -121,8 +121,10 @@ class _RecoveryTimer:
             self._times["from"] = int(event.values.get("iteration") or 0)
         elif trained and "started" in self._times:
             # A program need not report where it resumes.
-            start = int(event.values["iteration"]) - max(len(event.values.get("seconds") or ()), 1)
-            return {**self._times, "first": since, "lost": max(self._last - self._times.get("from", start), 0)}
+            seconds = event.values.get("seconds") or ()
+            start = int(event.values["iteration"]) - max(len(seconds), 1)
+            first = max(since - sum(seconds[1:]), self._times["started"])
+            return {**self._times, "first": first, "lost": max(self._last - self._times.get("from", start), 0)}
         return None
 
 

@@ -263,6 +263,7 @@ class Progress:
         self.fatal: str | None = None
         self.stream_used = False  # a rank has taken a batch, or there was none to take
         self.pending: dict[int, tuple[float, Values]] = {}  # of ranks that wait for a batch: since when, and for which
+        self._last_iteration: int | None = None  # that a line of text has; of a counter that begins anew it goes back
         self._before_output = now  # last_progress before the output that is being read
         self.earlier: list[Metric] = []  # those that the last report came with: when they arrived, and their values
         self.from_text = False  # whether the last line that was read is the program's own text, not one of `protocol`
@@ -321,8 +322,10 @@ class Progress:
         values = self._match(self._pattern, line.text[:_MAX_MATCHED]) if self._pattern else self._recognize(line, now)
         if values and self._pattern and is_output and self.matched is None:
             self.matched = line.text[:_MAX_LENGTH].strip()
-        # Where the launcher does not tag ranks, every rank prints the same iteration: the first one counts.
-        return (protocol.METRIC, values) if values and values["iteration"] != self.iteration else None
+        if not values or values["iteration"] == self._last_iteration:
+            return None  # where the launcher does not tag ranks, every rank prints the same one: the first counts
+        self._last_iteration = values["iteration"]
+        return protocol.METRIC, values
 
     def _take_protocol(self, kind: str) -> None:
         """Recognize nothing more, since the program reports by itself; lines of our functions are not its own."""

@@ -270,10 +270,10 @@ def _measure(attempt: _Attempt, line: Line, iteration: int, room: int) -> int:
     another rank does, adds none: the iteration had ended with its first line.
     """
     seconds = line.get("seconds")
+    if attempt.furthest and iteration >= attempt.furthest[1]:
+        attempt.before = attempt.furthest  # what went back was a late repetition, not a counter that began anew
     if attempt.before and iteration == attempt.before[1]:
         return 0
-    if attempt.furthest and iteration > attempt.furthest[1]:
-        attempt.before = attempt.furthest  # what went back was a late repetition, not a counter that began anew
     attempt.furthest = attempt.before if attempt.before and iteration < attempt.before[1] else None
     if seconds:
         window = _Window(iteration - len(seconds) + 1, list(seconds), by_arrival=False)

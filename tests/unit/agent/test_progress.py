@@ -198,6 +198,13 @@ def test_a_pattern_reads_rank_zero_of_node_zero_and_each_iteration_once() -> Non
     assert take(0, 0, "step 4.0 loss x") == ("metric", {"iteration": 4, "loss": "x"})
 
 
+def test_a_counter_that_begins_anew_in_each_epoch_loses_no_line() -> None:
+    """The last one of each epoch but the first was left out, and so was the loss at the end."""
+    progress = Progress(START, r"step (?P<iteration>\d+) loss (?P<loss>\d+)")
+    assert None not in read_steps(progress, 10, 20, 30, 10, 20, 30)
+    assert read_steps(progress, 30) == [None] and progress.iteration == 30
+
+
 def read_steps(progress: Progress, *steps: int, rank: int | None = None, node: int = 0) -> list[Report | None]:
     """What lines such as "step 1 loss 1" report, read one second after the other."""
     lines = (Line(rank, "o", f"step {step} loss 1") for step in steps)

@@ -211,6 +211,7 @@ DISTURBED = [*TENS[:3], messages(protocol.EVALUATION, 30), *TENS[3:]]
 RESUMED_AT_22 = [messages(protocol.CHECKPOINT, 22), *arrivals({at: 1000.0 + at for at in (26, 36, 46, 56)}, attempt=2)]
 TWICE = [line for at in range(1, 31) for line in (arrival(at, float(at)), arrival(at, at + 0.9, loss=1.0))]
 LATE = sorted([*each_second(1, 30), *each_second(1, 28, 1.4), *each_second(1, 28, 1.5)], key=lambda line: line["t"])
+ONCE_LATE = [*TENS[:2], arrival(10, 20.5), arrival(20, 20.6), *TENS[2:]]
 SUMMED_UP = [*each_second(0, 30), *arrivals({0: 40.0, 1: 41.0, 30: 70.0, 31: 71.0})]
 LARGE = arrivals({800_000: 100.0, 800_010: 300.0, 800_020: 305.0, 800_030: 305.0})
 ARRIVED: dict[str, tuple[Lines, dict[str, int], int, float]] = {
@@ -221,6 +222,7 @@ ARRIVED: dict[str, tuple[Lines, dict[str, int], int, float]] = {
     "large counts, and lines that arrive together": (LARGE, {}, 20, 5.0),
     "lines that repeat their iteration": (TWICE, {}, 29 - 10, 19.0),
     "lines of ranks that are late": (LATE, {}, 29 - 10, 19.0),
+    "lines of a rank that is late once": (ONCE_LATE, {}, 60 - 20, 40.0),
     "a counter that starts anew and gets further": (SUMMED_UP, {}, 30 - 10 + 31, 51.0),
     "a repeating attempt": ([*each_second(1, 40), *each_second(21, 40, 1000.0, 2)], {REPEATED: 20}, 18, 18.0),
     "an unknown window": ([*each_second(1, 20), *each_second(31, 50, 1000.0, 2)], {INTERRUPTED: 0}, 18, 18.0),

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
 from spotmpi.agent import record
+from spotmpi.agent.attempt_history import read_attempts
 from spotmpi.agent.files import is_file, write_atomically
 from spotmpi.agent.plan import POSTPROCESS, WORKER
 from spotmpi.aws import scaling
@@ -74,7 +75,7 @@ def run_cost(
     """
     target, now = targets.target_of(on), now or time.time()
     paths = reader.find(run, target.folder)
-    given = {_NODE: price} if price else _spec_prices(paths)
+    given = {_NODE: _constant(price)} if price else _spec_prices(paths)
     saved = None if given else _load(paths)
     if saved is not None:
         return saved
@@ -86,16 +87,32 @@ def run_cost(
     return cost
 
 
-def _spec_prices(paths: RunPaths) -> dict[Kind, float]:
-    """The prices in the run's spec, by kind of machine."""
+def _constant(price: float) -> PriceCurve:
+    return PriceCurve(((0.0, price),))
+
+
+def _spec_prices(paths: RunPaths) -> dict[Kind, PriceCurve]:
+    """The prices in the run's spec, by kind of machine; those of earlier attempts where a resume has changed it."""
     spec = load_spec(paths.spec)
     if spec.price is None:
         return {}
     workers = spec.stream.roles if spec.stream else ()
-    return {_NODE: spec.price} | {_WORKERS[each.role]: each.price for each in workers if each.price is not None}
+    of_workers = {_WORKERS[each.role]: _constant(each.price) for each in workers if each.price is not None}
+    recorded = () if spec.stream or spec.pool else tuple(_recorded_prices(paths))  # their rates are of workers too
+    return {_NODE: PriceCurve(recorded) if recorded else _constant(spec.price), **of_workers}
 
 
-def _run_cost(paths: RunPaths, target: Target, given: dict[Kind, float], aws: Aws | None, now: float) -> Cost:
+def _recorded_prices(paths: RunPaths) -> Iterator[tuple[float, float]]:
+    """When each attempt got its nodes, and the price of one that is in its rate, where it has one."""
+    is_machine = recorded_plan.read(paths).backend == targets.LOCAL  # which all nodes are together
+    for attempt in read_attempts(str(paths.folder), False):
+        world = attempt.get("world")
+        if world is not None and world["rate"] is not None:
+            nodes = 1 if is_machine else len(world.get("pods") or world["members"]) + world.get("standby", 0)
+            yield attempt.get("allocated", attempt["started"]), world["rate"] / nodes
+
+
+def _run_cost(paths: RunPaths, target: Target, given: dict[Kind, PriceCurve], aws: Aws | None, now: float) -> Cost:
     uses = node_usage.machine_uses(paths)
     environment = None if given else _environment(target, paths)
     kinds = {use.machine: _kind(use.machine, paths, environment) for use in uses}
@@ -119,9 +136,7 @@ def _run_cost(paths: RunPaths, target: Target, given: dict[Kind, float], aws: Aw
         for name in dict.fromkeys(use.machine for use in uses)
     ]
     first = min((lifetime.began for lifetime in machines), default=now)
-    curves = {kind: PriceCurve(((0.0, price),)) for kind, price in given.items()}
-    if environment and aws:
-        curves = _curves(aws, environment, set(kinds.values()), first)
+    curves = _curves(aws, environment, set(kinds.values()), first) if environment and aws else given
     bill = make_bill(machines, node_usage.all_uses(target.folder), curves, first, now)
     state = reader.state(paths)
     notes += [] if uses else ["no attempt has started yet"]
@@ -315,10 +330,10 @@ def _curves(aws: Aws, environment: Environment, kinds: Iterable[Kind], since: fl
 def _curve(aws: Aws, region: str, kind: Kind, since: float) -> PriceCurve:
     machine, zone, market = kind
     if market == names.CAPACITY_BLOCK:
-        curve: PriceCurve | None = PriceCurve(((0.0, 0.0),))  # paid in advance, whether nodes run in it or not
+        curve: PriceCurve | None = _constant(0.0)  # paid in advance, whether nodes run in it or not
     elif market == "on-demand":
         price = on_demand_price(aws, region, machine)
-        curve = None if price is None else PriceCurve(((0.0, price),))
+        curve = None if price is None else _constant(price)
     else:
         curve = spot_curve(aws, region, machine, zone, datetime.fromtimestamp(since, UTC))
     if curve is None:

@@ -127,6 +127,24 @@ def test_a_given_price_needs_no_aws(tmp_path: Path) -> None:
     assert cost.dollars == pytest.approx(1.5 * 2 + 1.0)
 
 
+@pytest.mark.parametrize(
+    ("backend", "dollars"), [("kubernetes", 1.5 * 2 * 1.0 + 1.0 * 3.0), ("local", 1.5 * 2 * 2.0 + 3.0)]
+)
+def test_each_attempt_costs_the_price_that_it_was_submitted_with(tmp_path: Path, backend: str, dollars: float) -> None:
+    """A resume with another price changed what the attempts before had cost, but not in the report."""
+    record_run(tmp_path, BIG, backend=backend)
+    spec = tmp_path / "big" / "spec.toml"
+    spec.write_text(f"price = 3.0\n{spec.read_text()}")
+    for number, members, rate, began in ((1, ["a", "b"], 2.0, 0.5), (2, ["a"], 3.0, 2.0)):
+        folder = tmp_path / "big" / "attempts" / str(number)
+        folder.mkdir(parents=True)
+        world = {"members": members, "ranks": 1, "size": len(members), "rate": rate}
+        times = {"allocated": T0 + began * HOUR, "started": T0 + began * HOUR, "ended": T0 + (1 + number) * HOUR}
+        values = {"cause": "interruption", "last_iteration": None, "world": world, **times}
+        (folder / "node-0.json").write_text(json.dumps(values))
+    assert run_cost("big", Target(runs_folder=tmp_path), now=NOW).dollars == pytest.approx(dollars)
+
+
 def test_the_workers_of_each_stage_of_a_stream_cost_their_own_price(tmp_path: Path) -> None:
     record_run(tmp_path, BIG)
     events, spec = tmp_path / "big" / "events.jsonl", tmp_path / "big" / "spec.toml"

@@ -116,7 +116,8 @@ def _spending(runs: Sequence[RunPaths], priced: Sequence[Paid], others: int) -> 
         )
         for (group, market), own in places.items()
     )
-    text = [f"{dollars(sum(each.dollars or 0.0 for each in priced))} for nodes in {counted(len(priced), 'attempt')}."]
+    total = dollars(sum(each.dollars or 0.0 for each in priced))
+    text = [f"{total} for nodes in {counted(len(priced), 'attempt')}, at the prices when they were submitted."]
     if others:
         text.append(f"{counted(others, 'attempt')} without a known price not included.")
     if (standby := sum(each.standby_dollars for each in priced)) > 0:

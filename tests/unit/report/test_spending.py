@@ -43,7 +43,7 @@ def test_dollars_are_by_node_group_at_the_price_of_each_attempt_and_stand_beside
     assert [float(value) for value in near[3:]] == pytest.approx([(680 + 600) / 3600, 4.0 * (680 + 600) / 3600], 0.02)
     assert [float(value) for value in far[3:]] == pytest.approx([660 / 3600, 12.0 * 660 / 3600], 0.02)
     total = float(spending.text[0].partition(" ")[0][1:])
-    assert spending.text[0].endswith(" for nodes in 2 attempts.")
+    assert spending.text[0].endswith(" for nodes in 2 attempts, at the prices when they were submitted.")
     assert total == pytest.approx(float(near[4]) + float(far[4]), 0.005)
     assert spending.text[1].startswith(
         "x-1 was expected to cost $3.50 (90 % of cases: $1.40 to $4.20), 100 % in time, and $4.40 on on-demand nodes "
@@ -153,7 +153,10 @@ def test_a_report_of_runs_has_both_sections(tmp_path: Path) -> None:
     report = gather(["run-1"], tmp_path, recorded_runs.NOW)
     cells = {section.title: section.cells for section in report.sections}
     spending = next(section for section in report.sections if section.title == "Spending")
-    assert spending.text == ("$1.50 for nodes in 2 attempts.", "$0.50 of these are for pods that stood by.")
+    assert spending.text == (
+        "$1.50 for nodes in 2 attempts, at the prices when they were submitted.",
+        "$0.50 of these are for pods that stood by.",
+    )
     assert cells["Spending"] == (("-", "-", "2", "0.04167", "1.500"),)
     assert cells["Interruptions"] == (("run-1", "1", "interruption: -", "50.0", "10.0", "-", "0.6000"),)
 
@@ -202,7 +205,10 @@ def test_between_two_submissions_no_nodes_are_paid_for(
     """A day until a resume cost ten minutes of nodes, or all of it after an attempt that was lost with its agent."""
     paths = resumed_run(tmp_path, first, end)
     spending = next(spending_sections([paths]))
-    assert spending.text[0] == f"${(seconds + 50) * RATE / HOUR:.2f} for nodes in 2 attempts."
+    assert (
+        spending.text[0]
+        == f"${(seconds + 50) * RATE / HOUR:.2f} for nodes in 2 attempts, at the prices when they were submitted."
+    )
     assert [float(cells[3]) for cells in spending.cells] == pytest.approx([(seconds + 50) / HOUR], 0.01)
 
 

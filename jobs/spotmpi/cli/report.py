@@ -112,6 +112,8 @@ def print_report(report: Report, file: IO[str] | None = None, width: int | None 
         if section.cells:
             console.print(f"\n{printable(section.title)}", style="bold")
             console.print(_grid(section.header, section.right, section.cells, padding=1))
+            for line in section.text:
+                console.print(printable(line), soft_wrap=True)
     for warning in report.warnings:
         console.print(f"warning: {printable(warning)}", soft_wrap=True, style="yellow")
 

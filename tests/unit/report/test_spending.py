@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.cli.report import print_report
 from spotmpi.core.names import RunPaths
 from spotmpi.report.gather import gather
 from spotmpi.report.spending import avoided_section, forecast, spending_sections
@@ -159,6 +161,8 @@ def test_a_report_of_runs_has_both_sections(tmp_path: Path) -> None:
     )
     assert cells["Spending"] == (("-", "-", "2", "0.04167", "1.500"),)
     assert cells["Interruptions"] == (("run-1", "1", "interruption: -", "50.0", "10.0", "-", "0.6000"),)
+    print_report(report, printed := io.StringIO(), 200)
+    assert {sentence for each in report.sections for sentence in each.text} <= {*printed.getvalue().splitlines()}
 
 
 HOUR, RATE = 3600.0, 36.0  # seconds, and dollars an hour of all nodes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from spotmpi.agent.protocol import STRONG, WEAK
 from spotmpi.core.wording import counted
-from spotmpi.forecast.model import Model, Series, fit
+from spotmpi.forecast.model import NOT_VALID, Model, Series, fit
 from spotmpi.forecast.published import PublishedTable, published_references
 from spotmpi.metrics import intervals
 from spotmpi.metrics.intervals import Bounds
@@ -32,7 +32,7 @@ from spotmpi.report.trial_results import TrialResult
 from spotmpi.spec.variants import Variant
 
 _MODEL_HEADER = ("Variant", "Nodes", "Measured", "Model", "95 % interval", "Error", "Verdict")
-_CURVE_RANGE = 2  # the curve ends at so many times the largest measured count
+_CURVE_RANGE = 2  # the curve of a model that is valid there ends at so many times the largest measured count
 _PUBLISHED_HEADER = ("Variant", "Nodes", "Iterations/s", "Efficiency", "Source")
 _OURS = "ours"
 _COLOUR = 2  # of effects
@@ -121,12 +121,13 @@ def _model_cells(model: Model, nodes: int) -> tuple[str, ...]:
 def _model_chart(models: Sequence[Model]) -> Chart:
     curves, ticks = [], sorted({float(nodes) for model in models for nodes in model.series.nodes})
     for colour, model in enumerate(models):
-        series, last = model.series, model.series.nodes[-1] * _CURVE_RANGE
+        series, last = model.series, model.series.nodes[-1]
+        last *= 1 if model.predict(last).verdict == NOT_VALID else _CURVE_RANGE
         line = tuple((float(nodes), model.predict(nodes).rate) for nodes in range(series.nodes[0], last + 1))
         points = tuple((float(nodes), series.rate(nodes)) for nodes in series.nodes)
         curves += [Curve(f"{series.name}, model", TRACE, colour, line), Curve(series.name, MEASURED, colour, points)]
-    ticks.append(max(x for curve in curves for x, _ in curve.points))
-    subtitle = "lines: model; marks: measured"
+    ticks = sorted({*ticks, max(x for curve in curves for x, _ in curve.points)})
+    subtitle = "marks: measured; lines without marks: model"
     return Chart("Scaling model", subtitle, "nodes", "iterations/s", tuple(curves), tuple(ticks))
 
 

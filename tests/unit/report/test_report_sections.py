@@ -192,6 +192,11 @@ def test_the_model_is_compared_with_the_measurement(runs: Path) -> None:
     assert [cells[-1] for cells in model.cells] == ["fitted", "fitted", "not valid here"]
     assert model.cells[-1][-2] == "16.4 %"
     assert len(curves(model)) == 2
+    ends = [max(x for x, _ in curve.points) for curve in curves(model)]
+    assert ends == [8.0, 8.0], "no model beyond the counts that refute it"
+    valid = {("base", nodes): nodes / (1 + 0.01 * nodes) for nodes in (2, 4, 8)}
+    model = section(study_report(runs / "valid", {"nodes": [2, 4, 8]}, valid), "Scaling model")
+    assert max(x for x, _ in curves(model)[0].points) == 16.0
 
 
 def test_a_published_table_is_compared_with_ours_and_all_differences_are_listed(runs: Path) -> None:

@@ -132,7 +132,7 @@ def _configuration(theme: Theme) -> Object:
     words = {"labelColor": theme.soft, "titleColor": theme.soft, "labelFontSize": 13, "titleFontSize": 13}
     title = {"anchor": "start", "frame": "bounds", "color": theme.text, "fontSize": 16, "offset": 12}
     axis = {"domainColor": theme.soft, "tickColor": theme.soft, "gridColor": theme.rule, "titleFontWeight": "normal"}
-    legend = {"orient": "top", "title": None, "labelColor": theme.text, "labelLimit": 0}
+    legend = {"orient": "top", "title": None, "labelColor": theme.text, "labelLimit": 0, "symbolLimit": 0}
     return {
         "background": None,
         "font": _FONT,

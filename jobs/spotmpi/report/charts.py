@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from spotmpi.agent.protocol import STRONG, WEAK
 from spotmpi.metrics.rates import Point
@@ -15,6 +16,7 @@ _POINTS = 160  # of a trace; each is the mean of several reports
 _TRACES = 4  # rows up to which each has a trace
 _LINES = 6  # lines up to which each has a trace
 _OFFSET = 0.022  # of the width, between the intervals of two lines
+_MOST_OFFSET = 0.3  # of the distance between two counts, for all lines together: a mark has to stay at its own count
 _MAX_WITHOUT_LOSS = 3  # charts of a picture; with more, only the page has the loss
 _MAX_BARS = 60  # of a chart; with more, only the page has it
 _LOG_FROM = 20  # ratio of highest to lowest value from which the axis is logarithmic
@@ -90,7 +92,9 @@ def _rates(report: Report, rows: Sequence[Row]) -> Chart:
 def _offset(rows: Sequence[Row], line: Line) -> float:
     """The offset of *line* along x, so that the intervals of several lines do not overlap."""
     lines, ticks = _lines(rows), _ticks(rows)
-    return (lines.index(line) - (len(lines) - 1) / 2) * _OFFSET * (ticks[-1] - ticks[0])
+    smallest = min(right - left for left, right in pairwise(ticks))
+    step = min(_OFFSET * (ticks[-1] - ticks[0]), _MOST_OFFSET * smallest / max(len(lines) - 1, 1))
+    return (lines.index(line) - (len(lines) - 1) / 2) * step
 
 
 def _ideal(own_rows: Sequence[Row], rows: Sequence[Row]) -> tuple[XY, ...]:

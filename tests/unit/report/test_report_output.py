@@ -14,7 +14,7 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.metrics.rates import Point
 from spotmpi.report import chart as drawing
 from spotmpi.report import charts, figures, files
-from spotmpi.report.figures import Bar, BarChart, Chart, number, share
+from spotmpi.report.figures import MEASURED, Bar, BarChart, Chart, Curve, number, share
 from spotmpi.report.files import markdown, page, table
 from spotmpi.report.gather import gather
 from spotmpi.report.rows import Row
@@ -179,6 +179,22 @@ def test_attempts_that_ended_before_they_began_by_a_clock_that_was_set_are_drawn
     root = ElementTree.fromstring(drawing.svg(figures.Chart("Attempts", "", "seconds", "trial", (curve,))))
     assert float(root.attrib["width"]) == drawing._WIDTH
     assert "-500" in "".join(root.itertext()).replace("\N{MINUS SIGN}", "-")
+
+
+def test_the_marks_of_several_lines_stay_at_their_count_of_nodes(runs: Path) -> None:
+    """They were shifted by shares of the whole width, so that those of 1 node were beyond 2."""
+    rates = {(variant, nodes): 10.0 * nodes for variant in ("a", "b", "c") for nodes in (1, 2, 64)}
+    parameters = {"nodes": [1, 2, 64], "chunk": {name: [f"env.CHUNK={name}"] for name in ("a", "b", "c")}}
+    for chart in charts.charts(study_report(runs, parameters, rates, repeats=1))[:2]:
+        for curve in (each for each in chart.curves if each.kind == MEASURED):
+            moved = [abs(x - at) for (x, _), (at, _) in zip(curve.shifted.points, curve.points, strict=True)]
+            assert len(moved) == 3 and max(moved) < 0.2
+
+
+def test_each_of_many_lines_is_in_the_legend() -> None:
+    curves = tuple(Curve(f"line-{at}", MEASURED, at, ((1.0, 1.0), (2.0, 2.0))) for at in range(33))
+    drawn = drawing.svg(Chart("Rates", "", "nodes", "iterations/s", curves, (1.0, 2.0)))
+    assert all(f">{curve.label}<" in drawn for curve in curves)
 
 
 def test_a_deep_lineage_stays_within_its_chart() -> None:

@@ -81,7 +81,8 @@ class Goal:
 class NodeForecast:
     """One node count: prediction, efficiency, dollars per 1,000 iterations, and seconds and dollars to the goal.
 
-    They are based on the measured rate where there is one, else on the predicted one.
+    They are based on the measured rate where there is one, else on the predicted one; time and dollars are None where
+    that is not valid.
     """
 
     prediction: Prediction
@@ -153,9 +154,9 @@ def node_counts(text: str, field: str = "--nodes") -> list[int]:
 def _forecast_nodes(model: Model, nodes: int, goal: Goal) -> NodeForecast:
     prediction = model.predict(nodes)
     rate = prediction.best_rate
-    iterations = goal.iterations_on(model.series, nodes)
+    iterations = goal.iterations_on(model.series, nodes) if prediction.usable else None
     seconds = None if iterations is None else iterations / rate
-    hourly = None if goal.price is None else goal.price * nodes + goal.workers_price
+    hourly = goal.price * nodes + goal.workers_price if goal.price is not None and prediction.usable else None
     return NodeForecast(
         prediction,
         efficiency=model.series.efficiency(nodes, rate),

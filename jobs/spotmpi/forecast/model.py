@@ -174,9 +174,12 @@ class Model:
     def _verdict(self, nodes: int) -> str:
         if nodes in self.counts:
             return FITTED
-        checked = [count for count in self.series.nodes if count not in self.counts and count <= nodes]
-        if any(abs(1 / self.seconds(count) / self.series.rate(count) - 1) > ERROR_LIMIT for count in checked):
+        measured = self.series.nodes
+        following = next((count for count in measured if count > nodes), nodes)
+        others = [count for count in measured if count not in self.counts and count <= following]
+        if any(abs(1 / self.seconds(count) / self.series.rate(count) - 1) > ERROR_LIMIT for count in others):
             return NOT_VALID
+        checked = [count for count in others if count <= nodes]
         if not checked:
             return UNCHECKED
         return CHECKED if nodes <= self.series.nodes[-1] else EXTRAPOLATED

@@ -157,7 +157,9 @@ def test_the_published_8_nodes_are_predicted_from_2_and_4_honestly(table: str, n
     assert prediction.verdict == verdict
     assert (abs(prediction.error or 0.0) > 0.1) == (verdict == model.NOT_VALID)
     assert prediction.low is None  # single runs at two counts leave nothing to judge the spread by
-    if verdict == model.NOT_VALID:
+    refuted = verdict == model.NOT_VALID
+    assert model.fit(series).predict(6).verdict == (model.NOT_VALID if refuted else model.UNCHECKED)
+    if refuted:
         assert model.fit(series).predict(16).verdict == model.NOT_VALID
 
 
@@ -317,7 +319,9 @@ def test_a_measured_count_uses_its_measured_rate_even_if_the_model_is_wrong() ->
     result = forecast.forecast(model.fit(series), [2, 4, 8, 16], Goal(iterations=1000, deadline=1000 / 4))
     assert result.cheapest == 8
     assert result.by_nodes[2].seconds == pytest.approx(1000 / 4.0316)
-    nowhere = forecast.forecast(model.fit(series), [16], Goal(iterations=1000, deadline=1e9))
+    nowhere = forecast.forecast(model.fit(series), [16], Goal(iterations=1000, deadline=1e9, price=1.0))
+    (there,) = nowhere.by_nodes
+    assert (there.seconds, there.dollars, there.dollars_per_thousand) == (None, None, None)
     assert nowhere.answers == (
         "cheapest within the deadline: none of these counts (the model is not valid for any of them)",
         "unknown where more nodes stop paying: the model is not valid for any of these counts",

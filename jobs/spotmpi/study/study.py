@@ -356,8 +356,14 @@ def grid_study(spec: JobSpec, options: StudyOptions, faults: Faults = Faults()) 
     configurations = tuple(itertools.product((variant.name for variant in named), nodes))
     source = {"spec": base.canonical(), **values}
     study = Study(base, named, configurations, counts["repeats"], counts["seed"], counts["retries"], source)
-    faults.with_problems([*problems, *wrong_variants]).refuse(study)
+    faults.with_problems([*problems, *wrong_variants, *standby_problems(named)]).refuse(study)
     return study
+
+
+def standby_problems(variants: Iterable[Variant]) -> list[Problem]:
+    """Why no pods stand by in trials of *variants*."""
+    remedy = "the costs of trials are those of their nodes: remove it"
+    return [Problem("standby", count, remedy) for count in sorted({each.spec.standby for each in variants} - {0})]
 
 
 def _node_counts(nodes: Sequence[int] | str) -> tuple[tuple[int, ...], list[Problem]]:

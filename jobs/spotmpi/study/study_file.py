@@ -21,7 +21,18 @@ from spotmpi.spec.source import Convert, load_spec, problem, read_toml, resolve_
 from spotmpi.spec.variants import BASE, Variant
 from spotmpi.study import parameters as known_parameters
 from spotmpi.study.parameters import NODES, Value, Values
-from spotmpi.study.study import MOST_REPEATS, REPEATS, RETRIES, SEED, Budget, Faults, Study, StudyOptions, read_base
+from spotmpi.study.study import (
+    MOST_REPEATS,
+    REPEATS,
+    RETRIES,
+    SEED,
+    Budget,
+    Faults,
+    Study,
+    StudyOptions,
+    read_base,
+    standby_problems,
+)
 
 NO_OPTIONS = StudyOptions()
 _VALUE_TYPES = (bool, int, float, str)
@@ -142,7 +153,7 @@ def _study(values: Mapping[str, Any], base: JobSpec, faults: Faults) -> Study:
         budget=Budget(file.limits.time, file.limits.money, file.limits.trial, price),
         compare=file.compare,
     )
-    faults.refuse(study)
+    faults.with_problems(standby_problems(study.variants)).refuse(study)
     return study
 
 
@@ -177,8 +188,6 @@ def _limit_problems(file: StudyFile, base: JobSpec, wrong: frozenset[str]) -> li
         problems.append(
             Problem("micro_benchmarks", True, "the micro-benchmarks need an image: set `image` in the spec")
         )
-    if base.standby and "standby" not in wrong:
-        problems.append(Problem("standby", base.standby, "the costs of trials are those of their nodes: remove it"))
     if file.compare is not None and file.compare not in published_tables():
         problems.append(Problem("compare", file.compare, f"published tables: {', '.join(published_tables())}"))
     return problems

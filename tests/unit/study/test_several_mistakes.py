@@ -93,7 +93,12 @@ def test_what_may_follow_from_a_wrong_key_of_the_spec_is_not_reported() -> None:
 
 def test_no_pods_stand_by_in_trials_whose_costs_are_those_of_their_nodes() -> None:
     study = {"spec": {**COMMAND, "standby": 1}, "parameters": {"nodes": [2]}}
-    assert "standby = 1: the costs of trials are those of their nodes: remove it" in problems(study)
+    refused = "standby = 1: the costs of trials are those of their nodes: remove it"
+    assert refused in problems(study)
+    of_value = {"spec": COMMAND, "parameters": {"nodes": [2], "own": {"a": [], "b": ["standby=1"]}}}
+    assert refused in problems(of_value)
+    for spec, variants in (({**COMMAND, "standby": 1}, []), (COMMAND, ["safe:standby=1"])):
+        assert refused in problems(spec, nodes="2", variants=variants), "without a study file their costs were left out"
 
 
 @pytest.mark.parametrize(

@@ -174,10 +174,11 @@ def test_the_first_iteration_ended_before_the_others_that_its_line_reports(tmp_p
     """The start of an attempt lasted a whole window of iterations longer, and so did what interruptions cost."""
     clock, report = JumpingClock(), protocol.encode(protocol.METRIC, iteration=100, seconds=[0.5] * 100)
     plan: Any = {"folder": str(tmp_path), "launcher": "none", "metrics_pattern": None, "limits": LIMITS}
+    plan["environment"] = {}
     command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": ["echo", report], "environment": {}}
     record = Record(str(tmp_path), clock)
     launch = Launch([command], {}, str(tmp_path / "rank-0.pid"))
-    attempt = Attempt(1, {**plan, "environment": {}}, launch, record, SuspendingSource(tmp_path, clock, 0, 0), clock)
+    attempt = Attempt(1, plan, launch, record, SuspendingSource(tmp_path, clock, 0, 0), clock)
     assert attempt.run().cause == SUCCEEDED
     record.close()
     assert attempt.progress.first_iteration == 1

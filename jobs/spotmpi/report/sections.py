@@ -32,6 +32,7 @@ from spotmpi.report.report import Report, Section, label
 from spotmpi.report.rows import Line, Row, iteration_seconds, slowest
 from spotmpi.report.trial_results import NodePlacement, TrialResult
 from spotmpi.runs import reader
+from spotmpi.runs.node_usage import last_report
 from spotmpi.streams.figures import Figures, advice
 from spotmpi.study.study import Budget
 from spotmpi.study.sweep import Sweep
@@ -192,17 +193,26 @@ class Attempt:
 
 
 def attempts_of(trial: int, paths: RunPaths) -> list[Attempt]:
-    """The attempts of a finished run."""
+    """The attempts of a finished run; one that was lost with its agents ended with its last report."""
     attempts: list[Attempt] = []
     start, number = None, 0
+
+    def lose(start: float) -> None:
+        end = max(start, last_report(paths, number) or start)
+        attempts.append(Attempt(trial, number, start, end, record.INTERRUPTED, "its agents were lost"))
+
     for event in reader.lines(paths.events):
         kind = event.get("event")
         if kind == record.STARTED:
+            if start is not None:
+                lose(start)
             start, number = event["t"], event.get("attempt", number + 1)
         elif start is not None and kind in (record.INTERRUPTED, record.RESTARTED, *record.TERMINAL):
             outcome = record.FAILED if kind == record.RESTARTED else kind
             attempts.append(Attempt(trial, number, start, event["t"], outcome, str(event.get("reason") or "")))
             start = None
+    if start is not None and reader.state(paths).state == record.LOST:
+        lose(start)
     return attempts
 
 

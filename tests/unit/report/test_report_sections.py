@@ -18,10 +18,11 @@ from spotmpi.report.figures import BarChart, Chart, Curve, Drawing
 from spotmpi.report.files import markdown, page
 from spotmpi.report.gather import gather
 from spotmpi.report.report import Report, Section
+from spotmpi.report.sections import attempts_of
 from spotmpi.study.study import BASELINE, MEASURED, PENDING, WITHOUT_ALLREDUCE, StudyOptions
 from spotmpi.study.study_file import from_values
 from spotmpi.study.sweep import find_sweep
-from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, over_nodes, record, record_sweep, study_report
+from tests.unit.report.recorded_runs import NOW, SPEC, START, Recorded, over_nodes, record, record_sweep, study_report
 
 PRICE = {"node_hour": 3.6, "source": "spot, 21 November 2026"}
 
@@ -221,6 +222,18 @@ def test_the_timeline_has_every_attempt_and_the_reason_of_an_interruption(runs: 
     assert [cells[2] for cells in timeline.cells if cells[3] == "interrupted"] == 4 * ["1 s"]
     assert {(cells[3], cells[4]) for cells in timeline.cells} == {("interrupted", "reclaimed"), ("stopped", "")}
     assert {curve.label for curve in curves(timeline)} == {"succeeded", "interrupted", "stopped"}
+
+
+def test_an_attempt_that_was_lost_with_its_agents_is_in_the_timeline_up_to_its_last_report(runs: Path) -> None:
+    """It was left out, as it has no event of its end."""
+    paths = record(runs, "run-1", SPEC, Recorded(state="running"))
+    lost = [(1, START, json.loads(paths.metrics.read_text().splitlines()[-1])["t"], "interrupted")]
+    again: list[dict[str, Any]] = [{"event": "started", "attempt": 2}, {"event": "failed"}]
+    for events, attempts in (([], lost), (again, [*lost, (2, START + 60, START + 60, "failed")])):
+        with paths.events.open("a") as file:
+            file.writelines(json.dumps({"t": START + 60, **each}) + "\n" for each in events)
+        found = [(each.number, each.start, each.end, each.outcome) for each in attempts_of(1, paths)]
+        assert found == attempts
 
 
 def test_a_baseline_that_changes_until_the_end_is_a_caveat(runs: Path) -> None:

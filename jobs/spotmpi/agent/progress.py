@@ -322,9 +322,12 @@ class Progress:
         values = self._match(self._pattern, line.text[:_MAX_MATCHED]) if self._pattern else self._recognize(line, now)
         if values and self._pattern and is_output and self.matched is None:
             self.matched = line.text[:_MAX_LENGTH].strip()
-        if not values or values["iteration"] == self._last_iteration:
+        before = self._last_iteration
+        if not values or values["iteration"] == before:
             return None  # where the launcher does not tag ranks, every rank prints the same one: the first counts
         self._last_iteration = values["iteration"]
+        if before is not None and before < values["iteration"]:
+            self.last_progress = now
         return protocol.METRIC, values
 
     def _take_protocol(self, kind: str) -> None:

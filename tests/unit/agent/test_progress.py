@@ -199,10 +199,12 @@ def test_a_pattern_reads_rank_zero_of_node_zero_and_each_iteration_once() -> Non
 
 
 def test_a_counter_that_begins_anew_in_each_epoch_loses_no_line() -> None:
-    """The last one of each epoch but the first was left out, and so was the loss at the end."""
+    """The last one of each epoch but the first was left out, with the loss at the end; none of them was progress."""
     progress = Progress(START, r"step (?P<iteration>\d+) loss (?P<loss>\d+)")
     assert None not in read_steps(progress, 10, 20, 30, 10, 20, 30)
-    assert read_steps(progress, 30) == [None] and progress.iteration == 30
+    assert progress.last_progress == REPORT + 5
+    assert read_steps(progress, 30, 10) == [None, ("metric", {"iteration": 10, "loss": 1})]
+    assert (progress.iteration, progress.last_progress) == (30, REPORT + 5), "what repeats or goes back is none"
 
 
 def read_steps(progress: Progress, *steps: int, rank: int | None = None, node: int = 0) -> list[Report | None]:

@@ -270,7 +270,7 @@ def _measure(attempt: _Attempt, line: Line, iteration: int, room: int) -> int:
     another rank does, adds none: the iteration had ended with its first line.
     """
     seconds = line.get("seconds")
-    if attempt.furthest and iteration >= attempt.furthest[1]:
+    if attempt.furthest and (iteration > attempt.furthest[1] or (iteration == attempt.furthest[1] and not seconds)):
         attempt.before = attempt.furthest  # what went back was a late repetition, not a counter that began anew
     if attempt.before and iteration == attempt.before[1]:
         return 0

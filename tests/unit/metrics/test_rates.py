@@ -99,6 +99,11 @@ def test_each_reported_iteration_is_counted_or_left_out_for_one_reason_whatever_
         assert 0 < found.per_second < math.inf
 
 
+def test_windows_of_a_counter_that_begins_anew_all_count() -> None:
+    measured = rates([window(last, [1.0] * 20, t=1.0 * at) for at, last in enumerate((20, 40, 20, 40, 20, 40))])
+    assert measured.iterations == 6 * 20 - 12
+
+
 def test_the_rate_is_iterations_over_their_seconds() -> None:
     measured = rates([window(14, [9.0] * 10 + [0.1, 0.1, 0.1, 0.7])])
     assert (measured.iterations, measured.by_arrival) == (4, False)

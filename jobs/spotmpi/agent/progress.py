@@ -50,6 +50,7 @@ class Form(NamedTuple):
 
 
 FORMS = (
+    Form("reports of fairseq", r'\{"epoch": \d.*"num_updates": "(?P<n>\d+)"'),
     Form(
         "reports of the Hugging Face Trainer, each counted as an iteration",
         r"\{(?=.*['\"](?:loss|learning_rate)['\"]:).*['\"]epoch['\"]: *['\"]?(?P<n>%s)" % _NUMBER,
@@ -62,6 +63,7 @@ FORMS = (
     ),
     Form("a Keras progress bar", r"^\s*(?P<n>\d+)/(?P<total>\d+) +(?:\[[=>.]+\]|[━╸╺]+)"),
     Form("a Rich progress bar", r"(?:[━╸╺]{3,}|[━╸─]{12}) +(?P<n>\d+)/(?P<total>\d+)\b"),  # 12: that of Ultralytics
+    Form("tables of Stable-Baselines3", r"^\| +total_timesteps +\| (?P<n>\d+)\b"),  # those of all of its algorithms
     Form("a Chainer progress bar", r"^ *(?P<n>\d+) iter, \d+ epoch / "),
     Form(
         "rounds of boosting",  # of XGBoost and LightGBM, or of CatBoost; early stopping prints the best one again
@@ -103,7 +105,9 @@ _NUMBERS = r"(?i)%s|\bnan\b|\binf\b" % _NUMBER
 _WORDS = r"(?i)[a-z_]+"
 _CONTROLS = r"\x1b\[[0-9;?]*[A-Za-z]|[\b]"
 _COUNTS = ("epoch", "iteration", "iter", "step", "batch")  # columns of a table that count
+_SPACY = "E    #     "  # in the header of spaCy's table of training
 _HINTS = ("step", "iter", "epoch", "batch", "it/s", "s/it", "━", "] -", ".] ", "=]", "] loss", "]\t", "\tremaining")
+_HINTS += (_SPACY.lower(),)
 
 
 class Recognizer:
@@ -163,6 +167,8 @@ class _Column(NamedTuple):
 
 def _columns(text: str) -> List[_Column]:
     """The columns of which a line is the header; none where that does not name what counts."""
+    if _SPACY in text:  # an epoch, a step, and losses such as "LOSS TOK2VEC"
+        text = re.sub(r"LOSS (\w+)\.*", r"\1_LOSS", text.replace(_SPACY, "epoch  step"))
     columns = [_Column(match.start(), match.group()) for match in re.finditer(r"\S+(?: \S+)*", text)]
     are_names = len(columns) > 1 and all(re.match(r"[A-Za-z]", each.name) for each in columns)
     return columns if are_names and any(each.name.lower() in _COUNTS for each in columns) else []

@@ -8,7 +8,9 @@ import pytest
 
 from spotmpi.agent.progress import FORMS, Recognizer
 
-TRAINER, TQDM, KERAS, RICH, CHAINER, BOOSTING, STEPS, POSITIONS, BRACKETS, EPOCHS = (form.name for form in FORMS)
+FAIRSEQ, TRAINER, TQDM, KERAS, RICH, BASELINES, CHAINER, BOOSTING, STEPS, POSITIONS, BRACKETS, EPOCHS = (
+    form.name for form in FORMS
+)
 
 
 def recognize(*lines: str) -> tuple[str | None, list[dict[str, Any]]]:
@@ -165,6 +167,91 @@ SAMPLES: dict[str, tuple[list[str], str, list[int], dict[str, Any]]] = {
         POSITIONS,
         [10, 20, 30],
         {"loss": 15.1, "ppl": 35132, "lr": 1.2e-07},
+    ),
+    "fairseq with --log-format json": (
+        # fairseq/logging/progress_bar.py: JsonProgressBar, and examples/fully_sharded_data_parallel/README.md.
+        [
+            f'2021-03-08 12:31:36 | INFO | {tag} | {{"epoch": {epoch}, {values}}}'
+            for tag, epoch, values in (
+                (
+                    "train_inner",
+                    1,
+                    '"update": 0.4, "loss": "16.475", "ppl": "91120.8", "num_updates": "10", "lr": "2e-05"',
+                ),
+                (
+                    "train_inner",
+                    1,
+                    '"update": 0.8, "loss": "16.446", "ppl": "89281.6", "num_updates": "20", "lr": "4e-05"',
+                ),
+                ("valid", 1, '"valid_loss": "16.3", "valid_ppl": "88000", "valid_num_updates": "25"'),
+                ("train", 1, '"train_loss": "16.4", "train_ppl": "89000", "train_num_updates": "25"'),
+                (
+                    "train_inner",
+                    2,
+                    '"update": 1.2, "loss": "16.25", "ppl": "78000", "num_updates": "30", "lr": "6e-05"',
+                ),
+            )
+        ],
+        FAIRSEQ,
+        [10, 20, 30],
+        {"loss": 16.25, "ppl": 78000, "lr": 6e-05},
+    ),
+    "Stable-Baselines3": (
+        # stable_baselines3/common/logger.py: HumanOutputFormat, and docs/common/logger.rst.
+        [
+            line
+            for n in (2048, 4096, 6144)
+            for line in (
+                "-----------------------------------------",
+                "| rollout/                |             |",
+                "|    ep_rew_mean          | -227        |",
+                "| time/                   |             |",
+                f"|    iterations           | {n // 2048:<11} |",
+                f"|    total_timesteps      | {n:<11} |",
+                "| train/                  |             |",
+                "|    learning_rate        | 0.0003      |",
+            )
+        ],
+        BASELINES,
+        [2048, 4096, 6144],
+        {},
+    ),
+    "spaCy": (
+        # spacy/training/loggers.py: console_logger_v3, and chapter 4 of spaCy's course.
+        [
+            "Initial learn rate: 0.001",
+            "E    #       LOSS TOK2VEC  LOSS NER  ENTS_F  ENTS_P  ENTS_R  SCORE ",
+            "---  ------  ------------  --------  ------  ------  ------  ------",
+            "  0       0          0.00     26.50    0.73    0.39    5.43    0.01",
+            "  0     200         33.58    847.68   10.88   44.44    6.20    0.11",
+            "  1     400         70.88    267.65   33.50   45.95   26.36    0.33",
+            "243     600         67.56    156.63   45.32   62.16   35.66    0.45",
+        ],
+        STEPS,
+        [0, 200, 400, 600],
+        {"tok2vec_loss": 67.56, "ner_loss": 156.63},
+    ),
+    "Catalyst": (
+        # catalyst/loggers/console.py
+        [
+            line
+            for n in (1, 2, 3)
+            for line in (
+                f"train ({n}/5) accuracy01: 0.25 | loss: 2.3 | loss/std: 0.1",
+                f"valid ({n}/5) accuracy01: 0.25 | loss: 2.3 | loss/std: 0.1",
+                f"* Epoch ({n}/5) lr: 0.02 | momentum: 0.9",
+            )
+        ],
+        EPOCHS,
+        [1, 2, 3],
+        {"lr": 0.02},
+    ),
+    "Catalyst, verbose": (
+        # catalyst/callbacks/misc.py: TqdmCallback
+        [bar(n, label=f"1/5 * Epoch ({key})", more=", loss=0.5") for key in ("train", "valid") for n in (1, 2, 3)],
+        TQDM,
+        [1, 2, 3],
+        {"loss": 0.5},
     ),
     "DeepSpeed's engine of pipelines": (
         [f"steps: {n} loss: 2.5000 iter time (s): 0.512 samples/sec: 31.250" for n in (10, 20, 30)],

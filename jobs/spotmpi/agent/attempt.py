@@ -8,11 +8,12 @@ import os
 import selectors
 import signal
 import subprocess
+from collections.abc import Iterable
 
 from . import launcher_output, launchers, processes, protocol
 from .clock import CLOCK, Clock
 from .files import is_locked
-from .launch import SCHEDULER, Launch
+from .launch import SCHEDULER, Launch, node_count
 from .launcher_output import Line, LineSplitter, PieceSplitter
 from .outcomes import (
     FAILURE,
@@ -24,7 +25,7 @@ from .outcomes import (
     StopSignal,
     limit_request,
 )
-from .plan import NODE, Command, Member, RunPlan
+from .plan import COORDINATOR, NODE, Command, Member, RunPlan
 from .progress import Progress, Recognizer, Report
 from .record import PATTERN, RECOGNIZED, Record
 from .replicas import Replicas
@@ -37,6 +38,7 @@ PIPE_GRACE = 1.0  # seconds that output may still arrive after the last launcher
 REPLICA_GRACE = 3.0  # seconds in which workers end after the launchers
 STALL = 2.0  # seconds between two checks, beyond which this process was stopped, or waited for a disk
 EXCEPTION_PATIENCE = 15.0  # seconds without progress after which an exception of a rank is named
+LONE_PATIENCE = 30.0  # and those after which a rank is named that has ended, or does nothing, while others run
 _UNUSED_STREAM = (
     "the program took no batch of its stream: iterate in it over spotmpi.stream(), or remove the table [stream]"
 )
@@ -70,7 +72,10 @@ class Attempt:
         self._exit_codes: dict[Member, int] = {}  # of each node whose launcher has ended
         self._tails: dict[Member, collections.deque[Line]] = {}
         self._selector = selectors.DefaultSelector()
-        self._reaper = processes.Reaper(clock)
+        variable = "OMPI_COMM_WORLD_RANK" if launchers.is_mpi(plan["launcher"]) else "RANK"
+        # Elsewhere this machine has one node of several, whose ranks `mpi.args` may choose.
+        size = node_count(plan) * plan["slots"] if plan.get("backend") == "local" else 0
+        self._ranks = processes.RankWatch(clock, variable, range(size))
         self._stop_request: StopRequest | None = None
         self._awaiting_checkpoint: tuple[int, float] | None = None  # (count before, deadline)
         self._term_sent: float | None = None
@@ -82,7 +87,7 @@ class Attempt:
         self._last_check = clock.uptime()
         self._stalled = 0.0  # seconds in which nothing was read or checked
         self._recognized = False  # and recorded
-        self._exception_named = False
+        self._hint_printed = False
 
     def run(self) -> Outcome:
         """Run it to the end; when this returns, no process of the attempt is left."""
@@ -98,7 +103,10 @@ class Attempt:
                 self._reap_launchers()
                 self._supervise_replicas()
                 self._check_limits()
-            for key in list(self._selector.get_map().values()):  # which processes that stay behind hold open
+            open_pipes = list(self._selector.get_map().values())  # which processes that stay behind hold open
+            if open_pipes:
+                self._announce_left_behind(map(processes.name, processes.mortal_descendants()))
+            for key in open_pipes:
                 self._drain(key)
         finally:
             self._kill_all()
@@ -219,6 +227,11 @@ class Attempt:
             self._replica_failure = Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
             self._terminate()
 
+    def _announce_left_behind(self, names: Iterable[str]) -> None:
+        """Print which processes are killed because nothing of the attempt runs any more that has started them."""
+        for name in names:
+            self.record.line(self.number, COORDINATOR, Line(None, "e", processes.LEFT_BEHIND % name))
+
     def _announce_restart(self, member: Member, end: str) -> None:
         self.record.line(self.number, member, Line(None, "e", "%s %s; it is started again" % (member, end)))
 
@@ -244,10 +257,11 @@ class Attempt:
         if passed > STALL:
             self._stalled += passed
             self.progress.last_progress = min(now, self.progress.last_progress + passed)
-        self._reaper.reap()
+        pids = [process.pid for process in self._processes.values()]
+        self._announce_left_behind(self._ranks.look(pids))
         has_failed = self._failed_node is not None or self._replica_failure is not None
         if not self._stop_request and not has_failed and self._running():
-            self._name_exception(now)
+            self._print_hint(now)
             stop_request = self.stop_signal.pending() or self._exceeded_limit(now)
             if stop_request:
                 self._begin_stop(stop_request)
@@ -281,22 +295,27 @@ class Attempt:
             reason = "no progress for limits.no_progress (%gs), last iteration %s" % (patience, last)
             raised = self._exception_of_rank()
             wait = "rank %d has printed %s" % raised[1:] if raised else self.progress.longest_wait(now)
+            wait = wait or self._ranks.lone_rank(0.0)
             return limit_request("no_progress", reason + "; " + wait if wait else reason)
         return None
 
-    def _name_exception(self, now: float) -> None:
-        """Print once why nothing happens after an exception of a rank: MPI waits for the others before it ends.
+    def _print_hint(self, now: float) -> None:
+        """Print once why nothing may happen: a rank has ended or waits alone, perhaps in MPI_Finalize.
 
-        mpi4py: "Running Python code", mpi4py.run.
+        After an exception it does: MPI waits for the others before it ends (mpi4py: "Running Python code", mpi4py.run).
         """
-        if self._exception_named or now < self.progress.last_progress + EXCEPTION_PATIENCE:
+        quiet = now - self.progress.last_progress
+        if self._hint_printed or quiet < EXCEPTION_PATIENCE:
             return
+        node, text, patience = COORDINATOR, None, self.plan["limits"]["no_progress"]
         raised = self._exception_of_rank()
         if raised is not None:
-            self._exception_named = True
             node, rank, exception = raised
-            patience = self.plan["limits"]["no_progress"]
             text = launcher_output.exception_hint(rank, exception, EXCEPTION_PATIENCE, patience)
+        elif quiet > LONE_PATIENCE and (lone := self._ranks.lone_rank(LONE_PATIENCE)):
+            text = launcher_output.lone_hint(lone, LONE_PATIENCE, patience)
+        if text is not None:
+            self._hint_printed = True
             self.record.line(self.number, node, Line(None, "e", text))
 
     def _exception_of_rank(self) -> tuple[Member, int, str] | None:

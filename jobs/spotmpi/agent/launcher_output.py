@@ -195,11 +195,22 @@ def _uncaught(texts: list[str]) -> str | None:
 
 def exception_hint(rank: int, exception: str, seconds: float, patience: float | None) -> str:
     """Why nothing may have happened for *seconds* after an *exception*; after *patience*, if any, the attempt ends."""
-    end = "; the attempt ends after limits.no_progress (%gs)" % patience if patience else ""
     return (
         "rank %d has printed %s, and there was no progress for %g s. If it was not caught, MPI_Finalize waits for the "
         "other ranks: with `python -m mpi4py` instead of `python` all end at once%s"
-    ) % (rank, exception, seconds, end)
+    ) % (rank, exception, seconds, _end_of_wait(patience))
+
+
+def lone_hint(lone: str, seconds: float, patience: float | None) -> str:
+    """As `exception_hint`, where one rank is *lone*."""
+    return (
+        "%s, and there was no progress for %g s. Others wait for it for ever, as in a collective, if it has ended or "
+        "called MPI_Finalize%s"
+    ) % (lone, seconds, _end_of_wait(patience))
+
+
+def _end_of_wait(patience: float | None) -> str:
+    return "; the attempt ends after limits.no_progress (%gs)" % patience if patience else ""
 
 
 def is_harmless(text: str) -> bool:

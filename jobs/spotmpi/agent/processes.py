@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from typing import Set, Tuple
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
 from . import rank_wrapper
 from .clock import CLOCK, Clock
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
-ORPHANS_INTERVAL = 10.0  # seconds between looks for orphans that have ended
+LOOK_INTERVAL = 10.0  # seconds between looks at the processes of ranks
+# Of a processor, what a rank at least uses that is busy, and at most one that is idle: in MPI_Finalize a rank of Open
+# MPI 5 polls for the others with 0.03 of one.
+_BUSY, _IDLE = 0.2, 0.1
+_MAX_COMMAND = 80  # characters
+LEFT_BEHIND = "%s still ran when the ranks that had started it had ended: it was killed"
 _KILL_LIMIT = 5.0  # seconds in which killed processes end, unless the kernel keeps them
 exempt: Set[int] = set()  # ids of processes, without their descendants, that `kill_descendants` leaves
 
@@ -82,8 +88,13 @@ def start(arguments: list[str], environment: dict[str, str], folder: str) -> sub
 
 def descendants() -> list[int]:
     """The process ids of all descendants of this process, except zombies."""
+    return _below(_parents())
+
+
+def _below(parents: Iterable[Tuple[int, int]]) -> list[int]:
+    """Those of processes with their parents that are descendants of this one, each after its parent."""
     children: dict[int, list[int]] = {}
-    for pid, parent in _parents():
+    for pid, parent in parents:
         children.setdefault(parent, []).append(pid)
     below: list[int] = []
     queue = [os.getpid()]
@@ -109,11 +120,16 @@ def signal_process(pid: int, number: int) -> bool:
     return True
 
 
+def mortal_descendants() -> list[int]:
+    """The ids of all descendants but those `exempt`."""
+    return [pid for pid in descendants() if pid not in exempt]
+
+
 def kill_descendants() -> list[int]:
     """Kill and reap all descendants but those `exempt`, for some seconds; the ids of those that are left."""
     deadline = CLOCK.uptime() + _KILL_LIMIT
     while True:
-        left = [pid for pid in descendants() if pid not in exempt]
+        left = mortal_descendants()
         for pid in left:
             signal_process(pid, signal.SIGKILL)
         # No Popen object waits for these.
@@ -131,24 +147,95 @@ def reap_orphans() -> None:
     These are not what this process starts itself: that is in its session, or begins one (Linux).
     """
     own, session = os.getpid(), os.getsid(0)
-    for pid, state, parent, of_session in _processes() if sys.platform.startswith("linux") else ():
-        if state == "Z" and parent == own and of_session not in (session, pid):
+    for each in _processes() if sys.platform.startswith("linux") else ():
+        if each.state == "Z" and each.parent == own and each.session not in (session, each.pid):
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+                os.waitpid(each.pid, os.WNOHANG)
 
 
-class Reaper:
-    """Calls `reap_orphans` now and then: a look at all processes takes 2 ms per hundred of them."""
+class RankWatch:
+    """Looks now and then at the ranks on this machine, which takes 2 ms per hundred processes (Linux).
 
-    def __init__(self, clock: Clock) -> None:
+    *variable* has the number of a rank in the environment of its processes. The numbers of all are *expected*, or are
+    those that are seen.
+    """
+
+    def __init__(self, clock: Clock, variable: str = "OMPI_COMM_WORLD_RANK", expected: Iterable[int] = ()) -> None:
         self._clock = clock
-        self._due = clock.uptime() + ORPHANS_INTERVAL
+        self._pattern = b"\0%s=(\\d{1,9})\0" % variable.encode()
+        self._sees_ranks = sys.platform.startswith("linux") and variable not in os.environ
+        self._looked = clock.uptime()
+        self._times = dict.fromkeys(expected, 0.0)  # processor seconds of each rank
+        self._stray: Set[int] = set()  # left by ranks of which none was there any more at the last look
+        # Since when, as `Clock.uptime` counts, ranks have ended while others run, or do nothing while others are busy.
+        self.ended: Dict[int, float] = {}
+        self.idle: Dict[int, float] = {}
 
-    def reap(self) -> None:
-        """Call it if it is due."""
-        if self._clock.uptime() >= self._due:
-            reap_orphans()
-            self._due = self._clock.uptime() + ORPHANS_INTERVAL
+    def look(self, launchers: Collection[int]) -> List[str]:
+        """Look if that is due; the processes that were killed because ranks had left them behind.
+
+        No rank is left here then: mpirun waits for whatever holds its output open. Slurm kills what is left of a step,
+        and Kubernetes of a container. Of the children of this process only *launchers* can be ranks.
+        """
+        now = self._clock.uptime()
+        if now < self._looked + LOOK_INTERVAL:
+            return []
+        passed, self._looked = now - self._looked, now
+        reap_orphans()
+        found = {each.pid: each for each in _processes() if each.state != "Z"} if self._sees_ranks else {}
+        below = _below((each.pid, each.parent) for each in found.values())
+        ranks = {pid: rank for pid in below if (rank := self._rank(pid)) is not None}
+        stray: Set[int] = set()
+        times: Dict[int, float] = {}
+        for pid, rank in ranks.items():
+            parent = found[pid].parent
+            if parent in stray or (parent == os.getpid() and pid not in launchers):
+                stray.add(pid)
+            else:
+                times[rank] = times.get(rank, 0.0) + found[pid].seconds
+        self._compare(times, passed)
+        stray = set() if times else stray
+        left, self._stray = sorted(self._stray & stray), stray
+        names = [name(pid) for pid in left]
+        for pid in left:
+            signal_process(pid, signal.SIGKILL)
+        return names
+
+    def lone_rank(self, patience: float) -> Optional[str]:
+        """The rank that has ended, or does nothing, for *patience* seconds while others run, as a part of a message."""
+        for ranks, what in ((self.ended, "has ended"), (self.idle, "hardly uses its processor")):
+            for rank, since in sorted(ranks.items()):
+                if self._looked - since >= patience:
+                    return "rank %d %s while others run" % (rank, what)
+        return None
+
+    def _compare(self, times: Dict[int, float], passed: float) -> None:
+        """Note which ranks have ended, or were idle, since the last look *passed* seconds ago."""
+        shares = {rank: (seconds - self._times.get(rank, 0.0)) / passed for rank, seconds in times.items()}
+        others_work = any(share >= _BUSY for share in shares.values())
+        ended = [rank for rank in self._times if times and rank not in times]
+        idle = [rank for rank, share in shares.items() if others_work and share <= _IDLE]
+        self.ended = {rank: self.ended.get(rank, self._looked) for rank in ended}
+        self.idle = {rank: self.idle.get(rank, self._looked) for rank in idle}
+        self._times.update(times)
+
+    def _rank(self, pid: int) -> Optional[int]:
+        """The number of the rank that has started a process, or is it."""
+        try:
+            with open("/proc/%d/environ" % pid, "rb") as file:
+                number = re.search(self._pattern, b"\0" + file.read())
+        except OSError:  # it has ended, or is another user's
+            return None
+        return int(number.group(1)) if number else None
+
+
+def name(pid: int) -> str:
+    """A process in messages: the beginning of its command line, where Linux tells that, and its number."""
+    words = ""
+    with contextlib.suppress(OSError):
+        with open("/proc/%d/cmdline" % pid, encoding="utf-8", errors="replace") as file:
+            words = file.read().replace("\0", " ").strip()[:_MAX_COMMAND]
+    return "%s (process %d)" % (words or "a program", pid)
 
 
 def clear_shared_memory(folder: str | None) -> None:
@@ -171,16 +258,24 @@ def _parents() -> Iterator[tuple[int, int]]:
             if not state.startswith("Z"):
                 yield int(pid), int(parent)
         return
-    for process, status, above, _ in _processes():
-        if status != "Z":
-            yield process, above
+    yield from ((each.pid, each.parent) for each in _processes() if each.state != "Z")
 
 
-def _processes() -> Iterator[Tuple[int, str, int, int]]:
-    """The id, state, parent and session of all processes (Linux)."""
+class _Process(NamedTuple):
+    pid: int
+    state: str
+    parent: int
+    session: int
+    seconds: float  # of a processor
+
+
+def _processes() -> Iterator[_Process]:
+    """All processes (Linux)."""
+    tick = 1.0 / os.sysconf("SC_CLK_TCK")
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError):
                 with open("/proc/%s/stat" % name, encoding="utf-8", errors="replace") as file:
-                    state, parent, _, session = file.read().rpartition(")")[2].split()[:4]
-                yield int(name), state, int(parent), int(session)
+                    values = file.read().rpartition(")")[2].split()
+                seconds = (int(values[11]) + int(values[12])) * tick  # proc_pid_stat(5): utime, stime
+                yield _Process(int(name), values[0], int(values[1]), int(values[3]), seconds)

@@ -106,8 +106,10 @@ _WORDS = r"(?i)[a-z_]+"
 _CONTROLS = r"\x1b\[[0-9;?]*[A-Za-z]|[\b]"
 _COUNTS = ("epoch", "iteration", "iter", "step", "batch")  # columns of a table that count
 _SPACY = "E    #     "  # in the header of spaCy's table of training
-_HINTS = ("step", "iter", "epoch", "batch", "it/s", "s/it", "━", "] -", ".] ", "=]", "] loss", "]\t", "\tremaining")
-_HINTS += (_SPACY.lower(),)
+_HINTS = (
+    *("step", "iter", "epoch", "batch", "it/s", "s/it", "━", "] -", ".] ", "=]", "] loss", "]\t", "\tremaining"),
+    _SPACY.lower(),
+)
 
 
 class Recognizer:

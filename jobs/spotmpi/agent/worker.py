@@ -78,7 +78,7 @@ class CoordinatorClient:
         self.exit_code = 0  # with which the run has ended
         self.notice = notice
         self.started = StartedProcesses(folder, self.report)
-        self._reaper = processes.Reaper(clock)
+        self._ranks = processes.RankWatch(clock)
         self._cgroup = cgroup
         self._clock = clock
         self._grace = grace
@@ -131,7 +131,8 @@ class CoordinatorClient:
             text = reason if self._is_silent else "no longer, it answers again"
             sys.stderr.write("%s%s\n" % (pod_context.WAITS_FOR_NODE_0, text))
         self.started.supervise()
-        self._reaper.reap()
+        for name in self._ranks.look(()):
+            sys.stderr.write(processes.LEFT_BEHIND % name + "\n")
         if self.notice.reason and not self._notice_sent:
             self._give_notice(self.notice.reason)
         if not self._oom_sent and hardware.oom_kills(self._cgroup) > self._oom_kills:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import re
 import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -449,6 +451,35 @@ def test_a_run_says_that_mpi_waits_for_the_other_ranks_after_an_exception_of_one
     assert texts == sorted([*output, *named]) and outcome.reason == reason
 
 
+LONE = (
+    "rank 1 has ended while others run, and there was no progress for 30 s. Others wait for it for ever, as in a "
+    "collective, if it has ended or called MPI_Finalize; the attempt ends after limits.no_progress (300s)"
+)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no /proc")
+@pytest.mark.parametrize(
+    ("ranks", "launcher", "worked", "named", "reason"),
+    [
+        ([0], "mpirun", 60.0, [LONE], None),
+        ([0], "mpirun", 29.0, [], None),
+        ([0, 1], "mpirun", 60.0, [], None),
+        ([0], "torchrun", 60.0, [LONE], None),
+        ([0], "mpirun", 301.0, [LONE], f"{NO_PROGRESS}; rank 1 has ended while others run"),
+    ],
+    ids=["ended", "just now", "both run", "torchrun", "to the limit"],
+)
+def test_a_run_says_that_a_rank_has_ended_while_the_others_do_nothing(
+    tmp_path: Path, ranks: list[int], launcher: str, worked: float, named: list[str], reason: str | None
+) -> None:
+    """Such as after `sys.exit(0)` in one, before a collective of all."""
+    variable = "OMPI_COMM_WORLD_RANK" if launcher == "mpirun" else "RANK"
+    starts = [f"{variable}={rank} sh -c 'until [ -e go ]; do sleep 0.01; done' &" for rank in ranks]
+    script = f"{' '.join(starts)} echo on; wait"
+    outcome, texts = run_to_the_end(tmp_path, ["sh", "-c", script], launcher, worked, nodes=2)
+    assert texts == sorted(["on", *named]) and outcome.reason == reason
+
+
 def run_to_the_end(
     folder: Path,
     arguments: list[str],
@@ -456,6 +487,7 @@ def run_to_the_end(
     worked: float = 0.0,
     stopped: float = 0.0,
     silent: bool = False,
+    nodes: int = 1,
 ) -> tuple[Outcome, list[str]]:
     """The outcome of an attempt whose launcher has these arguments, and the lines that were recorded.
 
@@ -466,7 +498,7 @@ def run_to_the_end(
     plan: Any = {"folder": str(folder), "launcher": launcher, "metrics_pattern": None, "limits": LIMITS, "grace": 1.0}
     clock = JumpingClock()
     record, source = Record(str(folder), clock), SuspendingSource(folder, clock, 0.0, worked, stopped, silent)
-    plan |= {"environment": {}, "slots": 1}
+    plan |= {"environment": {}, "slots": 1, "backend": "local", "hosts": ["127.0.0.1"] * nodes, "run_on": "all"}
     launch = Launch([command], {}, str(folder / "rank-0.pid"), deadlines=Deadlines(clock.uptime() + 60.0))
     source.attempt = Attempt(1, plan, launch, record, source, clock)
     outcome = source.attempt.run()
@@ -475,8 +507,10 @@ def run_to_the_end(
     return outcome, sorted(text.split(" ", 3)[3] for text in log.read_text().splitlines()) if log.exists() else []
 
 
-def test_the_last_words_of_a_program_that_leaves_a_process_behind_are_recorded(tmp_path: Path) -> None:
-    """Which holds its output open: the end of the last line never comes."""
+def test_the_last_words_of_a_program_that_leaves_a_process_behind_are_recorded(
+    tmp_path: Path, adopts_orphans: None
+) -> None:
+    """Which holds its output open: the end of the last line never comes. It is killed, and named."""
     arguments = ["sh", "-c", "sleep 30 & printf 'last words'"]
     command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": arguments, "environment": {}}
     plan: Any = {"folder": "/", "launcher": "none", "metrics_pattern": None, "limits": LIMITS, "grace": 1.0}
@@ -485,7 +519,19 @@ def test_the_last_words_of_a_program_that_leaves_a_process_behind_are_recorded(t
     source: Any = SimpleNamespace(pending=lambda: None, kill_requested=lambda: False)
     assert Attempt(1, plan, Launch([command], {}, str(tmp_path / "none")), record, source).run().cause == SUCCEEDED
     record.close()
-    assert (tmp_path / "logs" / "1" / "node-0.log").read_text().endswith("last words\n")
+    lines = (tmp_path / "logs" / "1" / "node-0.log").read_text().splitlines()
+    named = processes.LEFT_BEHIND % "sleep 30 (process N)"
+    assert sorted(re.sub(r"\d+\)", "N)", line.split(" ", 3)[3]) for line in lines) == ["last words", named]
+
+
+@pytest.fixture
+def adopts_orphans() -> Iterator[None]:
+    """Lets this process be the parent of orphans, as an agent is."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("other systems have no subreapers")
+    processes.adopt_orphans()
+    yield
+    ctypes.CDLL(None).prctl(processes._PR_SET_CHILD_SUBREAPER, 0)
 
 
 def test_only_a_process_of_the_run_is_asked_for_a_checkpoint(tmp_path: Path) -> None:
@@ -509,7 +555,7 @@ def test_only_a_process_of_the_run_is_asked_for_a_checkpoint(tmp_path: Path) -> 
 
 
 def test_orphans_are_reaped_while_an_attempt_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "ORPHANS_INTERVAL", 0.05)
+    monkeypatch.setattr(processes, "LOOK_INTERVAL", 0.05)
     reaped: list[bool] = []
     monkeypatch.setattr(processes, "reap_orphans", lambda: reaped.append(True))
     monkeypatch.setattr(processes, "kill_descendants", lambda: [])

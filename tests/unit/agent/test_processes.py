@@ -110,7 +110,7 @@ import os, subprocess, time
 from spotmpi.agent import processes
 
 def zombies():
-    return sum(state == "Z" and parent == os.getpid() for _, state, parent, _ in processes._processes())
+    return sum(each.state == "Z" and each.parent == os.getpid() for each in processes._processes())
 
 processes.adopt_orphans()
 direct = subprocess.Popen(["sh", "-c", "exit 4"])
@@ -126,6 +126,56 @@ def test_orphans_that_have_ended_are_reaped_and_nothing_else(tmp_path: Path) -> 
     """Each takes an entry of a pod's limit of processes, and training may go on for weeks."""
     run = subprocess.run([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
     assert run.stdout == "2 4 3\n", "those of which somebody waits for the end are left"
+
+
+LEFT_BEHIND = """
+import os, sys
+from types import SimpleNamespace
+from spotmpi.agent import processes
+
+processes.adopt_orphans()
+clock = SimpleNamespace(uptime=lambda: clock.now, now=0.0)
+watch = processes.RankWatch(clock)
+# As mpirun does, cat waits for all that hold the output of a rank open.
+rank = "OMPI_COMM_WORLD_RANK=0 sh -c 'sleep 1000 & echo on; read _; echo done' | cat"
+launcher = processes.subprocess.Popen(["sh", "-c", rank], stdin=-1, stdout=-1, text=True)
+
+def look():
+    clock.now += processes.LOOK_INTERVAL
+    return [name.split(" (")[0] for name in watch.look([launcher.pid])]
+
+print(launcher.stdout.readline().strip(), look(), look())
+launcher.stdin.close()
+print(launcher.stdout.readline().strip(), look(), look(), launcher.wait())
+"""
+
+
+def test_what_ranks_have_left_behind_is_killed_and_lets_mpirun_end() -> None:
+    """As by Slurm and Kubernetes, and not while a rank still runs; the second look leaves it time to end by itself."""
+    run = subprocess.run([sys.executable, "-c", LEFT_BEHIND], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    assert run.stdout == "on [] []\ndone [] ['sleep 1000'] 0\n"
+
+
+def test_a_rank_that_polls_in_mpi_finalize_while_another_one_spins_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the shares of a processor that were measured with Open MPI 5.0 on two busy cores."""
+    clock: Any = SimpleNamespace(uptime=lambda: clock.now, now=0.0)
+    watch = processes.RankWatch(clock, "A_VARIABLE_OF_RANKS")
+    monkeypatch.setattr(watch, "_rank", {7: 0, 8: 1, 9: 1}.get)
+
+    def look(*shares: float) -> str | None:
+        clock.now += processes.LOOK_INTERVAL
+        times = [share * clock.now for share in shares]
+        found = [processes._Process(7 + number, "S", os.getpid(), 1, each) for number, each in enumerate(times)]
+        monkeypatch.setattr(processes, "_processes", lambda: found)
+        monkeypatch.setattr(processes, "reap_orphans", lambda: None)
+        assert watch.look([7, 8, 9]) == []
+        return watch.lone_rank(30.0)
+
+    assert [look(0.52, 0.01, 0.03) for _ in range(4)] == [None] * 3 + [
+        "rank 1 hardly uses its processor while others run"
+    ]
+    assert look(0.52, 0.01, 0.4) is None, "a process of it works"
+    assert [look(0.05, 0.01, 0.03) for _ in range(5)] == [None] * 5, "all wait for something else"
 
 
 MISNAMED = """

@@ -104,7 +104,7 @@ class Attempt:
                 self._supervise_replicas()
                 self._check_limits()
             open_pipes = list(self._selector.get_map().values())  # which processes that stay behind hold open
-            if open_pipes:
+            if open_pipes and self._term_sent is None:
                 self._announce_left_behind(map(processes.name, processes.mortal_descendants()))
             for key in open_pipes:
                 self._drain(key)

@@ -167,9 +167,9 @@ class RankWatch:
         self._looked = clock.uptime()
         self._times = dict.fromkeys(expected, 0.0)  # processor seconds of each rank
         self._stray: Set[int] = set()  # left by ranks of which none was there any more at the last look
-        # Since when, as `Clock.uptime` counts, ranks have ended while others run, or do nothing while others are busy.
-        self.ended: Dict[int, float] = {}
-        self.idle: Dict[int, float] = {}
+        # Ranks that had ended while others ran, or were idle while others were busy, and when that was seen first.
+        self._gone: Dict[int, float] = {}
+        self._idle: Dict[int, float] = {}
 
     def look(self, launchers: Collection[int]) -> List[str]:
         """Look if that is due; the processes that were killed because ranks had left them behind.
@@ -203,9 +203,9 @@ class RankWatch:
 
     def lone_rank(self, patience: float) -> Optional[str]:
         """The rank that has ended, or does nothing, for *patience* seconds while others run, as a part of a message."""
-        for ranks, what in ((self.ended, "has ended"), (self.idle, "hardly uses its processor")):
-            for rank, since in sorted(ranks.items()):
-                if self._looked - since >= patience:
+        for ranks, what in ((self._gone, "has ended"), (self._idle, "hardly uses its processor")):
+            for rank, found in sorted(ranks.items()):
+                if self._looked - found >= patience:
                     return "rank %d %s while others run" % (rank, what)
         return None
 
@@ -215,8 +215,8 @@ class RankWatch:
         others_work = any(share >= _BUSY for share in shares.values())
         ended = [rank for rank in self._times if times and rank not in times]
         idle = [rank for rank, share in shares.items() if others_work and share <= _IDLE]
-        self.ended = {rank: self.ended.get(rank, self._looked) for rank in ended}
-        self.idle = {rank: self.idle.get(rank, self._looked) for rank in idle}
+        self._gone = {rank: self._gone.get(rank, self._looked) for rank in ended}
+        self._idle = {rank: self._idle.get(rank, self._looked) for rank in idle}
         self._times.update(times)
 
     def _rank(self, pid: int) -> Optional[int]:

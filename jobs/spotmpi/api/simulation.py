@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,11 +23,13 @@ from spotmpi.capacity.simulation import Outcome, join, planned, simulate, window
 from spotmpi.capacity.traces import Trace, market, read_trace
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
+from spotmpi.core.wording import Echo
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.workers import MOST_DOLLARS
 
 T = TypeVar("T")
 
+ECHO_INTERVAL = 10.0  # seconds between messages about the progress
 TICK = 600.0  # seconds between decisions
 _OURS = "this policy"
 _PRICE = f"a number above 0, and at most {MOST_DOLLARS:,}"
@@ -66,8 +69,16 @@ class Prices:
     on_demand: float | None = None
 
 
-def simulate_job(spec: JobSpec, folder: Path, windows: int, prices: Prices, now: datetime, seed: int = 0) -> Simulation:
-    """The job of *spec* in *windows* windows of the traces in *folder*, drawn with *seed*.
+def simulate_job(
+    spec: JobSpec,
+    folder: Path,
+    windows: int,
+    prices: Prices,
+    now: datetime,
+    seed: int = 0,
+    echo: Echo = lambda text: None,
+) -> Simulation:
+    """The job of *spec* in *windows* windows of the traces in *folder*, drawn with *seed*; *echo* gets its progress.
 
     Raises:
         InputError: with all reasons why it cannot be done within its limits, or does not fit to the traces.
@@ -98,8 +109,15 @@ def simulate_job(spec: JobSpec, folder: Path, windows: int, prices: Prices, now:
     blocks = window_starts(recorded.ticks - ticks, windows, seed)
     pools = tuple(str(pool) for pool in recorded.pools)
     days = recorded.ticks * recorded.step / 86400
-    outcomes = _outcomes(job, recorded, blocks)
-    least = float(optimum(job, recorded, np.concatenate(blocks)).mean()) if job.on_demand_allowed else None
+    # A trace has no more windows than ticks, however many are drawn: each that differs is simulated once.
+    distinct = [np.unique(block, return_counts=True) for block in blocks]
+    starts, counts = [each for each, _ in distinct], np.concatenate([count for _, count in distinct])
+    parts = _Parts(2 * len(starts) + 4 if job.on_demand_allowed else len(starts) + 1, echo)
+    least = None
+    if job.on_demand_allowed:
+        best = np.concatenate([parts.add(optimum(job, recorded, each)) for each in starts])
+        least = float(np.average(best, weights=counts))
+    outcomes = {policy: each.repeated(counts) for policy, each in _outcomes(job, recorded, starts, parts).items()}
     results = tuple(_result(policy, outcome, least) for policy, outcome in outcomes.items())
     return Simulation(job, pools, days, windows, expected_of(job, outcomes[_OURS], recorded.on_demand), results)
 
@@ -154,17 +172,33 @@ def window_starts(ticks: int, windows: int, seed: int) -> list[Indices]:
     ]
 
 
-def _outcomes(job: Job, recorded: Market, blocks: Sequence[Indices]) -> dict[str, Outcome]:
+class _Parts:
+    """The parts of a simulation, which *echo* is told of every 10 s."""
+
+    def __init__(self, count: int, echo: Echo) -> None:
+        self._count, self._echo, self._done = count, echo, 0
+        self._began = self._last = time.monotonic()
+
+    def add(self, result: T) -> T:
+        """The *result* of a part."""
+        self._done += 1
+        now = time.monotonic()
+        if now >= self._last + ECHO_INTERVAL and self._done < self._count:
+            left = (now - self._began) / self._done * (self._count - self._done)
+            self._echo(f"simulated {self._done} of {self._count} parts, about {left:.0f} s left")
+            self._last = now
+        return result
+
+
+def _outcomes(job: Job, recorded: Market, blocks: Sequence[Indices], parts: _Parts) -> dict[str, Outcome]:
     """What each policy costs in the windows of *blocks*."""
     starts = np.concatenate(blocks)
-    outcomes = {_OURS: join([planned(job, recorded, block) for block in blocks])}
+    policies = {"spot, else wait": baselines.greedy(job)}
     if job.on_demand_allowed:
-        outcomes["Uniform Progress"] = simulate(job, recorded, starts, baselines.uniform_progress(job))
-    outcomes["spot, else wait"] = simulate(job, recorded, starts, baselines.greedy(job))
-    if job.on_demand_allowed:
-        outcomes["spot, else on-demand"] = simulate(job, recorded, starts, baselines.fallback(job))
-        outcomes["on-demand"] = simulate(job, recorded, starts, baselines.on_demand(job))
-    return outcomes
+        policies = {"Uniform Progress": baselines.uniform_progress(job), **policies}
+        policies |= {"spot, else on-demand": baselines.fallback(job), "on-demand": baselines.on_demand(job)}
+    ours = join([parts.add(planned(job, recorded, block)) for block in blocks])
+    return {_OURS: ours} | {name: parts.add(simulate(job, recorded, starts, each)) for name, each in policies.items()}
 
 
 def _result(policy: str, outcome: Outcome, least: float | None) -> PolicyResult:

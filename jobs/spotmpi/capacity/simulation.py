@@ -35,6 +35,10 @@ class Outcome:
         """In how many windows the deadline was missed."""
         return int(np.isinf(self.seconds).sum())
 
+    def repeated(self, counts: Indices) -> Outcome:
+        """That of each window as many times as *counts* says."""
+        return Outcome(*(np.repeat(getattr(self, key.name), counts) for key in fields(self)))
+
 
 def window_ticks(job: Job, market: Market) -> int:
     """The ticks of a window: up to the deadline, the last one perhaps in part."""

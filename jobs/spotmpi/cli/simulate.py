@@ -46,11 +46,12 @@ def command(
     from datetime import UTC, datetime
 
     from spotmpi.api.simulation import Prices, simulate_job
+    from spotmpi.core.wording import echo
     from spotmpi.spec.source import load_spec
 
     prices = Prices(options.price, options.on_demand_price)
     job = load_spec(spec, settings or ())
-    simulation = simulate_job(job, traces, options.windows, prices, datetime.now(UTC), options.seed)
+    simulation = simulate_job(job, traces, options.windows, prices, datetime.now(UTC), options.seed, echo)
     if job.kubernetes.node_groups:
         no_groups = "is not simulated, and Capacity Blocks are not: capacity.zones and instance_types choose traces"
         typer.echo(f"kubernetes.node_groups {no_groups}", err=True)

@@ -6,13 +6,19 @@ import json
 import math
 import re
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from spotmpi.api import simulation
+from spotmpi.capacity import baselines
 from spotmpi.capacity.job import Job, chance
+from spotmpi.capacity.optimum import optimum
+from spotmpi.capacity.simulation import simulate as simulate_windows
 from spotmpi.capacity.traces import market, read_trace, region
 from spotmpi.core.errors import InputError
 from tests.command_line import invoke
@@ -177,11 +183,31 @@ PUBLISHED: dict[str, Any] = {
 }
 
 
-def simulate_traces(folder: Path, *traces: dict[str, Any]) -> Any:
+def simulate_traces(folder: Path, *traces: dict[str, Any], options: Sequence[str] = ()) -> Any:
     for index, trace in enumerate(traces):
         (folder / f"us-west-2a_{index}.json").write_text(json.dumps(trace))
     (folder / "job.toml").write_text('command = ["x"]\nnodes = 16\n[capacity]\nwork = "8h"\ndeadline = "12h"\n')
-    return simulate(str(folder / "job.toml"), traces=folder)
+    return simulate(str(folder / "job.toml"), *options, traces=folder)
+
+
+def test_windows_that_are_drawn_again_are_not_simulated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million windows would have taken minutes and gigabytes; a trace has as many as ticks. Progress is shown."""
+    calls: list[Any] = []
+    monkeypatch.setattr(simulation, "ECHO_INTERVAL", 0.0)
+    monkeypatch.setattr(simulation, "optimum", lambda *arguments: calls.append(arguments) or optimum(*arguments))
+    options = ["--windows", "900", "--json"]
+    result = simulate_traces(tmp_path, TRACE, options=options)
+
+    printed, (job, market, _) = json.loads(result.stdout), calls[0]
+    assert sum(len(starts) for _, _, starts in calls) < 300 and printed["windows"] == 900
+    progress = re.findall(r"^spotmpi: simulated (\d+) of 20 parts, about \d+ s left$", result.stderr, re.MULTILINE)
+    assert [int(part) for part in progress] == list(range(1, 20))
+    drawn = np.concatenate(simulation.window_starts(300 - 72, 900, seed=0))
+    greedy = simulate_windows(job, market, drawn, baselines.greedy(job))
+    figures = next(each for each in printed["results"] if each["policy"] == "spot, else wait")
+    ratio = greedy.dollars.mean() / optimum(job, market, drawn).mean()
+    assert figures["dollars"] == pytest.approx(greedy.dollars.mean())
+    assert (figures["ratio"], figures["late"]) == (pytest.approx(ratio), greedy.missed)
 
 
 @pytest.mark.parametrize(

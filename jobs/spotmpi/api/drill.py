@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from typing import Any, NamedTuple
 from spotmpi.agent import protocol, record
 from spotmpi.agent.files import is_file
 from spotmpi.agent.plan import WORKERS, Member
+from spotmpi.agent.progress import REMEDY
 from spotmpi.backends.base import Backend
 from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError, input_error
@@ -24,6 +27,7 @@ from spotmpi.spec.job import POOL
 from spotmpi.spec.source import load_spec
 
 FAULTS = ("evict", "delete", "kill")
+_PATIENCE = 300.0  # seconds of an attempt in which a run reports its first iteration
 _MEMBERSHIP = (record.JOINED, record.LEFT, record.STARTED, record.RESTARTED)
 
 
@@ -143,7 +147,7 @@ def drill(
 
     Raises:
         InputError: there is no such fault, here or at all.
-        SpotmpiError: the run ended before the fault was injected, or before it had recovered.
+        SpotmpiError: the run reports no iterations, or ended before the fault was injected or it had recovered.
     """
     run = before.id
     if fault.how not in FAULTS:
@@ -154,9 +158,11 @@ def drill(
     if before.over:
         raise _ended(run, "trains")
     backend.require_fault(run, *fault)
-    echo(f"{fault}: at the next iteration that the run reports")
+    none = f"; it has reported none so far, and the drill ends after {_PATIENCE:g} s of its attempt without one"
+    echo(f"{fault}: at the next iteration that the run reports{none if before.iteration is None else ''}")
     timer = _RecoveryTimer(lambda: backend.inject_fault(run, *fault), clock)
-    times = _follow(_new_events(backend.events(run, True), before), timer, on_event)
+    events = _new_events(backend.events(run, True), before)
+    times = _follow(events if before.iteration is not None else _with_iterations(events, run), timer, on_event)
     if times is None and not timer.injected:
         raise _ended(run, "trains")
     if times is None:
@@ -176,6 +182,42 @@ def _new_events(events: Iterable[Event], before: RunState) -> Iterator[Event]:
             yield event
         elif event.kind == record.METRIC and event.time == newest:
             newest = None
+
+
+def _with_iterations(events: Iterable[Event], run: str) -> Iterator[Event]:
+    """The *events* of a run that has reported no iteration so far; a thread reads them, which may wait for ever.
+
+    Raises:
+        SpotmpiError: the run reports no iteration within `_PATIENCE` seconds of its attempt.
+    """
+    arrived: queue.SimpleQueue[Event | Exception | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            for event in events:
+                arrived.put(event)
+            arrived.put(None)
+        except Exception as error:
+            arrived.put(error)
+
+    threading.Thread(target=read, name="drill", daemon=True).start()
+    has_trained, deadline = False, None
+    while True:
+        try:
+            event = arrived.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            what = f"run {run} has reported no iteration in {_PATIENCE:g} s of its attempt, no fault was injected"
+            raise SpotmpiError(f"{what}: {REMEDY}") from None
+        if event is None:
+            return
+        if isinstance(event, Exception):
+            raise event
+        has_trained = has_trained or (event.kind == record.METRIC and event.values.get("kind") == protocol.METRIC)
+        if has_trained or event.kind in (record.RESTARTED, record.WAITING):
+            deadline = None
+        elif event.kind == record.STARTED:
+            deadline = time.monotonic() + _PATIENCE
+        yield event
 
 
 def _follow(events: Iterable[Event], timer: _RecoveryTimer, on_event: Callable[[Event], None]) -> dict[str, Any] | None:

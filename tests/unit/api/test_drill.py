@@ -6,14 +6,17 @@ It waits until the run trains; into a pool the fault comes at once, and the dril
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spotmpi.agent.plan import COORDINATOR, NODE, WORKER, Member
+from spotmpi.api import drill as drills
 from spotmpi.api.drill import Fault, drill
 from spotmpi.backends import targets
 from spotmpi.cli.drill import command
@@ -49,7 +52,8 @@ class ScriptedBackend:
     def state(self, run: str) -> RunState:
         metrics = [event for event in self._events[: self._recorded] if event.kind == "metric"]
         scalars = {"t": metrics[-1].time + self._ahead} if metrics else {}
-        return RunState(run, "", "digits", "running", scalars=scalars)
+        iteration = metrics[-1].values["iteration"] if metrics else None
+        return RunState(run, "", "digits", "running", scalars=scalars, iteration=iteration)
 
     def require_fault(self, run: str, member: Member, fault: str) -> None:
         if member.number > 1:
@@ -118,6 +122,42 @@ def test_a_drill_prints_its_progress(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "evict of node 1: at the next iteration that the run reports" in output.err
     assert "starting again (failures: 0, interruptions: 1): node 1: got SIGTERM" in output.err
     assert "attempt 2 started" in output.err
+
+
+def test_a_drill_of_a_run_that_reports_no_iterations_says_what_it_waits_for_and_gives_up_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drills, "_PATIENCE", 0.01)
+    backend = ScriptedBackend([Event(90.0, "waiting"), Event(99.0, "started", 1), metric(99.5, 0, "checkpoint")])
+    ended = threading.Event()
+    monkeypatch.setattr(backend, "events", lambda *given: chain(type(backend).events(backend, *given), endless(ended)))
+    said: list[str] = []
+    with pytest.raises(SpotmpiError, match=r"no iteration in 0.01 s of its attempt, no fault .*: set metrics\.pattern"):
+        drill(backend, backend.state("digits-1"), Fault(COORDINATOR, "kill"), echo=said.append)  # type: ignore[arg-type]
+    ended.set()
+    assert said[0].endswith("; it has reported none so far, and the drill ends after 0.01 s of its attempt without one")
+    assert backend.faults == []
+
+
+def test_the_recovery_of_a_run_whose_first_iteration_came_during_the_drill_may_take_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drills, "_PATIENCE", 0.1)
+
+    class Slow(ScriptedBackend):
+        def events(self, run: str, follow: bool) -> Iterator[Event]:
+            for event in super().events(run, follow):
+                if event == AFTER[1]:
+                    threading.Event().wait(0.15)
+                yield event
+
+    assert run_drill(Slow([*BEFORE, END, *AFTER])).lost_iterations == 2
+
+
+def endless(ended: threading.Event) -> Iterator[Event]:
+    """No more events, of a run that goes on."""
+    ended.wait(20.0)
+    yield Event(200.0, "succeeded")
 
 
 def test_a_run_that_ends_by_the_fault_is_an_error() -> None:

@@ -49,8 +49,15 @@ class Target(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """The absolute path of the runs folder; InputError where that is a file, or a link to what is not there."""
+        """The absolute path of the runs folder; InputError where that is no folder, or none that this user may read."""
         folder = names.absolute(self.runs_folder or names.default_runs_folder())
+        try:
+            may_read = not is_folder(folder) or os.access(folder, os.R_OK | os.X_OK)
+        except PermissionError:
+            may_read = False
+        if not may_read:
+            remedy = f"{names.user()} may not read it: name another folder, here or in SPOTMPI_RUNS"
+            raise input_error(wording.option("runs"), str(folder), remedy)
         if os.path.lexists(folder) and not is_folder(folder):
             what = "is a link to nothing: mount its disk, or " if folder.is_symlink() else "is not a folder: "
             raise input_error(wording.option("runs"), str(folder), f"{what}name another folder")

@@ -26,12 +26,16 @@ from spotmpi.core import wording
 from spotmpi.core.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, InputError, SpotmpiError
 from spotmpi.core.wording import printable_lines
 
-# A folder of another user's, a full disk below a file to which stdout is redirected, a disk that fails, a path that no
-# file can have, and a stdout that is closed.
-_NOT_UNEXPECTED = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE),
-    *(errno.ELOOP, errno.ENAMETOOLONG, errno.EBADF),
-)
+# What to do about a folder of another user's, a full disk, one that fails, a path that no file can have, and a stdout
+# that is closed.
+_REMEDIES = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "ask its owner for the right to it, or name another place"),
+    errno.EROFS: "name a place that can be written",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space"),
+    **dict.fromkeys((errno.EIO, errno.ESTALE), "check its disk or mount"),
+    **dict.fromkeys((errno.ELOOP, errno.ENAMETOOLONG), "name another path"),
+    errno.EBADF: "open stdout and stderr",
+}
 _LOADER = "pydantic.plugin._loader"
 
 
@@ -332,8 +336,9 @@ def _lines(error: BaseException) -> list[str]:
         return [f"{message.rstrip('.')}; `{context.command_path} --help` shows what it takes"]
     if isinstance(error, SpotmpiError):
         return [str(error)]
-    if isinstance(error, OSError) and error.errno in _NOT_UNEXPECTED:
-        return [f"cannot access {error.filename}: {error.strerror}" if error.filename else str(error.strerror)]
+    if isinstance(error, OSError) and error.errno in _REMEDIES:
+        what = f"cannot access {error.filename}: {error.strerror}" if error.filename else error.strerror
+        return [f"{what}; {_REMEDIES[error.errno]}"]
     return [f"{type(error).__name__}: {error} (unexpected; `spotmpi --debug COMMAND` shows a traceback)"]
 
 

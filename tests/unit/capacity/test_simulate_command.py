@@ -194,7 +194,12 @@ def test_windows_that_are_drawn_again_are_not_simulated_again(tmp_path: Path, mo
     """A million windows would have taken minutes and gigabytes; a trace has as many as ticks. Progress is shown."""
     calls: list[Any] = []
     monkeypatch.setattr(simulation, "ECHO_INTERVAL", 0.0)
-    monkeypatch.setattr(simulation, "optimum", lambda *arguments: calls.append(arguments) or optimum(*arguments))
+
+    def watched(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return optimum(*arguments)
+
+    monkeypatch.setattr(simulation, "optimum", watched)
     options = ["--windows", "900", "--json"]
     result = simulate_traces(tmp_path, TRACE, options=options)
 

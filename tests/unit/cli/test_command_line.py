@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.cli.tables import show_table
+from spotmpi.core import names
 from spotmpi.runs import reader
 from tests.command_line import SPOTMPI, invoke, spotmpi_process
 from tests.contract.fake_program import fake_job
@@ -170,22 +171,39 @@ def test_a_path_that_no_file_can_have_is_named() -> None:
         assert str(path) in result.stderr and result.stderr.count("\n") == 1
 
 
+def without_rights(*words: str) -> subprocess.CompletedProcess[str]:
+    """What a command prints for a user who may not read everything."""
+    as_user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    return subprocess.run([*as_user, SPOTMPI, *words], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("below", ["", "runs"])
+def test_a_runs_folder_that_this_user_may_not_read_is_named_with_the_remedy(tmp_path: Path, below: str) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(0)
+    folder = closed / below
+    result = without_rights("run", "--runs", str(folder), "--", "true")
+    remedy = f"{names.user()} may not read it: name another folder, here or in SPOTMPI_RUNS"
+    assert (result.returncode, result.stderr) == (2, f"spotmpi: --runs = {str(folder)!r}: {remedy}\n")
+
+
 def test_a_run_that_this_user_may_not_read_hides_no_other_and_its_path_is_in_the_error() -> None:
     invoke("run", job("true"))
     invoke("run", write_spec({"command": ["true"], "launcher": "none"}, "other.toml"))
     folder, other = (paths.folder for paths in reader.every(Path("runs")))
     folder.chmod(0)
-    without_rights = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
     results = [
-        subprocess.run([*without_rights, SPOTMPI, *words], capture_output=True, text=True)
-        for words in (["list"], ["status", folder.name], ["clean", "--older", "0s", "--yes"])
+        without_rights(*words) for words in (["list"], ["status", folder.name], ["clean", "--older", "0s", "--yes"])
     ]
 
     folder.chmod(0o700)
     assert [result.returncode for result in results] == [0, 1, 0], results
     assert other.name in results[0].stdout and folder.name not in results[0].stdout
-    assert results[1].stderr == f"spotmpi: cannot access {folder.absolute()}/events.jsonl: Permission denied\n"
+    remedy = "ask its owner for the right to it, or name another place"
+    assert (
+        results[1].stderr == f"spotmpi: cannot access {folder.absolute()}/events.jsonl: Permission denied; {remedy}\n"
+    )
     assert only_run().folder == folder
 
 

@@ -62,7 +62,7 @@ def test_a_full_disk_below_the_output_is_one_line(words: str, variables: Mapping
             [SPOTMPI, *words.split()], stdout=full, stderr=subprocess.PIPE, text=True, env=variables
         )
 
-    assert (result.returncode, result.stderr) == (1, "spotmpi: No space left on device\n")
+    assert (result.returncode, result.stderr) == (1, "spotmpi: No space left on device; free some space\n")
 
 
 @pytest.mark.usefixtures("recorded")
@@ -71,7 +71,7 @@ def test_a_closed_output_is_one_line(words: str, variables: Mapping[str, str]) -
     command = f"{SPOTMPI} {words} >&-"
     result = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, env=variables)
 
-    assert (result.returncode, result.stderr) == (1, "spotmpi: Bad file descriptor\n")
+    assert (result.returncode, result.stderr) == (1, "spotmpi: Bad file descriptor; open stdout and stderr\n")
 
 
 @pytest.mark.usefixtures("recorded")

@@ -128,7 +128,8 @@ def _own_modules(source: Path) -> list[Path]:
 def _make_environment(image: str, folder: Path) -> None:
     """An empty environment with this interpreter, or where the image does not run with it, with one that uv finds.
 
-    uv looks among its own interpreters and on PATH, and then downloads one unless UV_PYTHON_DOWNLOADS forbids it.
+    uv looks among its own interpreters, on PATH and in those of pyenv, whose shims on PATH run the selected version
+    alone; and then downloads one unless UV_PYTHON_DOWNLOADS forbids it.
     """
     import tomllib
 
@@ -140,8 +141,10 @@ def _make_environment(image: str, folder: Path) -> None:
     if SpecifierSet(required).contains(own, prereleases=True):
         run_uv("venv", "--quiet", "--python", sys.executable, str(folder))
         return
+    pyenv = Path(os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv"))  # noqa: PTH111 - there may be no home
+    path = os.pathsep.join([os.environ.get("PATH", ""), *map(str, sorted(pyenv.glob("versions/*/bin")))])
     try:
-        run_uv("venv", "--quiet", "--python", required, str(folder))
+        run_uv("venv", "--quiet", "--python", required, str(folder), path=path)
     except SpotmpiError as error:
         raise SpotmpiError(
             f"the {image} image needs Python {required}, this is {own}, and uv found no other: put one on PATH, or let"
@@ -149,8 +152,8 @@ def _make_environment(image: str, folder: Path) -> None:
         ) from error
 
 
-def run_uv(*arguments: str, purpose: str = "install the image") -> None:
-    """Run uv; SpotmpiError, with its last lines, where it cannot do what its *purpose* is.
+def run_uv(*arguments: str, purpose: str = "install the image", path: str | None = None) -> None:
+    """Run uv, with another *path* to look for programs; SpotmpiError, with its last lines, where its *purpose* fails.
 
     uv trusts certificates of its own; where these do not suffice, as behind a proxy, those of this machine as well, as
     pip does, unless the user has decided.
@@ -158,6 +161,7 @@ def run_uv(*arguments: str, purpose: str = "install the image") -> None:
     environment = {
         "UV_COMPILE_BYTECODE_TIMEOUT": "600",  # seconds that a busy machine has for a file, instead of 60
         **{key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"},
+        **({} if path is None else {"PATH": path}),
     }
     tries = [environment]
     if not environment.keys() & _MACHINE_CERTIFICATES.keys():

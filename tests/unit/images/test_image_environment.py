@@ -112,15 +112,22 @@ def test_an_environment_on_a_disk_that_fails_for_a_moment_is_not_installed_again
     assert environment.prepare("small", pytest.fail) == folder
 
 
-def test_an_image_that_does_not_run_with_this_python_gets_another_one_from_path(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", ["bin", "pyenv/versions/3.99.1/bin"])
+def test_an_image_that_does_not_run_with_this_python_gets_another_one_from_path_or_pyenv(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """The real uv looks for it; spotmpi only believes that it runs with a Python that the image does not know."""
     monkeypatch.setattr("platform.python_version", lambda: "3.99.0")
     require(images, f"=={sys.version_info[0]}.{sys.version_info[1]}.*")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python3").symlink_to(os.path.realpath(sys.executable))
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/nonexistent")
+    shims = tmp_path / "shims"
+    for folder in (tmp_path / place, shims):
+        folder.mkdir(parents=True)
+    (tmp_path / place / "python3").symlink_to(os.path.realpath(sys.executable))
+    # As pyenv's, where .python-version selects a version that was removed.
+    (shims / "python3").write_text("#!/bin/sh\necho \"pyenv: version '3.98.1' is not installed\" >&2\nexit 1\n")
+    (shims / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{shims}:{tmp_path / 'bin'}:/nonexistent")
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
     monkeypatch.setenv("UV_PYTHON_DOWNLOADS", "never")
     monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "managed"))
 
@@ -133,6 +140,7 @@ def test_where_no_python_is_found_or_downloaded_one_line_says_which_and_what_to_
 ) -> None:
     require(images, "==3.98.*")
     monkeypatch.setenv("UV_PYTHON_DOWNLOADS", "never")
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
     with pytest.raises(SpotmpiError) as error:
         environment.prepare("small")
     message = str(error.value)

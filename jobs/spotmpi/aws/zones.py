@@ -10,9 +10,9 @@ from spotmpi.aws.account import ANY_REGION, Aws
 from spotmpi.aws.errors import NO_ANSWER, CallError, RegionNotEnabled
 
 EKS_SOURCE = "Amazon EKS User Guide, networking requirements for VPC and subnets, read November 2026"
-NO_REGION = "not an AWS region; write it like us-east-1"  # the remedy where `is_region` says so
 STORAGE_SOURCE = "Amazon EFS User Guide, Supported Availability Zones for One Zone file systems, read November 2026"
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")  # as in infra/settings.py
+_OTHER_PARTITIONS = ("cn-", "us-gov-", "us-iso", "eu-iso", "eusc-")  # of regions, as in infra/checks.py
 # By zone id: a zone's letter means a different place in each account.
 _NOT_SUPPORTED_BY_EKS = frozenset({"use1-az3", "usw1-az2", "cac1-az3"})
 # No API returns this.
@@ -32,9 +32,14 @@ class Zone:
     id: str
 
 
-def is_region(name: str) -> bool:
-    """Whether *name* has the form of a region's: AWS takes calls to others for those of wrong credentials."""
-    return _REGION.fullmatch(name) is not None
+def region_problem(name: str) -> str | None:
+    """Why no environment can be in a region, as the end of a message; None where that is not known.
+
+    AWS takes calls to what is no region for those of wrong credentials.
+    """
+    if name.startswith(_OTHER_PARTITIONS):
+        return "of China, GovCloud or the like, whose ARNs and prices are others; use a region such as us-east-1"
+    return None if _REGION.fullmatch(name) else "not an AWS region; write it like us-east-1"
 
 
 def regions(aws: Aws) -> dict[str, bool]:

@@ -11,7 +11,7 @@ from spotmpi.api import runs, stopping
 from spotmpi.api.images import push_image
 from spotmpi.aws.account import Aws
 from spotmpi.aws.errors import CallError
-from spotmpi.aws.zones import NO_REGION, is_region
+from spotmpi.aws.zones import region_problem
 from spotmpi.backends.kubernetes.client.view import ClusterReader, ClusterView
 from spotmpi.backends.targets import Target
 from spotmpi.core.environment import Environment
@@ -59,8 +59,8 @@ class Dependencies:
     def region_of(self, stack: StackFile) -> str:
         """The region of a stack: that of its file, else that of the AWS login; InputError where it is none."""
         region = stack.region or self.aws.region or ""
-        if region and not is_region(region):
-            raise input_error("aws:region", region, NO_REGION)
+        if region and (problem := region_problem(region)):
+            raise input_error("aws:region", region, problem)
         return region
 
     def carry_out(self, steps: Sequence[tuple[str, Callable[[], None]]], region: str) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from spotmpi.aws.account import ANY_REGION, Aws, open_account
 from spotmpi.aws.concurrent_calls import ConcurrentCalls
 from spotmpi.aws.errors import CallError
-from spotmpi.aws.zones import NO_REGION, is_region
+from spotmpi.aws.zones import region_problem
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.redaction import redacted
 from spotmpi.environments.checks import access, account, capacity, cluster, leftovers, tools
@@ -60,8 +60,8 @@ def doctor(
         return (refused, *_without_account(tool_output or run_tool))
     region = (settings.region if settings else None) or aws.region or ANY_REGION
     subject = Subject(aws, region, settings, tool_output or run_tool)
-    if not is_region(region):
-        unknown = Finding("region", "error", f"{region} is {NO_REGION}")
+    if problem := region_problem(region):
+        unknown = Finding("region", "error", f"{region} is {problem}")
         return (unknown, *_without_account(subject.tool_output, subject, "a region", "correct it, then repeat"))
     identity = run_check(_CREDENTIALS, subject)
     if any(finding.level == "error" for finding in identity):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import botocore
 import pytest
 
 from spotmpi.aws import eks, quotas, state_bucket
@@ -13,6 +15,7 @@ from spotmpi.aws.errors import CloudError, RegionNotEnabled
 from spotmpi.aws.instances import instances
 from spotmpi.aws.prices import group_prices
 from spotmpi.aws.state_bucket import Bucket
+from spotmpi.aws.zones import region_problem
 from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.environment import Environment
@@ -54,12 +57,32 @@ def test_every_command_calls_aws_in_the_region_of_the_environment(lab: FakeEnvir
     }
 
 
-@pytest.mark.parametrize("command", ["up", "down"])
-def test_what_is_no_name_of_a_region_is_refused_before_anything_is_asked(lab: FakeEnvironment, command: str) -> None:
-    (lab.folder / "stacks" / "Pulumi.lab.yaml").write_text(SETTINGS.replace("us-east-1\n", "US-EAST-1\n", 1))
-    with pytest.raises(InputError, match="aws:region = 'US-EAST-1': not an AWS region; write it like us-east-1"):
+@pytest.mark.parametrize(
+    ("command", "region", "problem"),
+    [
+        ("up", "US-EAST-1", "not an AWS region; write it like us-east-1"),
+        ("down", "US-EAST-1", "not an AWS region; write it like us-east-1"),
+        (
+            "up",
+            "us-gov-west-1",
+            "of China, GovCloud or the like, whose ARNs and prices are others; use a region such as",
+        ),
+    ],
+)
+def test_a_region_that_can_have_no_environment_is_refused_before_anything_is_asked(
+    lab: FakeEnvironment, command: str, region: str, problem: str
+) -> None:
+    (lab.folder / "stacks" / "Pulumi.lab.yaml").write_text(SETTINGS.replace("us-east-1\n", f"{region}\n", 1))
+    with pytest.raises(InputError, match=f"aws:region = '{region}': {problem}"):
         getattr(lab, command)()
     assert lab.actions == [] and lab.account.requests == []
+
+
+def test_environments_can_be_in_the_regions_of_aws_s_own_partition_alone() -> None:
+    data = Path(botocore.__file__).parent / "data" / "partitions.json"
+    partitions = {each["id"]: list(each["regions"]) for each in json.loads(data.read_text())["partitions"]}
+    refused = {key: [each for each in regions if region_problem(each)] for key, regions in partitions.items()}
+    assert refused == {**partitions, "aws": ["aws-global"]} and {"aws-cn", "aws-us-gov"} < refused.keys()
 
 
 DISABLED = "af-south-1"  # in the account of the tests

@@ -13,7 +13,7 @@ from spotmpi.aws.concurrent_calls import CallFailure
 from spotmpi.aws.errors import CallError, CloudError
 from spotmpi.aws.prices import Design
 from spotmpi.aws.quotas import Increase
-from spotmpi.aws.zones import NO_REGION, is_region
+from spotmpi.aws.zones import region_problem
 from spotmpi.aws.zones import regions as all_regions
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.environments.zones.market_data import MarketData, MarketQuery, fetch_market_data
@@ -115,7 +115,7 @@ def _require_well_formed(types: Sequence[str], nodes: int, regions: Sequence[str
         problems.append(Problem("--types", None, "give at least one instance type, such as g5.xlarge"))
     if not 1 <= nodes <= MAX_NODES:
         problems.append(Problem("--nodes", nodes, f"give 1 to {MAX_NODES}"))
-    problems += [Problem("--region", each, NO_REGION) for each in regions if not is_region(each)]
+    problems += [Problem("--region", each, problem) for each in regions if (problem := region_problem(each))]
     if problems:
         raise InputError(problems)
 

@@ -207,6 +207,8 @@ def announce_presence(run: str, clock: Clock) -> socket.socket:
         number = signal.SIGKILL if waited > EARLIER_LIMIT else signal.SIGTERM
         if number != sent:
             sent = number
+            text = "waiting until an earlier agent of this run on this node has ended, after %s; gives up after %g s\n"
+            sys.stderr.write(text % (signal.Signals(number).name, 2 * EARLIER_LIMIT))
             # The process that listens there, if there still is one.
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
                 client.setblocking(False)

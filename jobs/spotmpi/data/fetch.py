@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from spotmpi.plan.volume_pod import Volume
 POLL_INTERVAL = 1.0  # seconds between requests for the Job's status
 UNREACHABLE_TIMEOUT = 120.0  # seconds for which the cluster may be unreachable
 _FORGED = "the data: its pod ended with a message that its program does not write; check its image"
+_DELETION_LIMIT, _QUIET = 120.0, 3.0  # seconds that an earlier Job is waited for, and of these without a word
 _PREPARATION = 60.0  # seconds in which the creator of a Job gives it its downloads
 
 
@@ -49,7 +51,7 @@ async def fetch(
     name = fetch_job.name_of(sources, folder, volume.claim)
     while True:
         with translate_errors(f"start the Job {name}"):
-            if await _is_active(api, name):
+            if await _is_active(api, name, echo):
                 echo(f"Job {name} is fetching this already")
             else:
                 job = fetch_job.fetch_job(name, api.namespace, volume)
@@ -63,13 +65,21 @@ async def fetch(
         echo(f"Job {name} has succeeded, but its pod is gone; counting the files again")
 
 
-async def _is_active(api: ClusterApi, name: str) -> bool:
+async def _is_active(api: ClusterApi, name: str, echo: Echo) -> bool:
     """Whether a Job of that name is active; one that has ended, or never received its instructions, is deleted."""
+    begun = time.monotonic()
+    quiet = begun + _QUIET
     while found := await api.find(cluster_api.JOB, name):
         is_deleted = found["metadata"].get("deletionTimestamp")
         if terminal_condition(found, "Complete") is None and not _abandoned(found, api.now()) and not is_deleted:
             return True
         await api.delete(cluster_api.JOB, name, wait=True)
+        if (now := time.monotonic()) > begun + _DELETION_LIMIT:
+            remedy = f"`kubectl describe job {name}` shows what it waits for, perhaps a pod on a node that is gone"
+            raise SpotmpiError(f"the Job {name} of before is not deleted after {_DELETION_LIMIT:g} s: {remedy}")
+        if now > quiet:
+            quiet = math.inf
+            echo(f"waiting until the Job {name} of before is deleted (gives up after {_DELETION_LIMIT:g} s)")
         await asyncio.sleep(POLL_INTERVAL / 2)
     return False
 

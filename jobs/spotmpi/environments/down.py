@@ -182,6 +182,8 @@ class _Down:
     def _close_groups(self) -> None:
         assert self._environment is not None
         aws, sleep = self._dependencies.aws, self._dependencies.sleep
+        limit = node_group_sizes.TIMEOUT
+        self._dependencies.echo(f"waiting until all nodes have terminated, for at most {limit:.0f} s")
         if remaining := node_group_sizes.close_groups(aws, self._environment, sleep):
             self._dependencies.echo(f"nodes still terminating: {remaining}; they are deleted with their groups")
 

@@ -207,7 +207,9 @@ def test_an_attempt_whose_ranks_srun_starts_waits_for_slurmctld(
         assert ("slurmctld does not answer" in str(controller.missing())) == missing, (answer, pause)
 
 
-def test_an_agent_ends_an_earlier_one_whose_ports_and_folders_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_ends_an_earlier_one_whose_ports_and_folders_it_uses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Slurm leaves the agents of a srun that was killed."""
     run, sent = f"run-{os.getpid()}", list[tuple[int, int]]()
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
@@ -215,6 +217,8 @@ def test_an_agent_ends_an_earlier_one_whose_ports_and_folders_it_uses(monkeypatc
     with pytest.raises(TimeoutError, match=f"an earlier agent of run {run} on this node does not end"):
         slurm.announce_presence(run, clock)
     assert sent == [(os.getpid(), signal.SIGTERM), (os.getpid(), signal.SIGKILL)]
+    text = "waiting until an earlier agent of this run on this node has ended, after %s; gives up after 180 s\n"
+    assert capsys.readouterr().err == text % "SIGTERM" + text % "SIGKILL"
     slurm.announce_presence(f"{run}-of-another", SetClock()).close()
     earlier.close()
     slurm.announce_presence(run, SetClock()).close()

@@ -119,6 +119,20 @@ def run_fetch(cluster: FakeCluster) -> tuple[list[Transfer], list[str]]:
     return asyncio.run(asyncio.wait_for(work, 60)), messages
 
 
+def test_an_earlier_job_that_stays_is_named_and_waited_for_so_long_alone(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose pod was on a node that is gone was waited for without end, and without a word."""
+    monkeypatch.setattr(fetch, "_QUIET", -1.0)
+    monkeypatch.setattr(fetch, "_DELETION_LIMIT", 0.02)
+    cluster.put(job("Failed"))
+    cluster.before_request = lambda request: cluster.put(job("Failed"))
+    messages: list[str] = []
+    with pytest.raises(SpotmpiError, match=rf"^the Job {NAME} of before is not deleted after 0.02 s: `kubectl "):
+        asyncio.run(fetch.fetch(cluster.api(), VOLUME, [[DOWNLOAD]], "voc", messages.append))
+    assert messages == [f"waiting until the Job {NAME} of before is deleted (gives up after 0.02 s)"]
+
+
 def test_a_job_is_created_suspended_gets_its_downloads_and_is_reported_until_it_ends(script: Start) -> None:
     cluster = script(
         shows(job()),

@@ -371,6 +371,7 @@ def test_nodes_that_do_not_terminate_are_reported_and_do_not_block_down(live: Fa
     live.account.script("UpdateAutoScalingGroup")
     assert live.down() == []
     assert live.actions.count("wait") == 90 + 5
+    assert "waiting until all nodes have terminated, for at most 900 s" in live.output
     assert "nodes still terminating: 1; they are deleted with their groups" in live.output
 
 

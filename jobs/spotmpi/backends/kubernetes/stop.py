@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Sequence
 
@@ -70,7 +71,7 @@ async def delete_ended(api: ClusterApi, run: str, echo: Echo) -> None:
     while jobset := await api.find(cluster_api.JOBSET, run):
         has_ended = terminal_condition(jobset) or jobset["metadata"].get("deletionTimestamp")
         if has_ended or was_failed_by(await _gang(api, jobset)):
-            await delete_and_wait(api, run)
+            await _delete_and_wait(api, run, echo)
             break
         if time.monotonic() > limit:
             break
@@ -88,11 +89,16 @@ async def _gang(api: ClusterApi, jobset: Object) -> list[Object]:
     return [pod for pod in own if member_of(pod).role not in WORKERS]
 
 
-async def delete_and_wait(api: ClusterApi, run: str) -> None:
+async def _delete_and_wait(api: ClusterApi, run: str, echo: Echo) -> None:
     """Delete the JobSet of a run with all it owns, and wait until it is gone."""
     await api.delete(cluster_api.JOBSET, run, wait=True)
-    limit = time.monotonic() + _DELETION_TIMEOUT
+    begun = time.monotonic()
+    limit, quiet = begun + _DELETION_TIMEOUT, begun + _QUIET
     while time.monotonic() < limit and await api.find(cluster_api.JOBSET, run):
+        if time.monotonic() > quiet:
+            quiet = math.inf
+            left = f"gives up in {limit - time.monotonic():.0f} s"
+            echo(f"waiting until the pods of run {run} and its JobSet are deleted ({left})")
         await asyncio.sleep(0.2)
 
 

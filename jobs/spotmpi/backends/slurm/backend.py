@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shlex
 import sys
@@ -48,6 +49,7 @@ SILENCE_LIMIT = 600.0  # seconds for which a follower waits for its answer
 KILL_LIMIT = 5.0  # seconds in which agents end a run that is to end now; then Slurm does
 _STEP = ("--overlap", "--cpu-bind=none", "--mpi=none", "--nodes=1", "--ntasks=1")  # of one node of a job
 END_LIMIT = 60.0  # seconds in which the job of a run that has ended ends as well
+QUIET = 3.0  # seconds of that wait about which nothing is said
 _REMOTE_RUNS = "spotmpi/runs"  # in the home of the login node
 
 
@@ -60,6 +62,7 @@ class SlurmBackend:
         self.runs_folder = runs_folder
         self.look_interval = look
         self.end_limit = END_LIMIT
+        self.quiet = QUIET
         self.silence_limit = SILENCE_LIMIT
         self.controller = Controller()
         self._login = Login(host)
@@ -115,7 +118,7 @@ class SlurmBackend:
         paths = RunPaths(self.runs_folder / plan["run"])
         is_new = not exists(paths.events)
         if not is_new:
-            self._require_over(paths)
+            self._require_over(paths, echo)
         try:
             paths.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -151,12 +154,16 @@ class SlurmBackend:
             return job is not None and not job.over
         return None
 
-    def _require_over(self, paths: RunPaths) -> None:
+    def _require_over(self, paths: RunPaths, echo: Echo) -> None:
         """Wait for the end of the job of a run that has ended, whose agents use the same files; RunInUse otherwise."""
         if not (state := self.state(paths.id)).over:
             raise RunInUse(f"run {paths.id} is {state.state}; stop it with `spotmpi stop {paths.id}`")
-        deadline = time.monotonic() + self.end_limit
+        begun = time.monotonic()
+        deadline, quiet = begun + self.end_limit, begun + self.quiet
         while (job := self._awaited_job(paths.id)) and not job.over:
+            if time.monotonic() > quiet:
+                quiet = math.inf
+                echo(f"waiting until job {job.id} of run {paths.id} has ended, for at most {self.end_limit:g} s")
             if time.monotonic() > deadline:
                 raise RunInUse(f"run {paths.id} has ended, and its job {job.id} is still {job.state}; try again later")
             time.sleep(0.2)

@@ -386,13 +386,14 @@ def test_a_run_that_has_just_ended_is_resumed_once_its_jobset_has_ended_too(
     """Its agent records the end before its pod ends, which is what JobSet's controller waits for."""
     cluster.put(of_kind("JobSet", "x-1", spec={}))
     ends = [of_kind("JobSet", "x-1", spec={}, status={"conditions": [{"type": "Failed", "status": "True"}]})]
+    deleted = iter([of_kind("JobSet", "x-1", spec={})])  # while its pods are
     find = ClusterApi.find
 
     async def find_before_its_end(api: ClusterApi, kind: str, name: str) -> Object | None:
         found = await find(api, kind, name)
         if ends:
             cluster.put(ends.pop())
-        return found
+        return found or next(deleted, None)
 
     monkeypatch.setattr(stop, "_END_INTERVAL", 0.0)
     monkeypatch.setattr(stop, "_QUIET", -1.0)
@@ -400,6 +401,7 @@ def test_a_run_that_has_just_ended_is_resumed_once_its_jobset_has_ended_too(
         patch.setattr(ClusterApi, "find", find_before_its_end)
         _, messages = submit(cluster, plan("mpi-ssh"))
     assert "waiting for JobSet to see that run x-1 has ended (gives up in 90 s)" in messages
+    assert "waiting until the pods of run x-1 and its JobSet are deleted (gives up in 150 s)" in messages
     assert cluster.kinds_created()[0] == "JobSet"
 
 

@@ -30,6 +30,7 @@ from spotmpi.backends.slurm.queue import QueuedJob, parse
 from spotmpi.backends.targets import Target
 from spotmpi.core.errors import InputError, RunInUse, SpotmpiError
 from spotmpi.core.names import RunPaths
+from spotmpi.core.wording import Echo
 from spotmpi.runs import reader
 from spotmpi.spec.source import from_values
 from spotmpi.spec.validate import validate
@@ -51,9 +52,9 @@ def backend(slurm: ScriptedSlurm, tmp_path: Path) -> SlurmBackend:
     return SlurmBackend(tmp_path / "runs", look=0.0)
 
 
-def submit(backend: SlurmBackend, **values: Any) -> None:
+def submit(backend: SlurmBackend, echo: Echo = lambda text: None, **values: Any) -> None:
     spec = from_values({"command": ["true"], "launcher": "none", "nodes": 2, **values})
-    backend.submit(spec, backend.plan(spec, RUN, print), lambda text: None)
+    backend.submit(spec, backend.plan(spec, RUN, print), echo)
 
 
 def agents_record(backend: SlurmBackend, *events: dict[str, Any]) -> None:
@@ -228,9 +229,11 @@ def test_a_run_is_resumed_only_after_the_end_of_its_job_whose_agents_write_to_th
     submit(backend)
     agents_record(backend, {"event": record.STOPPED})
     slurm.show(RUN, "COMPLETING")
-    backend.end_limit = 0.0
+    backend.end_limit, backend.quiet = 0.3, -1.0
+    said: list[str] = []
     with pytest.raises(RunInUse, match="its job 7 is still COMPLETING"):
-        submit(backend)
+        submit(backend, said.append)
+    assert said == [f"waiting until job 7 of run {RUN} has ended, for at most 0.3 s"]
     slurm.show(RUN, "COMPLETED", job=8)
     submit(backend)
 

@@ -203,10 +203,8 @@ def exception_hint(rank: int, exception: str, seconds: float, patience: float | 
 
 def lone_hint(lone: str, seconds: float, patience: float | None) -> str:
     """As `exception_hint`, where one rank is *lone*."""
-    return (
-        "%s, and there was no progress for %g s. Others wait for it for ever, as in a collective, if it has ended or "
-        "called MPI_Finalize%s"
-    ) % (lone, seconds, _end_of_wait(patience))
+    text = "%s, and there was no progress for %g s. If these wait for it, as in a collective, they wait for ever%s"
+    return text % (lone, seconds, _end_of_wait(patience))
 
 
 def _end_of_wait(patience: float | None) -> str:

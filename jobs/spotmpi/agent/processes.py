@@ -203,7 +203,7 @@ class RankWatch:
 
     def lone_rank(self, patience: float) -> Optional[str]:
         """The rank that has ended, or does nothing, for *patience* seconds while others run, as a part of a message."""
-        for ranks, what in ((self._gone, "has ended"), (self._idle, "hardly uses its processor")):
+        for ranks, what in ((self._gone, "has ended"), (self._idle, "hardly uses its processor, as in MPI_Finalize,")):
             for rank, found in sorted(ranks.items()):
                 if self._looked - found >= patience:
                     return "rank %d %s while others run" % (rank, what)

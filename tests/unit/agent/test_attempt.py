@@ -452,8 +452,8 @@ def test_a_run_says_that_mpi_waits_for_the_other_ranks_after_an_exception_of_one
 
 
 LONE = (
-    "rank 1 has ended while others run, and there was no progress for 30 s. Others wait for it for ever, as in a "
-    "collective, if it has ended or called MPI_Finalize; the attempt ends after limits.no_progress (300s)"
+    "rank 1 has ended while others run, and there was no progress for 30 s. If these wait for it, as in a collective, "
+    "they wait for ever; the attempt ends after limits.no_progress (300s)"
 )
 
 

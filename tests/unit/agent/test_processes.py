@@ -172,7 +172,7 @@ def test_a_rank_that_polls_in_mpi_finalize_while_another_one_spins_is_idle(monke
         return watch.lone_rank(30.0)
 
     assert [look(0.52, 0.01, 0.03) for _ in range(4)] == [None] * 3 + [
-        "rank 1 hardly uses its processor while others run"
+        "rank 1 hardly uses its processor, as in MPI_Finalize, while others run"
     ]
     assert look(0.52, 0.01, 0.4) is None, "a process of it works"
     assert [look(0.05, 0.01, 0.03) for _ in range(5)] == [None] * 5, "all wait for something else"

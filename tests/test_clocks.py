@@ -91,7 +91,7 @@ READS = {
     "jobs/spotmpi/programs/reporting.py": (3, SHOWN),
     "jobs/spotmpi/runs/data_fingerprint.py": (1, "with size and name, tells whether a file has changed: no order"),
     "jobs/spotmpi/runs/fingerprint.py": (1, "with its size, tells whether a file has changed: no order"),
-    "jobs/spotmpi/runs/folder.py": (1, SHOWN),
+    "jobs/spotmpi/runs/folder.py": (2, SHOWN),
     "jobs/spotmpi/streams/dataset.py": (1, "with its size, tells whether a file has changed: no order"),
     "jobs/spotmpi/streams/second_build.py": (6, "a later time for a user's function, to see whether it depends on it"),
     "jobs/spotmpi/study/execution.py": (2, SHOWN),

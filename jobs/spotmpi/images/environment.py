@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -9,7 +10,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -23,6 +26,7 @@ BUILD_CONSTRAINTS = "build-constraints.txt"
 SITE_PACKAGES = "site-packages"  # a folder of an image: modules of its own, beside the locked packages
 _UNTRUSTED = "invalid peer certificate"  # in what uv says of a certificate that it cannot check
 _MACHINE_CERTIFICATES = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}  # the latter is the name in older versions
+REMINDER_INTERVAL = 30.0  # seconds between messages that an installation goes on
 _READY = ".ready"  # holds the path of the interpreter that the environment was installed for
 
 
@@ -90,10 +94,31 @@ def prepare(image: str, echo: Callable[[str], None] = lambda text: None, gpus: b
     with _turn(folder) as turn:
         lock_file(turn, on_wait=lambda: echo(f"waiting for another process that installs the {image} image"))
         if not is_installed(folder):
-            echo(f"installing the {image} image's locked requirements (once)")
-            _install(image, folder, _lock(image, gpus))
+            what = f"installing the {image} image's locked requirements"
+            echo(f"{what} (once)")
+            with _reminders(what, echo):
+                _install(image, folder, _lock(image, gpus))
             mark_installed(folder)
     return folder
+
+
+@contextlib.contextmanager
+def _reminders(what: str, echo: Callable[[str], None]) -> Iterator[None]:
+    """Say from time to time that *what* goes on while in the context."""
+    ended, begun = threading.Event(), time.monotonic()
+
+    def remind() -> None:
+        while not ended.wait(REMINDER_INTERVAL):
+            text = f"still {what}, for {time.monotonic() - begun:.0f} s; uv gives up where a server does not answer"
+            echo(f"{text} (UV_HTTP_TIMEOUT, 30 s by default)")
+
+    thread = threading.Thread(target=remind, name="reminders", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _turn(folder: Path) -> TextIO:

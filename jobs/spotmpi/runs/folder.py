@@ -21,7 +21,8 @@ from spotmpi.runs import reader
 _CHUNK = 1 << 17  # bytes read from one file at a time
 # Seconds between polls: right after an event of a run without output so far, after recent events, and otherwise.
 _START_INTERVAL, _SHORT_INTERVAL, _LONG_INTERVAL = 0.005, 0.02, 0.2
-_PATIENCE = 60.0  # seconds for which a disk may fail, before that is an error of a follower
+# Seconds for which a disk may fail, before that is an error of a follower, and of these without a word.
+_PATIENCE, _QUIET = 60.0, 3.0
 
 Sleep = Callable[[float], None]
 
@@ -87,6 +88,9 @@ def _pieces(
         if error := merged.failure():
             if failing >= _PATIENCE:
                 raise error
+            if failing < _QUIET <= failing + _LONG_INTERVAL:
+                reason = f"{paths.folder} cannot be read: {error.strerror} (gives up after {_PATIENCE:g} s)"
+                yield Event(time.time(), record.WAITING, values={"reason": reason})
             sleep(_LONG_INTERVAL)
             failing += _LONG_INTERVAL
             continue

@@ -7,6 +7,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,26 @@ def test_whoever_waits_for_the_install_of_another_process_says_so(images: Path) 
         assert environment.prepare("small", finish_install) == folder
 
     assert messages == ["waiting for another process that installs the small image"]
+
+
+def test_an_installation_that_takes_long_says_that_it_goes_on(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "REMINDER_INTERVAL", 0.01)
+    said: list[str] = []
+    reminded = threading.Event()
+
+    def echo(text: str) -> None:
+        said.append(text)
+        if len(said) == 3:
+            reminded.set()
+
+    def install(image: str, folder: Path, lock: Path) -> None:
+        folder.mkdir(parents=True)
+        assert reminded.wait(20.0)
+
+    monkeypatch.setattr(environment, "_install", install)
+    environment.prepare("small", echo)
+    assert said[1].startswith("still installing the small image's locked requirements, for 0 s; uv gives up where a")
+    assert "reminders" not in [each.name for each in threading.enumerate()], "they end with the installation"
 
 
 def test_an_image_runs_with_the_interpreter_of_spotmpi_and_has_its_own_modules(images: Path) -> None:

@@ -87,9 +87,13 @@ def test_who_follows_a_run_reads_on_after_an_error(
 def test_a_disk_that_fails_for_good_ends_who_follows_a_run(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     TransientErrors(monkeypatch.setattr).add("open", str(paths.logs / "1" / "node-0.log"), errno.EIO, 10_000)
     waits: list[float] = []
+    reasons: list[tuple[str | None, float]] = []
     with pytest.raises(OSError, match="Input/output error"):
-        list(folder_events(paths, True, lambda: True, waits.append))
+        for event in folder_events(paths, True, lambda: True, waits.append):
+            reasons += [(event.reason, sum(waits))] if event.kind == "waiting" else []
     assert 59 < sum(waits) < 61
+    reason = f"{paths.folder} cannot be read: Input/output error (gives up after 60 s)"
+    assert reasons == [(reason, pytest.approx(2.8, abs=0.3))]
 
 
 @ERRORS

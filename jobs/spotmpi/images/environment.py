@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import platform
@@ -10,9 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -20,13 +17,13 @@ from spotmpi.agent.files import exists, lock_file
 from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.reminders import reminders
 
 _GPU_LOCK = "requirements-gpu.lock"  # of an image that needs more packages for runs with GPUs
 BUILD_CONSTRAINTS = "build-constraints.txt"
 SITE_PACKAGES = "site-packages"  # a folder of an image: modules of its own, beside the locked packages
 _UNTRUSTED = "invalid peer certificate"  # in what uv says of a certificate that it cannot check
 _MACHINE_CERTIFICATES = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}  # the latter is the name in older versions
-REMINDER_INTERVAL = 30.0  # seconds between messages that an installation goes on
 _READY = ".ready"  # holds the path of the interpreter that the environment was installed for
 
 
@@ -96,29 +93,11 @@ def prepare(image: str, echo: Callable[[str], None] = lambda text: None, gpus: b
         if not is_installed(folder):
             what = f"installing the {image} image's locked requirements"
             echo(f"{what} (once)")
-            with _reminders(what, echo):
+            limit = "uv gives up where a server does not answer (UV_HTTP_TIMEOUT, 30 s by default)"
+            with reminders(lambda seconds: f"still {what}, for {seconds:.0f} s; {limit}", echo):
                 _install(image, folder, _lock(image, gpus))
             mark_installed(folder)
     return folder
-
-
-@contextlib.contextmanager
-def _reminders(what: str, echo: Callable[[str], None]) -> Iterator[None]:
-    """Say from time to time that *what* goes on while in the context."""
-    ended, begun = threading.Event(), time.monotonic()
-
-    def remind() -> None:
-        while not ended.wait(REMINDER_INTERVAL):
-            text = f"still {what}, for {time.monotonic() - begun:.0f} s; uv gives up where a server does not answer"
-            echo(f"{text} (UV_HTTP_TIMEOUT, 30 s by default)")
-
-    thread = threading.Thread(target=remind, name="reminders", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _turn(folder: Path) -> TextIO:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.core import names
+from spotmpi.core import names, reminders
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.images import environment
 from tests.transient_errors import TransientErrors
@@ -67,7 +67,7 @@ def test_whoever_waits_for_the_install_of_another_process_says_so(images: Path) 
 
 
 def test_an_installation_that_takes_long_says_that_it_goes_on(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "REMINDER_INTERVAL", 0.01)
+    monkeypatch.setattr(reminders, "INTERVAL", 0.01)
     said: list[str] = []
     reminded = threading.Event()
 

@@ -93,7 +93,7 @@ def test_a_disk_that_fails_for_good_ends_who_follows_a_run(paths: RunPaths, monk
             reasons += [(event.reason, sum(waits))] if event.kind == "waiting" else []
     assert 59 < sum(waits) < 61
     reason = f"{paths.folder} cannot be read: Input/output error (gives up after 60 s)"
-    assert reasons == [(reason, pytest.approx(2.8, abs=0.3))]
+    assert [text for text, _ in reasons] == [reason] and 2 < reasons[0][1] < 4
 
 
 @ERRORS

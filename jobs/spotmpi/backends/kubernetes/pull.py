@@ -21,6 +21,7 @@ from spotmpi.backends.kubernetes.volume_access import VolumeAccess, volume_acces
 from spotmpi.core import names, wording
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
+from spotmpi.core.reminders import reminders
 from spotmpi.core.wording import Echo
 from spotmpi.plan.cluster_plan import cached_plan
 from spotmpi.plan.pods import python
@@ -48,7 +49,13 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, echo: Echo, par
     with room_in(paths.folder.parent), own as temporary:
         packed, unpacked = Path(temporary, "run.tar"), Path(temporary, "run")
         command = python(_PACK, f"{pod_context.RUNS}/{paths.id}", part or ".", str(store.TAIL))
-        await _read(api, paths.id, volume, command, packed, echo)
+
+        def so_far(seconds: float) -> str:
+            size = packed.stat().st_size if packed.is_file() else 0
+            return f"copied {size / 1e6:,.1f} MB of run {paths.id} in {seconds:.0f} s, and it goes on"
+
+        with reminders(so_far, echo):
+            await _read(api, paths.id, volume, command, packed, echo)
         skipped = _unpack(packed, unpacked, paths.id) | remove_unfit_records(RunPaths(unpacked))
         packed.unlink()
         new = _trusted(RunPaths(unpacked), paths.id, api, part)

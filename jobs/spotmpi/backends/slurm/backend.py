@@ -34,6 +34,7 @@ from spotmpi.core import archives, names, wording
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
+from spotmpi.core.reminders import reminders
 from spotmpi.core.wording import Echo
 from spotmpi.runs import ownership, reader, recorded_plan
 from spotmpi.runs.folder import folder_events
@@ -333,7 +334,9 @@ class SlurmBackend:
         """The run folder; of a login node, its copy on this machine."""
         paths, files = self._find(run)
         files.refresh()
-        report_skipped(files.pull(part), paths.id, echo)
+        with reminders(lambda seconds: f"still copying run {paths.id}, for {seconds:.0f} s", echo):
+            skipped = files.pull(part)
+        report_skipped(skipped, paths.id, echo)
         return paths.folder
 
     def pool_address(self, run: str) -> AbstractContextManager[PoolAddress]:

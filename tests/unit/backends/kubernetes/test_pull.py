@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
+import re
 import socket
 import tarfile
 from collections.abc import Callable
@@ -16,6 +18,7 @@ import pytest
 from spotmpi.agent import pack, record
 from spotmpi.backends.kubernetes import pull as pulling
 from spotmpi.backends.kubernetes import volume_access
+from spotmpi.core import reminders
 from spotmpi.core.errors import RunInUse, SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
@@ -23,7 +26,7 @@ from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import RUN, condition, event, jobset, pod
 from tests.unit.archives import archive, entry, long_way
 from tests.unit.backends.kubernetes.following import follow, look
-from tests.unit.backends.kubernetes.run_volume import FakeVolume, full_disk, pull
+from tests.unit.backends.kubernetes.run_volume import VOLUME, FakeVolume, full_disk, pull
 
 
 def test_a_pod_created_for_the_download_is_deleted_afterwards(
@@ -50,6 +53,30 @@ def test_a_running_pod_of_the_run_is_used(local: RunPaths, volume: FakeVolume) -
     pull(volume.cluster, local)
     assert not volume.cluster.created
     assert {name for name, _ in volume.commands} == {pod(1, "Running")["metadata"]["name"]}
+
+
+@pytest.mark.usefixtures("remote")
+def test_a_download_that_takes_long_says_how_far_it_is(
+    local: RunPaths, volume: FakeVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, messages = volume_access.VolumeAccess.read, list[str]()
+    text = re.compile(rf"copied 2\.0 MB of run {RUN} in \d s, and it goes on")
+
+    async def read_slowly(access: volume_access.VolumeAccess, command: Any, file: Any) -> None:
+        file.write(bytes(2_000_000))
+        file.flush()
+        async with asyncio.timeout(20):
+            while not any(text.fullmatch(each) for each in messages):
+                await asyncio.sleep(0.005)
+        file.seek(0)
+        file.truncate()
+        await read(access, command, file)
+
+    monkeypatch.setattr(volume_access.VolumeAccess, "read", read_slowly)
+    monkeypatch.setattr(reminders, "INTERVAL", 0.01)
+    volume.cluster.put(pod(1, "Running"))
+    asyncio.run(pulling.pull(volume.cluster.api(), local, VOLUME, messages.append))
+    assert (local.checkpoints / "7" / "model.npz").read_text() == "weights"
 
 
 NOT_FOUND = 'unable to upgrade connection: container not found ("node")'

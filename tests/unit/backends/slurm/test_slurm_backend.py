@@ -28,12 +28,14 @@ from spotmpi.backends.slurm.follow import Watch
 from spotmpi.backends.slurm.login import Login, NoAnswer
 from spotmpi.backends.slurm.queue import QueuedJob, parse
 from spotmpi.backends.targets import Target
+from spotmpi.core import reminders
 from spotmpi.core.errors import InputError, RunInUse, SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.core.wording import Echo
 from spotmpi.runs import reader
 from spotmpi.spec.source import from_values
 from spotmpi.spec.validate import validate
+from tests.contract.processes import wait_until
 from tests.unit.backends.slurm.scripted_slurm import DOWN, FROZEN, NO_MUNGE, ScriptedSlurm
 
 RUN = "train-1"
@@ -586,14 +588,26 @@ def test_a_follower_gives_a_login_node_up_with_the_command_that_follows_the_run_
         backend.events(RUN, False)
 
 
-def test_a_pull_leaves_what_this_machine_knows_better(remote: tuple[SlurmBackend, Path]) -> None:
+def test_a_pull_leaves_what_this_machine_knows_better_and_says_that_it_goes_on(
+    remote: tuple[SlurmBackend, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend, there = remote
     copy = backend.runs_folder / RUN
     own = {name: (copy / name).read_bytes() for name in ("spec.toml", "plan.yaml", ".own", ".lock")}
     for name in (*own, "keep.json"):
         (there / name).write_text("of the program")
     (there / "result.bin").write_bytes(bytes(100_000))
-    backend.pull(RUN, lambda text: None)
+    said: list[str] = []
+    pull = files.RunFiles.pull
+
+    def pull_slowly(own: files.RunFiles, part: str | None) -> dict[str, str]:
+        wait_until(lambda: said)
+        return pull(own, part)
+
+    monkeypatch.setattr(files.RunFiles, "pull", pull_slowly)
+    monkeypatch.setattr(reminders, "INTERVAL", 0.01)
+    backend.pull(RUN, said.append)
+    assert said[0] == f"still copying run {RUN}, for 0 s"
     assert (copy / "result.bin").stat().st_size == 100_000
     assert {name: (copy / name).read_bytes() for name in own} == own and not (copy / "keep.json").exists()
 

@@ -52,7 +52,7 @@ class Target(NamedTuple):
         """The absolute path of the runs folder; InputError where that is no folder, or none that this user may read."""
         folder = names.absolute(self.runs_folder or names.default_runs_folder())
         try:
-            may_read = not is_folder(folder) or os.access(folder, os.R_OK | os.X_OK)
+            may_read = not is_folder(folder) or os.access(folder, os.X_OK)
         except PermissionError:
             may_read = False
         if not may_read:

@@ -7,7 +7,7 @@ import os
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from spotmpi.agent import pack, pod_context, record, store
@@ -51,7 +51,9 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, echo: Echo, par
         command = python(_PACK, f"{pod_context.RUNS}/{paths.id}", part or ".", str(store.TAIL))
 
         def so_far(seconds: float) -> str:
-            size = packed.stat().st_size if packed.is_file() else 0
+            size = 0
+            with suppress(FileNotFoundError):  # until a pod runs
+                size = packed.stat().st_size
             return f"copied {size / 1e6:,.1f} MB of run {paths.id} in {seconds:.0f} s, and it goes on"
 
         with reminders(so_far, echo):

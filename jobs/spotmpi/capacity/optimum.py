@@ -89,12 +89,15 @@ class _Optimum:
         seconds = np.minimum(idle_seconds + self.work / speed, step)
         at = np.clip((self.work - done) / self.cell, 0, None)
         low = at.astype(np.int64)
-        weight = (at - low).astype(np.float32)
-        rest = after[:, low]
-        if weight.max() > 1e-4:
-            upper = after[:, np.minimum(low + 1, len(self.work) - 1)]
-            rest = np.where(weight > 1e-4, rest + weight * (upper - rest), rest)
-        return np.asarray(rest + self._price(tick, mode)[:, None] * (seconds / step).astype(np.float32))
+        weight = np.where(at - low > 1e-4, at - low, 0.0).astype(np.float32)
+        rest: Costs = after.take(low, axis=1)
+        if weight.any():
+            more = after.take(np.minimum(low + 1, len(self.work) - 1), axis=1)
+            more -= rest
+            more *= weight
+            rest += more
+        rest += self._price(tick, mode)[:, None] * (seconds / step).astype(np.float32)
+        return rest
 
     def _price(self, tick: int, mode: tuple[int, int]) -> Costs:
         """Dollars of a tick in each window, infinite where the nodes are not available."""

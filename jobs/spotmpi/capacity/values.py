@@ -169,11 +169,17 @@ class _Recursion:
         self.leave = np.float32(HYSTERESIS * (setting.on_demand or 0.0) * setting.overhead / 3600.0)  # on-demand nodes
         self.done = [self._shift(-setting.step * each) for each in setting.speeds]
         self.begun = [self._shift(-(setting.step - setting.rest) * each) for each in setting.speeds]
+        self.ahead = {idle: self._ahead((setting.step - idle) * speeds) for idle in (0.0, setting.rest, setting.step)}
         speed = setting.on_demand_speed
         self.on_demand_done = self._shift(-setting.step * speed)
         self.on_demand_start = self._shift(setting.overhead * speed)
         share = np.clip(self.work / (setting.step * speed), 0, 1).astype(np.float32)
         self.on_demand_pay = np.float32((setting.on_demand or 0.0) * hours) * share
+
+    def _ahead(self, progress: Numbers) -> tuple[Numbers, Numbers]:
+        """Work that gangs do in a step, and, in seconds on on-demand nodes, that less what a loss then costs."""
+        lost = np.clip(self.setting.work - self.work + progress, 0.0, self.setting.lost_work)
+        return progress, (progress - lost) / self.setting.on_demand_speed
 
     def _shift(self, seconds: float) -> tuple[Indices, Floats]:
         """Index and weight that interpolate at each cell's work plus *seconds*."""
@@ -184,8 +190,14 @@ class _Recursion:
     @staticmethod
     def _at(values: Floats, shift: tuple[Indices, Floats]) -> Floats:
         low, weight = shift
-        first = values[..., low]
-        return np.asarray(first + weight * (values[..., low + 1] - first) if weight.any() else first)
+        first = values.take(low, axis=-1)
+        if not weight.any():
+            return first
+        more = values.take(low + 1, axis=-1)
+        more -= first
+        more *= weight
+        more += first
+        return more
 
     def _by_size(self, values: Floats, shifts: list[tuple[Indices, Floats]]) -> Floats:
         """*values* of gangs (states x gangs x cells), each size shifted as *shifts* say."""
@@ -266,18 +278,16 @@ class _Recursion:
         """Rule out what could leave too little time to finish on on-demand nodes."""
         setting, gangs = self.setting, self.setting.gangs
         slack = seconds - setting.overhead - self.work / setting.on_demand_speed
-        speeds = setting.mode_speeds[SPOT:, None]
 
-        def risky(idle: float) -> NDArray[np.bool_]:
-            progress = (setting.step - idle) * speeds
-            lost = np.clip(setting.work - self.work + progress, 0.0, setting.lost_work)
-            late = slack - setting.step + (progress - lost) / setting.on_demand_speed < -1e-6
-            return np.asarray(late & (self.work > progress))
+        def forbid(values: Floats, idle: float) -> None:
+            progress, change = self.ahead[idle]
+            late = slack - setting.step + change < -1e-6
+            if late.any():
+                np.copyto(values, HOPELESS, where=late & (self.work > progress))
 
         going[:, NONE, slack < setting.step - 1e-6] = HOPELESS
-        going[:, SPOT : SPOT + gangs, :][:, risky(0.0)] = HOPELESS
-        last, earlier = risky(setting.rest), risky(setting.step)
+        forbid(going[:, SPOT : SPOT + gangs], 0.0)
         for stage in range(1, setting.stages):
             at = SPOT + stage * gangs
-            going[:, at : at + gangs][:, last if stage == 1 else earlier] = HOPELESS
-        started[:, last if setting.stages == 1 else earlier] = HOPELESS
+            forbid(going[:, at : at + gangs], setting.rest if stage == 1 else setting.step)
+        forbid(started, setting.rest if setting.stages == 1 else setting.step)

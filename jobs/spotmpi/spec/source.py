@@ -146,9 +146,9 @@ def from_values(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job
         WrongKeys: with every unknown key and every value of a wrong type.
         InputError: an override that cannot be applied.
     """
-    merged: dict[str, Any] = dict(values)
+    merged = _order_in_table(values)
     for text in overrides:
-        merged = override(merged, text)
+        merged = _order_in_table(override(merged, text))
     merged = resolve_paths(reference_moved(merged), Path.cwd())
     try:
         return JobSpec.model_validate(merged)
@@ -182,9 +182,6 @@ def problem(detail: dict[str, Any], model: type[SpecModel]) -> Problem:
     is_size = detail["type"] == "string_type" and detail["loc"][-1] in ("memory", "shm")
     if is_size or detail["type"] == "string_pattern_mismatch":  # every pattern of a spec is that of a size
         return Problem(field, detail["input"], 'write a size such as "512Mi" or "4Gi"')
-    if field == "capacity" and isinstance(detail["input"], list):
-        remedy = "input should be a table: name node groups, in their order, in capacity.order"
-        return Problem(field, detail["input"], remedy)
     if detail["type"] == "too_short":
         return Problem(field, detail["input"], "is empty; add at least one")
     if form := _form(detail, model):
@@ -271,6 +268,12 @@ def reference_moved(values: Mapping[str, Any]) -> dict[str, Any]:
         return dict(values)
     rest = {key: value for key, value in values.items() if key != "image"}
     return {**rest, "kubernetes": {**cluster, "image": values["image"]}}
+
+
+def _order_in_table(values: Mapping[str, Any]) -> dict[str, Any]:
+    """*values* with a list of node groups for ``capacity`` as its ``order``."""
+    groups = values.get("capacity")
+    return {**values, "capacity": {"order": groups}} if isinstance(groups, list) else dict(values)
 
 
 def _value(keys: list[str], raw: str, text: str) -> object:

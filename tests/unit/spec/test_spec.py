@@ -191,10 +191,7 @@ def test_an_unknown_key_is_refused_with_the_likeliest_known_one(values: dict[str
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (
-            {"capacity": ["g5"]},
-            "capacity = ['g5']: input should be a table: name node groups, in their order, in capacity",
-        ),
+        ({"capacity": "g5"}, "capacity = 'g5': input should be a table, with keys such as order, patience, partial"),
         ({"capacity": {"zones": "b"}}, "capacity.zones = 'b': input should be a list, such as [\"b\"]"),
         ({"command": "x y"}, 'command = \'x y\': input should be a list, such as ["x", "y"]'),
         ({"capacity": {"deadline": "soon"}}, "capacity.deadline = 'soon': write a duration such as \"30h\", or a time"),
@@ -204,6 +201,22 @@ def test_an_unknown_key_is_refused_with_the_likeliest_known_one(values: dict[str
 def test_a_value_of_another_kind_is_refused_with_what_to_write(values: dict[str, Any], message: str) -> None:
     (problem,) = problems(values).values()
     assert problem.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "overrides"),
+    [
+        (["g5", "on-demand"], ["capacity.patience=2m"]),
+        ({"patience": "2m", "order": ["g5", "on-demand"]}, []),
+        ({}, ['capacity=["g5", "on-demand"]', "capacity.patience=2m"]),
+    ],
+)
+def test_a_list_of_node_groups_for_capacity_is_its_order(capacity: Any, overrides: list[str]) -> None:
+    spec = from_values({"command": ["x"], "capacity": capacity}, overrides)
+
+    assert spec.canonical()["capacity"]["order"] == ["g5", "on-demand"]
+    assert tomllib.loads(spec.to_toml())["capacity"] == {"order": ["g5", "on-demand"], "patience": "2m"}
+    assert list(problems({"capacity": ["g5", 5]})) == ["capacity.order.1"]
 
 
 def test_nodes_are_a_number_or_the_numbers_that_are_allowed() -> None:

@@ -69,7 +69,7 @@ def chance(in_time: float) -> str:
     A late one has not done its work at the deadline, and costs more.
     """
     text = f"{math.floor(1000 * in_time + 1e-6) / 10:g} % in time"
-    return text if in_time >= 1 else f"{text} (of the others the cost until the deadline)"
+    return text if in_time >= 1 else f"{text} (the cost of the others is that until the deadline)"
 
 
 def hours(seconds: float) -> str:

@@ -98,9 +98,8 @@ def _spec_prices(paths: RunPaths) -> dict[Kind, PriceCurve]:
         return {}
     workers = spec.stream.roles if spec.stream else ()
     of_workers = {_WORKERS[each.role]: _constant(each.price) for each in workers if each.price is not None}
-    recorded = (
-        () if spec.stream or spec.pool else tuple(sorted(_recorded_prices(paths)))
-    )  # their rates are of workers too
+    has_workers = spec.stream or spec.pool  # which are in the rates of attempts, too
+    recorded = () if has_workers else tuple(sorted(_recorded_prices(paths)))
     return {_NODE: PriceCurve(recorded) if recorded else _constant(spec.price), **of_workers}
 
 

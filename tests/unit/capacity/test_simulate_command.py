@@ -76,7 +76,7 @@ def test_only_all_windows_are_100_per_cent(share: float, text: str) -> None:
 def test_a_budget_that_starts_nothing_is_named(spec: str) -> None:
     """Spot nodes alone and $1: `expected: $0.00, 0.0 % in time` gave no reason."""
     lines = simulate(spec, "--set", "capacity.market=spot", "--set", "capacity.budget=1").stdout.splitlines()
-    assert ", 0 % in time (of the others the cost until the deadline), on-demand" in lines[1]
+    assert ", 0 % in time (the cost of the others is that until the deadline), on-demand" in lines[1]
     assert lines[-1].startswith(
         "no nodes are started that capacity.budget, $1.00, does not pay for; a higher budget shows"
     )

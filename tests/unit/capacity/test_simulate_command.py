@@ -35,6 +35,12 @@ zones = ["us-east4-a", "us-east4-b"]
 """
 
 
+@pytest.fixture(autouse=True)
+def without_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine simulates for longer than the seconds after which that is said."""
+    monkeypatch.setattr(simulation, "ECHO_INTERVAL", float("inf"))
+
+
 @pytest.fixture
 def spec(tmp_path: Path) -> str:
     path = tmp_path / "job.toml"

@@ -13,6 +13,7 @@ import pytest
 
 from spotmpi.cli.tables import show_table
 from spotmpi.core import names
+from spotmpi.core.errors import Problem
 from spotmpi.runs import reader
 from tests.command_line import SPOTMPI, invoke, spotmpi_process
 from tests.contract.fake_program import fake_job
@@ -184,7 +185,8 @@ def test_a_runs_folder_that_this_user_may_not_read_is_named_with_the_remedy(tmp_
     folder = closed / below
     result = without_rights("run", "--runs", str(folder), "--", "true")
     remedy = f"{names.user()} may not read it: name another folder, here or in SPOTMPI_RUNS"
-    assert (result.returncode, result.stderr) == (2, f"spotmpi: --runs = {str(folder)!r}: {remedy}\n")
+    problem = Problem("--runs", str(folder), remedy)  # which shortens a long path
+    assert (result.returncode, result.stderr) == (2, f"spotmpi: {problem}\n")
 
 
 def test_a_run_that_this_user_may_not_read_hides_no_other_and_its_path_is_in_the_error() -> None:

@@ -271,9 +271,12 @@ def reference_moved(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _order_in_table(values: Mapping[str, Any]) -> dict[str, Any]:
-    """*values* with a list of node groups for ``capacity`` as its ``order``."""
+    """*values* with a list of node groups for ``capacity`` as its ``order``, beside a ``patience`` of its own level."""
     groups = values.get("capacity")
-    return {**values, "capacity": {"order": groups}} if isinstance(groups, list) else dict(values)
+    if not isinstance(groups, list):
+        return dict(values)
+    patience = {"patience": values["patience"]} if "patience" in values else {}
+    return {**{key: values[key] for key in values if key not in patience}, "capacity": {"order": groups, **patience}}
 
 
 def _value(keys: list[str], raw: str, text: str) -> object:

@@ -204,19 +204,21 @@ def test_a_value_of_another_kind_is_refused_with_what_to_write(values: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("capacity", "overrides"),
+    ("values", "overrides"),
     [
-        (["g5", "on-demand"], ["capacity.patience=2m"]),
-        ({"patience": "2m", "order": ["g5", "on-demand"]}, []),
+        ({"capacity": ["g5", "on-demand"], "patience": "2m"}, []),
+        ({"capacity": ["g5", "on-demand"]}, ["capacity.patience=2m"]),
+        ({"capacity": {"patience": "2m", "order": ["g5", "on-demand"]}}, []),
         ({}, ['capacity=["g5", "on-demand"]', "capacity.patience=2m"]),
     ],
 )
-def test_a_list_of_node_groups_for_capacity_is_its_order(capacity: Any, overrides: list[str]) -> None:
-    spec = from_values({"command": ["x"], "capacity": capacity}, overrides)
+def test_a_list_of_node_groups_for_capacity_is_its_order(values: dict[str, Any], overrides: list[str]) -> None:
+    spec = from_values({"command": ["x"], **values}, overrides)
 
     assert spec.canonical()["capacity"]["order"] == ["g5", "on-demand"]
     assert tomllib.loads(spec.to_toml())["capacity"] == {"order": ["g5", "on-demand"], "patience": "2m"}
     assert list(problems({"capacity": ["g5", 5]})) == ["capacity.order.1"]
+    assert list(problems({"patience": "2m"})) == ["patience"], "there is no list that it belongs to"
 
 
 def test_nodes_are_a_number_or_the_numbers_that_are_allowed() -> None:

@@ -74,12 +74,12 @@ async def _is_active(api: ClusterApi, name: str, echo: Echo) -> bool:
         if terminal_condition(found, "Complete") is None and not _abandoned(found, api.now()) and not is_deleted:
             return True
         await api.delete(cluster_api.JOB, name, wait=True)
-        if (now := time.monotonic()) > begun + _DELETION_LIMIT:
-            remedy = f"`kubectl describe job {name}` shows what it waits for, perhaps a pod on a node that is gone"
-            raise SpotmpiError(f"the Job {name} of before is not deleted after {_DELETION_LIMIT:g} s: {remedy}")
-        if now > quiet:
+        if (now := time.monotonic()) > quiet:
             quiet = math.inf
             echo(f"waiting until the Job {name} of before is deleted (gives up after {_DELETION_LIMIT:g} s)")
+        if now > begun + _DELETION_LIMIT:
+            remedy = f"`kubectl describe job {name}` shows what it waits for, perhaps a pod on a node that is gone"
+            raise SpotmpiError(f"the Job {name} of before is not deleted after {_DELETION_LIMIT:g} s: {remedy}")
         await asyncio.sleep(POLL_INTERVAL / 2)
     return False
 

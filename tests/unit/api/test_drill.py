@@ -142,13 +142,13 @@ def test_a_drill_of_a_run_that_reports_no_iterations_says_what_it_waits_for_and_
 def test_the_recovery_of_a_run_whose_first_iteration_came_during_the_drill_may_take_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(drills, "_PATIENCE", 0.1)
+    monkeypatch.setattr(drills, "_PATIENCE", 0.5)
 
     class Slow(ScriptedBackend):
         def events(self, run: str, follow: bool) -> Iterator[Event]:
             for event in super().events(run, follow):
                 if event == AFTER[1]:
-                    threading.Event().wait(0.15)
+                    threading.Event().wait(0.6)
                 yield event
 
     assert run_drill(Slow([*BEFORE, END, *AFTER])).lost_iterations == 2

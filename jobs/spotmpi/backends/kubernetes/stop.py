@@ -97,8 +97,8 @@ async def _delete_and_wait(api: ClusterApi, run: str, echo: Echo) -> None:
     while time.monotonic() < limit and await api.find(cluster_api.JOBSET, run):
         if time.monotonic() > quiet:
             quiet = math.inf
-            left = f"gives up in {limit - time.monotonic():.0f} s"
-            echo(f"waiting until the pods of run {run} and its JobSet are deleted ({left})")
+            limited = f"gives up after {_DELETION_TIMEOUT:g} s"
+            echo(f"waiting until the pods of run {run} and its JobSet are deleted ({limited})")
         await asyncio.sleep(0.2)
 
 

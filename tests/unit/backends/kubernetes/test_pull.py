@@ -60,7 +60,7 @@ def test_a_download_that_takes_long_says_how_far_it_is(
     local: RunPaths, volume: FakeVolume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, messages = volume_access.VolumeAccess.read, list[str]()
-    text = re.compile(rf"copied 2\.0 MB of run {RUN} in \d s, and it goes on")
+    text = re.compile(rf"copied 2\.0 MB of run {RUN} in \d+ s, and it goes on")
 
     async def read_slowly(access: volume_access.VolumeAccess, command: Any, file: Any) -> None:
         file.write(bytes(2_000_000))

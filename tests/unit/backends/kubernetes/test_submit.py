@@ -401,7 +401,7 @@ def test_a_run_that_has_just_ended_is_resumed_once_its_jobset_has_ended_too(
         patch.setattr(ClusterApi, "find", find_before_its_end)
         _, messages = submit(cluster, plan("mpi-ssh"))
     assert "waiting for JobSet to see that run x-1 has ended (gives up in 90 s)" in messages
-    assert "waiting until the pods of run x-1 and its JobSet are deleted (gives up in 150 s)" in messages
+    assert "waiting until the pods of run x-1 and its JobSet are deleted (gives up after 150 s)" in messages
     assert cluster.kinds_created()[0] == "JobSet"
 
 

@@ -474,8 +474,9 @@ def test_a_run_says_that_a_rank_has_ended_while_the_others_do_nothing(
 ) -> None:
     """Such as after `sys.exit(0)` in one, before a collective of all."""
     variable = "OMPI_COMM_WORLD_RANK" if launcher == "mpirun" else "RANK"
-    starts = [f"{variable}={rank} sh -c 'until [ -e go ]; do sleep 0.01; done' &" for rank in ranks]
-    script = f"{' '.join(starts)} echo on; wait"
+    starts = [f"{variable}={rank} sh -c 'touch up-{rank}; until [ -e go ]; do sleep 0.01; done' &" for rank in ranks]
+    are_up = " && ".join(f"[ -e up-{rank} ]" for rank in ranks)
+    script = f"{' '.join(starts)} until {are_up}; do sleep 0.01; done; echo on; wait"
     outcome, texts = run_to_the_end(tmp_path, ["sh", "-c", script], launcher, worked, nodes=2)
     assert texts == sorted(["on", *named]) and outcome.reason == reason
 

@@ -129,7 +129,7 @@ def test_orphans_that_have_ended_are_reaped_and_nothing_else(tmp_path: Path) -> 
 
 
 LEFT_BEHIND = """
-import os, sys
+import os, time
 from types import SimpleNamespace
 from spotmpi.agent import processes
 
@@ -146,7 +146,11 @@ def look():
 
 print(launcher.stdout.readline().strip(), look(), look())
 launcher.stdin.close()
-print(launcher.stdout.readline().strip(), look(), look(), launcher.wait())
+done = launcher.stdout.readline().strip()
+others = lambda: [each for each in processes._processes() if each.parent == os.getpid() and each.pid != launcher.pid]
+while not others():  # the rank has ended when what it leaves behind gets another parent
+    time.sleep(0.01)
+print(done, look(), look(), launcher.wait())
 """
 
 

@@ -110,11 +110,10 @@ BUILD = ["nice", "-n", "19", PYTHON, str(PROJECT / "scripts" / "tools"), *ENGINE
 
 STATIC = Tier(
     "static",
-    "lint, format, types, the order of rooms, and Python 3.8 for the pod side",
+    "lint, format, the order of rooms, and Python 3.8 for the pod side",
     [
         [str(BIN / "ruff"), "check"],
         [str(BIN / "ruff"), "format", "--check"],
-        [str(BIN / "mypy")],
         [str(BIN / "lint-imports")],
         [
             str(BIN / "vermin"),
@@ -130,6 +129,7 @@ STATIC = Tier(
     ],
     background=True,
 )
+TYPES = Tier("types", "mypy, which takes over a minute on a new machine", [[str(BIN / "mypy")]], background=True)
 PLAIN = "not images and not engine and not browser and not slurm and not cluster"
 UNIT = Tier("unit", "no cloud, no root, no cluster", [[PYTHON, "-m", "pytest"]])
 EXTENSIVE = Tier(
@@ -161,8 +161,8 @@ def remaining_tiers(which: str = "not nightly") -> list[Tier]:
     ]
 
 
-ALL = [STATIC, UNIT, *remaining_tiers()]
-REST = [EXTENSIVE, *remaining_tiers("not nightly and not smoke")]
+ALL = [STATIC, TYPES, UNIT, *remaining_tiers()]
+REST = [TYPES, EXTENSIVE, *remaining_tiers("not nightly and not smoke")]
 if PROJECT.is_relative_to("/tmp"):  # the nodes of the test's Slurm have a /tmp of their own, without such a checkout
     ALL, REST = ([tier for tier in tiers if tier.name != "slurm"] for tiers in (ALL, REST))
 
@@ -201,8 +201,9 @@ def all_but(files: Sequence[str]) -> list[str]:
 
 def fresh_machine(suite: str, python: str) -> Tier:
     """What the README tells a newcomer to run, on another release of Debian or Ubuntu."""
-    run = [str(PROJECT / "scripts" / "fresh-machine"), "--suite", suite, "./scripts/demo && ./scripts/test"]
-    return Tier(suite, f"both commands of the README with Python {python}", [run], root, minutes=8)
+    commands = "./scripts/demo && ./scripts/test && ./scripts/test types"
+    run = [str(PROJECT / "scripts" / "fresh-machine"), "--suite", suite, commands]
+    return Tier(suite, f"both commands of the README, and types, with Python {python}", [run], root, minutes=9)
 
 
 NIGHTLY = [

@@ -37,7 +37,7 @@ def test_ci_runs_everything_of_all_once_the_default_as_a_newcomer_and_then_the_r
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rest = chosen_tiers(monkeypatch, "--rest", ci="true")
-    assert [tier.name for tier in rest] == ["unit", "images", "engine", "browser", "slurm", "cluster"]
+    assert [tier.name for tier in rest] == ["types", "unit", "images", "engine", "browser", "slurm", "cluster"]
     default = chosen_tiers(monkeypatch)
     assert selected_by(rest)["images"] == "images and not nightly and not smoke"
     assert selected_by(rest)["unit"] == selected_by(default)["unit"].replace("not extensive", "extensive")
@@ -55,7 +55,7 @@ def test_a_tier_can_be_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nonesuch"], "no such tier: nonesuch; choose from static, unit"),
+        (["nonesuch"], "no such tier: nonesuch; choose from static, types, unit"),
         (["--part", "1/2"], "--part goes with --nightly"),
         (["--nightly", "--part", "3/2"], "'3/2' is not a part: write 1/4"),
         (["--nightly", "--all"], "not allowed with"),

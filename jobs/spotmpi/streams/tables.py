@@ -25,7 +25,7 @@ _TAIL = 1 << 12  # bytes at the end of a file, of which some are no white space
 _EXACT = 2**53  # from here on not every whole number is a float
 _NOT_SPACE = re.compile(r"\S")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
-_MAYBE_LEADING_ZERO = re.compile(rb"[,\"\s][+-]?0\d")  # in a CSV file
+_MAYBE_LEADING_ZERO = r"[,\"\s][+-]?0\d"  # in a CSV file
 _LEADING_ZERO = r"^\s*[+-]?0\d+\s*$"
 _WHOLE = r"^\s*[+-]?\d+\s*$"
 _MIN_KEPT = 4  # tables: batches of a rank are not neighbours, and those of one worker are seldom
@@ -213,12 +213,13 @@ def _read_csv(name: str, content: bytes, text: dict[str, Any]) -> Any:
 
     if content and b"\n" not in content and b"\r" not in content:  # names alone: pyarrow wants the end of their line
         content += b"\n"
+    quoted = b'"' in content  # else no value has a line break, for which pyarrow takes half as long again
 
     def read(kinds: dict[str, Any], only: list[str] | None = None, threads: bool = True) -> Any:
         return pyarrow.csv.read_csv(
             pyarrow.BufferReader(content),
             read_options=pyarrow.csv.ReadOptions(block_size=_block_size(content), use_threads=threads),
-            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=quoted),
             convert_options=pyarrow.csv.ConvertOptions(column_types=kinds, include_columns=only),
         )
 
@@ -236,7 +237,7 @@ def _read_csv(name: str, content: bytes, text: dict[str, Any]) -> Any:
         table = read({}, threads=False)  # the error then has the number of the row
     columns.require_distinct(table.column_names, name)
     _require_fields(name, content, table)
-    found = _codes(table, texts) if _MAYBE_LEADING_ZERO.search(content) else []
+    found = _codes(table, texts) if _may_have_codes(content) else []
     kinds = {**dict.fromkeys(found, columns.code_type()), **text}
     return _with_whole_numbers(name, read(kinds) if kinds else table, numbers, lambda more: read({**kinds, **more}))
 
@@ -257,6 +258,13 @@ def _require_fields(name: str, content: bytes, table: Any) -> None:
     end = content[-_TAIL:].rstrip()
     if isinstance(last, str) and {"\n", "\r"}.intersection(last) and end and not end.endswith(b'"'):
         raise _unreadable(name, CSV, ValueError(f"a quote in its last row, {len(table)} below the names, has no end"))
+
+
+def _may_have_codes(content: bytes) -> bool:
+    """Whether a field may be a number with leading zeros, by RE2, which takes a fifth of the time of `re`."""
+    from pyarrow import compute
+
+    return _any(compute.match_substring_regex(text_files.as_array(content), _MAYBE_LEADING_ZERO))
 
 
 def _codes(table: Any, texts: Callable[[list[str]], Any]) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 import lzma
+import struct
+from typing import Any
 
 from spotmpi.agent.protocol import counted
 from spotmpi.streams.errors import StreamError
@@ -55,7 +57,7 @@ def require_utf8(name: str, content: bytes) -> None:
     if _by_zeros(content):
         raise StreamError(f"{name} is not in UTF-8: it begins with NUL bytes; {_conversion(content)}")
     try:
-        pyarrow.array([content], pyarrow.large_binary()).cast(pyarrow.large_string())
+        as_array(content).cast(pyarrow.large_string())
     except pyarrow.ArrowInvalid:
         try:
             content.decode()
@@ -63,6 +65,14 @@ def require_utf8(name: str, content: bytes) -> None:
             line = content.count(b"\n", 0, error.start) + 1
             what = f"line {line} has the byte {content[error.start]:#04x}"
             raise StreamError(f"{name} is not in UTF-8: {what}; {_conversion(content)}") from None
+
+
+def as_array(content: bytes) -> Any:
+    """An array of pyarrow with *content* as its only value, which is not copied."""
+    import pyarrow
+
+    buffers = [None, pyarrow.py_buffer(struct.pack("=qq", 0, len(content))), pyarrow.py_buffer(content)]
+    return pyarrow.Array.from_buffers(pyarrow.large_binary(), 1, buffers)
 
 
 def _conversion(content: bytes) -> str:

@@ -16,7 +16,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from spotmpi.streams import columns, sources
+from spotmpi.streams import columns, sources, tables
 from spotmpi.streams.dataset import Source
 from spotmpi.streams.errors import StreamError
 from tests.unit.streams.data import order_of, read_all
@@ -188,8 +188,13 @@ TEXTS = [f'line {number}\nof a text, with "quotes"' + "\n" * (number % 3) for nu
 
 
 @pytest.mark.parametrize("names", [("text",), ("text", "n")])
-def test_texts_of_csv_may_have_several_lines(tmp_path: Path, names: tuple[str, ...]) -> None:
-    """In a file of 2 MB, more than pyarrow reads at a time by default."""
+@pytest.mark.parametrize("block", [None, 100_000], ids=["in one block", "in several"])
+def test_texts_of_csv_may_have_several_lines(
+    tmp_path: Path, names: tuple[str, ...], block: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a file of 2 MB, more than pyarrow reads at a time by default; or than spotmpi lets it read at a time."""
+    if block:
+        monkeypatch.setattr(tables, "_MAX_BLOCK", block)
     quoted = ('"' + text.replace('"', '""') + '"' for text in TEXTS)
     lines = [f"{text},{n}" if len(names) > 1 else text for n, text in enumerate(quoted)]
     (tmp_path / "a.csv").write_text("\r\n".join([",".join(names), *lines]))
@@ -325,6 +330,7 @@ def texts_of(folder: Path, *files: str) -> list[Any]:
     [
         pytest.param(["01234 98101"], ["01234", "98101"], id="a postal code"),
         pytest.param(['"00"'], ["00"], id="in quotes"),
+        pytest.param(["-01 98101"], ["-01", "98101"], id="with a sign"),
         pytest.param(["98101", "01234"], ["98101", "01234"], id="only in another file"),
         pytest.param(["98101", "01234", "NA"], ["98101", "01234", "NA"], id="and a null in a third one"),
         pytest.param(["D-1", "01234"], ["D-1", "01234"], id="and text in another file"),

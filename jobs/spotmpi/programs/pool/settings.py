@@ -42,6 +42,7 @@ def settings(interruptions: int = 100) -> dict[str, Any]:
         "distributed.comm.timeouts.connect": CONNECT_TIMEOUT,
         "distributed.comm.timeouts.tcp": CONNECT_TIMEOUT,
         "distributed.comm.require-encryption": True,
+        "distributed.admin.tick.interval": "1s",  # of delays, for pages: every 20 ms took 1.4 % of a core per process
         "distributed.admin.system-monitor.gil.enabled": False,
         "distributed.admin.low-level-log-length": 100,  # of each topic, too: the scheduler keeps what workers print
         "distributed.admin.large-graph-warning-threshold": "1TiB",  # calls warn by themselves, and say what to do

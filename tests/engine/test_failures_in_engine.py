@@ -11,6 +11,7 @@ from threading import Thread
 import pytest
 
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.termination import Terminated
 from spotmpi.environments.down import down
 from spotmpi.environments.up import UpOptions, up
 from tests.engine.engine import Engine
@@ -196,7 +197,7 @@ def test_an_interrupted_up_stops_by_itself_and_leaves_no_lock(
         os.kill(os.getpid(), signal.SIGTERM)
 
     Thread(target=end, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Terminated):
         environment.pulumi.run("cpu", "up", "--yes", "--skip-preview")
     engine.up("cpu").require_success()
     assert len(_creations(cloud.script)) == len(set(_creations(cloud.script)))

@@ -22,6 +22,7 @@ from spotmpi.backends.base import Backend, Plan
 from spotmpi.core import names, wording
 from spotmpi.core.errors import InputError, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import Event
+from spotmpi.core.termination import Terminated, raised_when_terminated
 from spotmpi.runs import reader, recorded_plan
 
 if TYPE_CHECKING:
@@ -233,12 +234,13 @@ def follow(
     last = None
     events = backend.events(run, True)
     try:
-        with _interrupts(on_interrupt):
+        with _interrupts(on_interrupt), raised_when_terminated():
             for event in events:
                 on_event(event)
                 last = event
-    except _Terminated:
-        echo(f"SIGTERM ends only this command, and run {run} continues: `spotmpi stop {run}` stops it")
+    except Terminated as end:
+        with contextlib.suppress(OSError):  # of a terminal that is closed
+            echo(f"{end.signal} ends only this command, and run {run} continues: `spotmpi stop {run}` stops it")
         raise
     if last is None or not last.terminal:
         raise SpotmpiError(f"the events of run {run} ended before the run did; {messages.remedy.format(run=run)}")
@@ -247,10 +249,10 @@ def follow(
 
 @contextmanager
 def _interrupts(stop: Callable[[bool], None]) -> Iterator[None]:
-    """In the context, the first Ctrl-C calls stop(False), every further one stop(True); SIGTERM raises SystemExit.
+    """In the context, the first Ctrl-C calls stop(False), every further one stop(True).
 
     *stop* runs in its own thread, since a signal may arrive in the middle of output. Outside the main thread, which
-    alone gets signals, nothing changes; nor for a SIGTERM that is ignored or that somebody else handles.
+    alone gets signals, nothing changes.
     """
     pressed = 0
     calls: list[threading.Thread] = []
@@ -265,22 +267,9 @@ def _interrupts(stop: Callable[[bool], None]) -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGINT, handle)
-    is_default = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    if is_default:
-        signal.signal(signal.SIGTERM, _exit)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if is_default:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for call in calls:
             call.join()
-
-
-class _Terminated(SystemExit):
-    """SIGTERM came."""
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    raise _Terminated(128 + number)

@@ -7,9 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,9 +17,12 @@ from typing import Any
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.pulumi import NO_SUCH_STACK, require_deployment, written_at
+from spotmpi.core.termination import Terminated, raised_when_terminated
 from spotmpi.core.wording import Echo
 from spotmpi.environments.changes import Preview, read_steps
 from spotmpi.environments.pulumi_errors import explain, rejects_keys
+
+_ENDS = (KeyboardInterrupt, Terminated)
 
 
 class KeysRejected(SpotmpiError):
@@ -41,12 +43,12 @@ class Pulumi:
         lines: list[str] = []
         assert process.stdout is not None
         try:
-            with _ends_as_interrupts():
+            with raised_when_terminated():
                 for line in process.stdout:
                     self.echo(line.rstrip())
                     lines.append(line)
                 status = process.wait()
-        except (KeyboardInterrupt, OSError):  # OSError: nothing takes the output any more, as with `| head`
+        except (*_ENDS, OSError):  # OSError: nothing takes the output any more, as with `| head`
             _shut_down(process, self.echo)
             raise
         if status:
@@ -123,29 +125,15 @@ class Pulumi:
             raise SpotmpiError("command not found: pulumi; see https://www.pulumi.com/docs/install/") from error
 
 
-@contextmanager
-def _ends_as_interrupts() -> Iterator[None]:
-    """Let what ends this process, as a cancelled job of CI or a closed terminal, be a Ctrl-C meanwhile.
+def _shut_down(process: subprocess.Popen[str], echo: Echo) -> None:
+    """Interrupt Pulumi, which ends once it has finished what it is at work on, and wait; each Ctrl-C is passed on.
 
-    Without its reader Pulumi dies at its next line, and leaves its lock and what it was creating, which it then does
+    Without its reader it would die at its next line, and leave its lock and what it was creating, which it then does
     not know.
     """
-    in_main = threading.current_thread() is threading.main_thread()  # the only one that may set handlers
-    ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if in_main and signal.getsignal(each) == signal.SIG_DFL]
-    for each in ending:  # not one that is ignored, as by nohup
-        signal.signal(each, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for each in ending:
-            signal.signal(each, signal.SIG_DFL)
-
-
-def _shut_down(process: subprocess.Popen[str], echo: Echo) -> None:
-    """Interrupt Pulumi, which ends once it has finished what it is at work on, and wait; each Ctrl-C is passed on."""
     while process.poll() is None:
-        with suppress(KeyboardInterrupt, OSError):
+        with suppress(*_ENDS, OSError):
             process.send_signal(signal.SIGINT)
             echo("waiting for Pulumi to shut down")
-        with suppress(KeyboardInterrupt), _ends_as_interrupts():
+        with suppress(*_ENDS), raised_when_terminated():
             process.communicate()

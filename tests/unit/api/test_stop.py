@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import threading
 from collections.abc import Iterator
@@ -134,14 +135,29 @@ def test_ctrl_c_that_cannot_stop_a_run_says_why_and_the_next_one_tries_again(tmp
     ]
 
 
-def test_a_sigterm_ends_the_command_and_says_that_the_run_continues(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_what_ends_the_command_leaves_the_run_alone_and_says_so(tmp_path: Path, number: signal.Signals) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which tests under nohup inherit as ignored
     backend: Any = SlowBackend(tmp_path)
     backend.events = lambda run, follow: iter([Event(0.0, "started"), Event(1.0, "stopped")])
 
     with pytest.raises(SystemExit) as ended:
-        follow(backend, "scan-1", lambda event: signal.raise_signal(signal.SIGTERM), backend.echo)
+        follow(backend, "scan-1", lambda event: signal.raise_signal(number), backend.echo)
 
-    assert ended.value.code == 128 + signal.SIGTERM and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert ended.value.code == 128 + number and signal.getsignal(number) == signal.SIG_DFL
     assert backend.messages == [
-        "SIGTERM ends only this command, and run scan-1 continues: `spotmpi stop scan-1` stops it"
+        f"{number.name} ends only this command, and run scan-1 continues: `spotmpi stop scan-1` stops it"
     ]
+
+
+def test_a_closed_terminal_ends_the_command_though_it_takes_no_message(tmp_path: Path) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    backend: Any = SlowBackend(tmp_path)
+    backend.events = lambda run, follow: iter([Event(0.0, "started"), Event(1.0, "stopped")])
+
+    def echo(text: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(SystemExit) as ended:
+        follow(backend, "scan-1", lambda event: signal.raise_signal(signal.SIGHUP), echo)
+    assert ended.value.code == 129

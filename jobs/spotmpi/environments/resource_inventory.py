@@ -60,11 +60,18 @@ def read_inventory(environment: str, region: str, account: str) -> ResourceInven
 
 
 def _recorded(environment: str) -> dict[str, Any]:
-    """What is recorded of the environments of that name, by account and region."""
+    """What is recorded of the environments of that name, by account and region; SpotmpiError where a disk fails.
+
+    What cannot be read is not what is missing: `down` would not find what has no tag, and the next write would lose it.
+    """
+    path = _path(environment)
     try:
-        values = json.loads(_path(environment).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
+    except OSError as error:
+        what = f"{path} cannot be read: {error.strerror}; it has what {environment} may have left in AWS"
+        raise SpotmpiError(f"{what}: repeat the command once it can, or set SPOTMPI_STATE to another folder") from error
     return values if isinstance(values, dict) else {}
 
 

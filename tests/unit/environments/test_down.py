@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections import defaultdict
 from fnmatch import fnmatch
 
@@ -21,6 +23,7 @@ from spotmpi.runs.reader import RunState
 from tests.cloud.account.answers import ACCOUNT, Tags
 from tests.cloud.fake_environment import CNI, FakeEnvironment, Killed
 from tests.command_line import CommandLine
+from tests.transient_errors import TransientErrors
 from tests.unit.core.test_environment import OUTPUTS
 
 PREVIEW = "destroy --preview-only @lab"
@@ -426,6 +429,21 @@ def test_a_damaged_inventory_is_read_as_empty_and_an_unwritable_one_reported(
     monkeypatch.setenv("SPOTMPI_STATE", str(lab.folder / "file"))
     with pytest.raises(SpotmpiError, match="set SPOTMPI_STATE to a writable folder"):
         record_resources(trace, [])
+
+
+@pytest.mark.parametrize("error", [errno.ESTALE, errno.EIO])
+def test_an_inventory_that_cannot_be_read_for_a_moment_is_neither_empty_nor_written_over(
+    live: FakeEnvironment, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """A key has neither name nor tag: only the inventory, here that of an interrupted `down`, has its id."""
+    live.account.kms.keys["key-left"] = "Enabled"
+    record_resources(read_inventory("spotmpi-lab", "us-east-1", ACCOUNT), [("keys", "key-left")])
+    TransientErrors(monkeypatch.setattr).add("read", "*/environments/spotmpi-lab.json", error)
+
+    with pytest.raises(SpotmpiError, match=f"{os.strerror(error)}; it has what spotmpi-lab may have left in AWS"):
+        live.down()
+    assert live.pulumi_commands() == []
+    assert ("keys", "key-left") in live.down()
 
 
 def test_the_commands_print_the_next_command_and_the_leftovers(lab: FakeEnvironment, command: CommandLine) -> None:

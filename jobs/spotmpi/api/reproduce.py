@@ -32,7 +32,7 @@ from spotmpi.entries.manifest import DATASET, Code, Input, Manifest, RawFile, di
 from spotmpi.entries.store import Store, is_reference, read_reference, reference_in
 from spotmpi.images.environment import known_images
 from spotmpi.pools.progress import print_message
-from spotmpi.runs import fingerprint, reader, recorded_plan
+from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import from_values, load_spec
 from spotmpi.streams.dataset import Dataset, lookup
@@ -79,7 +79,9 @@ def reproduce(
             return Reproduction(tuple(rebuild.rebuilt), rebuild.files, (*changed, *rebuild.different))
         target = _target_of_run(found[0]) if found else _files_of(place, store)
         spec = _with_code(target.spec, modules)
-        if targets.target_of(on).is_local:
+        if not targets.target_of(on).is_local:  # where nothing is sent
+            ownership.require_own_choice(target.record, spec)
+        else:
             spec = _with_interpreter(spec, target.work.get("interpreter"), echo)
         spec = rebuild.spec = run_entries.in_store(spec, opened)
         _require_same_code(target, spec)
@@ -370,11 +372,10 @@ def _with_interpreter(spec: JobSpec, recorded: str | None, echo: Echo) -> JobSpe
 def _require_same_code(target: _Target, spec: JobSpec) -> None:
     """Raise SpotmpiError if the code that a run had is not that of now."""
     code = target.work.get("code") or {}
-    if not code.get("files"):
-        return
+    recorded = code.get("files") or {}  # without any, none may be sent: the record may be another user's
     # A manifest does not say whether the run was on this machine, where scripts count that its command names.
     places = [target.work["machine"] is not None] if "machine" in target.work else [True, False]
-    changed = min((_changed(code["files"], fingerprint.code_of(spec, each)["files"]) for each in places), key=len)
+    changed = min((_changed(recorded, fingerprint.code_of(spec, each)["files"]) for each in places), key=len)
     kept = recorded_plan.shipped_code(target.record) if changed and target.record else None
     if kept is not None:
         folder, further = spec.code_paths

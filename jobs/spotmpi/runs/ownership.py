@@ -18,7 +18,15 @@ from spotmpi.runs import recorded_plan
 if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
 
-_SENT = {"code": "folder", "files": "file", "env_passthrough": "variable", "kubernetes.templates": "file"}
+_SENT = {
+    "code": "folder",
+    "files": "file",
+    "env_passthrough": "variable",
+    "kubernetes.templates": "file",
+    "dataset": "function",  # is called here, with arguments that may be files of this machine
+}
+_CODE = ("code", "files")
+_NAMED = "named by the spec of a run that was not submitted from here"
 
 
 def mark(paths: RunPaths) -> None:
@@ -38,11 +46,33 @@ def load_for_resume(paths: RunPaths, overrides: Iterable[str]) -> JobSpec:
 
     overrides = list(overrides)
     spec = load_spec(paths.spec, overrides)
-    if recorded_plan.read(paths).backend == KUBERNETES and not exists(paths.own):
+    if not _is_own(paths):
         chosen = from_values(_without_sent(read_toml(paths.spec)), overrides)
         if problems := list(_theirs(spec, chosen)):
             raise InputError(problems)
     return spec
+
+
+def require_own_choice(paths: RunPaths | None, spec: JobSpec) -> None:
+    """InputError where the *spec* of a run that is made again on a cluster would send variables or files from here.
+
+    That is what it names besides its code, which is compared with what the run had. Of a run without a record, in
+    *paths*, nobody knows who has submitted it.
+    """
+    if paths is not None and _is_own(paths):
+        return
+    fields = [field for field in _SENT if field not in _CODE and _sent(spec, field)]
+    if problems := [
+        Problem(field, _shown(value), f"this {_SENT[field]} of your machine is {_NAMED}; start it with `spotmpi run`")
+        for field in fields
+        for value in _sent(spec, field)
+        if not _is_on_cluster(value)
+    ]:
+        raise InputError(problems)
+
+
+def _is_own(paths: RunPaths) -> bool:
+    return recorded_plan.read(paths).backend != KUBERNETES or exists(paths.own)
 
 
 def _without_sent(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,18 +86,26 @@ def _without_sent(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _theirs(spec: JobSpec, chosen: JobSpec) -> Iterator[Problem]:
     """What *spec* sends from this machine, and *chosen*, which has the user's choices alone, does not."""
-    from spotmpi.spec.kubernetes import CONFIG_MAP
-
     for field, what in _SENT.items():
         for value in _sent(spec, field):
-            if value not in _sent(chosen, field) and not value.startswith(CONFIG_MAP):
+            if value not in _sent(chosen, field) and not _is_on_cluster(value):
                 choice = wording.option("set", f"{field}=...")
-                remedy = f"this {what} of your machine is named by the spec of a run that was not submitted from here"
-                yield Problem(field, value, f"{remedy}; name what to send yourself, with {choice}")
+                remedy = f"this {what} of your machine is {_NAMED}"
+                yield Problem(field, _shown(value), f"{remedy}; name what to send yourself, with {choice}")
 
 
-def _sent(spec: JobSpec, field: str) -> list[str]:
+def _sent(spec: JobSpec, field: str) -> list[Any]:
     value: Any = spec
     for key in field.split("."):
         value = getattr(value, key)
-    return [value] if isinstance(value, str) else list(value or ())
+    return list(value) if isinstance(value, list) else [value] if value else []
+
+
+def _shown(value: Any) -> str:
+    return str(getattr(value, "build", value))  # of a data set its function
+
+
+def _is_on_cluster(value: Any) -> bool:
+    from spotmpi.spec.kubernetes import CONFIG_MAP
+
+    return isinstance(value, str) and value.startswith(CONFIG_MAP)

@@ -17,7 +17,7 @@ from spotmpi.backends.kubernetes import pull as pulling
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.targets import Target
 from spotmpi.core import wording
-from spotmpi.core.errors import InputError
+from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.core.names import SWEEPS, RunPaths
 from spotmpi.plan import cluster_plan, manifests
 from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
@@ -63,7 +63,7 @@ def resume(cluster: FakeCluster, runs: Path, values: Object, *overrides: str) ->
 
 
 @pytest.mark.parametrize("further", [[], ["nodes=2"], ["files+=['other.py']"]])
-@pytest.mark.parametrize("field", ["files", "code", "env_passthrough", "kubernetes.templates"])
+@pytest.mark.parametrize("field", ["files", "code", "env_passthrough", "kubernetes.templates", "dataset"])
 def test_what_anothers_spec_names_on_this_machine_is_not_sent(
     runs: Path, cluster: FakeCluster, secret: Path, field: str, further: list[str]
 ) -> None:
@@ -76,6 +76,8 @@ def test_what_anothers_spec_names_on_this_machine_is_not_sent(
             str(secret),
             {"kubernetes": {**IMAGE, "templates": [str(secret), "configmap:theirs"]}},
         ),
+        # The function would be called here, with the file, and the data set be copied to the run volume.
+        "dataset": ("sets:ratings", {"dataset": {"build": "sets:ratings", "arguments": {"raw": str(secret)}}}),
     }
     value, values = specs[field]
 
@@ -115,6 +117,34 @@ def test_a_run_that_was_submitted_from_here_sends_its_files_again(tmp_path: Path
         ownership.load_for_resume(paths, [])
     ownership.mark(paths)
     assert ownership.load_for_resume(paths, []) == spec
+
+
+def reproduce(cluster: FakeCluster, runs: Path, values: Object) -> Any:
+    """Make a file in the copy of another user's run again, on the cluster."""
+    cluster.put(failed(values))
+    target = Target("kubernetes", runs)
+    assert spotmpi.status(RUN, target).owner == "eve"
+    (runs / RUN / "out.txt").write_text("42")
+    return spotmpi.reproduce(str(runs / RUN / "out.txt"), on=target)
+
+
+@pytest.mark.parametrize("field", ["env_passthrough", "dataset"])
+def test_to_make_anothers_file_again_on_a_cluster_sends_nothing_that_its_spec_names(
+    runs: Path, cluster: FakeCluster, secret: Path, field: str
+) -> None:
+    named = {"env_passthrough": ["HOME"], "dataset": {"build": "sets:ratings", "arguments": {"raw": str(secret)}}}
+    with pytest.raises(InputError, match=rf"{field} = .* is named by the spec of a run that was not submitted from"):
+        reproduce(cluster, runs, {field: named[field]})
+
+
+@pytest.mark.parametrize("field", ["files", "code"])
+def test_code_of_which_anothers_record_says_nothing_is_not_sent_to_make_a_file_again(
+    runs: Path, cluster: FakeCluster, secret: Path, field: str
+) -> None:
+    """Of code that the record names the content has to be the same, so who wrote that has it."""
+    named: Object = {"files": [str(secret)], "code": str(secret.parent)}
+    with pytest.raises(SpotmpiError, match=rf"the code of run {RUN} is not what it was"):
+        reproduce(cluster, runs, {field: named[field]})
 
 
 def forged_pull(
@@ -227,5 +257,5 @@ def test_every_field_that_sends_something_is_known() -> None:
         for name, field in JobSpec.model_fields.items()
         if re.search("of your code|copied|this terminal", str(field.description))
     ]
-    assert sorted([*described, "kubernetes.templates"]) == sorted(ownership._SENT)
+    assert sorted([*described, "kubernetes.templates", "dataset"]) == sorted(ownership._SENT)
     assert load_spec.__doc__ and "relative paths" in load_spec.__doc__

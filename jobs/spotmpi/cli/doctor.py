@@ -75,9 +75,11 @@ def _print_findings(findings: Sequence[Finding], as_json: bool) -> None:
 
         print(json.dumps([asdict(finding) for finding in findings]))
         return
+    from spotmpi.core.wording import printable_lines  # a pod of --probe answers whatever it likes
+
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
-        print(f"{finding.level:<7}  {finding.check.ljust(width)}  {finding.message}")
+        print(printable_lines(f"{finding.level:<7}  {finding.check.ljust(width)}  {finding.message}"))
         for more in (finding.remedy, finding.command):
             if more:
-                print(f"{'':<7}  {'':<{width}}  -> {more}")
+                print(printable_lines(f"{'':<7}  {'':<{width}}  -> {more}"))

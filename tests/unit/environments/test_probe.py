@@ -84,3 +84,18 @@ def test_the_command_probes_after_the_checks(monkeypatch: pytest.MonkeyPatch) ->
     code, output, _ = invoke("doctor", "lab", "--probe")
     assert code == 1 and [line.split()[1] for line in output.splitlines()[:2]] == ["API", "probe"]
     assert invoke("doctor", "--probe")[0] == 2
+
+
+def test_what_a_pod_answers_does_nothing_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its image, and whoever may open a shell in it, decide what that is."""
+    answer = b'{"whole": true, "seconds": 0.1, "address": "\\u001b]0;mine\\u0007", "why": ""}'
+
+    class Pod:
+        async def output(self, command: Sequence[str]) -> bytes:
+            return answer
+
+    findings = tuple(probe_findings(Pod()).values())
+    monkeypatch.setattr(doctor, "doctor", lambda stack: (Finding("API", "ok", "answers"),))
+    monkeypatch.setattr(probe, "probe_stack", lambda stack, echo: findings)
+    output = invoke("doctor", "lab", "--probe").stdout
+    assert "\x1b" not in output and r"resolves to \x1b]0;mine\x07" in output

@@ -14,7 +14,7 @@ import botocore.exceptions
 from infra.settings import PROJECT
 
 _LOCKED = re.compile(r"the stack is currently locked( by (\d+) lock)?")
-_LOCK = re.compile(r"created by (.+) \(pid \d+\) at (\S+)")
+_LOCK = re.compile(r"created by (.+ \(pid \d+\)) at (\S+)")
 _NO_TIME = "0001-01-01T"  # Go's zero, of a lock that is JSON without content
 # What Pulumi says of a lock that is no JSON, as a crash leaves it: no other file's error has no more than this.
 _DAMAGED = re.compile(

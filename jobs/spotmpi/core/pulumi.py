@@ -24,7 +24,7 @@ _NO_LOCK = re.compile(
 _NO_FOLDER = re.compile(r"unable to open bucket file://([^?\s]+)\S*: (.*)")
 _NOT_WRITTEN = re.compile(r"blob \(.*(no space left on device|permission denied|read-only file system)")
 _NO_PASSPHRASE = re.compile(r"unable to read PULUMI_CONFIG_PASSPHRASE_FILE: open (.*)")
-_LOCK = re.compile(r"created by (.+) \(pid \d+\) at (\S+)")  # pkg/backend/diy/lock.go
+_LOCK = re.compile(r"created by (.+ \(pid \d+\)) at (\S+)")  # pkg/backend/diy/lock.go
 _NO_TIME = "0001-01-01T"  # Go's zero, of a lock that is JSON without content
 
 _RESTORE = "restore an earlier version of it, which a versioned bucket has, as does .pulumi/backups there"

@@ -144,7 +144,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
                 raise Refusal("the engine is gone, so this was never sent")
             answer = act()
             if after:
-                self._script.over.wait(after.seconds)
+                self._script.wait(after)
                 refused = after.message
                 if after.incomplete:
                     answer = self._provider.cloud.records.fail(answer)

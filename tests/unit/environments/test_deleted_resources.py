@@ -57,9 +57,9 @@ def test_an_update_that_still_runs_is_not_taken_for_a_killed_one_nor_what_it_del
     else:
         _hold(lab, resources=[ROOT, network])
     (lab.folder / "lab.lock").write_text("ann@laptop (pid 7) at 2026-11-27T02:00:00Z")
-    with pytest.raises(SpotmpiError, match="stack lab is locked by another update, of ann@laptop at"):
+    with pytest.raises(SpotmpiError, match=r"stack lab is locked by another update, of ann@laptop \(pid 7\) at"):
         lab.up()
-    with pytest.raises(SpotmpiError, match="stack lab is locked by another update, of ann@laptop at"):
+    with pytest.raises(SpotmpiError, match=r"stack lab is locked by another update, of ann@laptop \(pid 7\) at"):
         lab.down()
     assert not any("killed" in line for line in lab.output)
 

@@ -72,7 +72,7 @@ def test_down_of_a_locked_stack_stops_no_run_and_names_who_holds_the_lock(lab: F
     with pytest.raises(SpotmpiError) as refused:
         lab.down("spotmpi-lab")
 
-    holder = "ann@laptop at 2026-11-27T02:00:00Z"
+    holder = "ann@laptop (pid 7) at 2026-11-27T02:00:00Z"
     remedy = f"if none is running, `pulumi cancel --yes --stack {part}`"
     assert str(refused.value) == f"stack {part} is locked by another update, of {holder}: {remedy}"
     assert lab.actions == ["Destroy spotmpi-lab and ALL DATA on its storage?"]

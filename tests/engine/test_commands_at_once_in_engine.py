@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -10,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -146,7 +146,7 @@ def test_after_spotmpi_alone_is_killed_each_message_followed_literally_leads_on(
             time.sleep(0.05)
         (pulumi,) = children(process.pid)
         process.kill()
-    while os.path.exists(f"/proc/{pulumi}"):
+    while Path(f"/proc/{pulumi}").exists():
         time.sleep(0.05)
     engine.kill(process)  # what Pulumi has left behind ends with the stand-ins only
 

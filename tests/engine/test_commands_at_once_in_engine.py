@@ -140,8 +140,8 @@ def test_after_spotmpi_alone_is_killed_each_message_followed_literally_leads_on(
     cloud.script.slow("create", LOG_GROUP, 6, after_success=True)
     slow = cloud.script.slow("create", VPC, 6, after_success=True)
     command = [sys.executable, "-c", KILLED, str(engine.project)]
-    session = {"env": engine.variables(), "start_new_session": True}
-    with subprocess.Popen(command, cwd=engine.project, text=True, **session) as process:
+    variables = engine.variables()
+    with subprocess.Popen(command, env=variables, text=True, start_new_session=True) as process:
         while not slow.matched:
             assert process.poll() is None
             time.sleep(0.05)

@@ -88,7 +88,9 @@ def run(
         backend, spec = _validate(source, overrides, on, local)
 
         def start(on_event: Callable[[Event], None], echo: Echo) -> RunState:
-            return _submit(*_plan_new(backend, spec, echo, detach), detach, on_event, echo)
+            planned = _plan_new(backend, spec, echo, detach)
+            _send_entries(*planned[1:], echo)
+            return _submit(*planned, detach, on_event, echo)
 
         if _has_inputs(spec):
             return _show(start, detach, on_event, echo)
@@ -105,6 +107,8 @@ def resume(
     echo: Echo | None = None,
 ) -> RunState:
     """Continue a run that has ended, from its newest complete checkpoint, with *overrides* applied to its spec."""
+    from spotmpi.runs import ownership
+
     paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
     state = backend.state(paths.id)
     if state.state == record.SUCCEEDED:
@@ -119,6 +123,8 @@ def resume(
             before, now = recorded_plan.work(paths).get("python"), plan["work"].get("python")
             if before and now and before != now:
                 echo(f"the run has used Python {before} and continues with {now}, which may change its result")
+        if ownership.is_own(paths):  # the entries that another's spec names are on the run volume since his submission
+            _send_entries(spec, plan, echo)
         return _submit(backend, spec, plan, detach, _from_next_submission(paths, on_event), echo)
 
     return _show(start, detach, on_event, echo)
@@ -383,15 +389,19 @@ def _show(
     return state
 
 
+def _send_entries(spec: JobSpec, plan: Plan, echo: Echo) -> None:
+    """Copy the entries of this machine's store that pods read to the run volume."""
+    if plan["backend"] == names.KUBERNETES:
+        from spotmpi.api import volume_entries
+
+        volume_entries.send(spec, plan, echo)
+
+
 def _submit(
     backend: Backend, spec: JobSpec, plan: Plan, detach: bool, on_event: Callable[[Event], None], echo: Echo
 ) -> RunState:
     for note in plan["notes"]:
         echo(note)
-    if plan["backend"] == names.KUBERNETES:
-        from spotmpi.api import volume_entries
-
-        volume_entries.send(spec, plan, echo)
     submit(backend, spec, plan, echo)
     run: str = plan["run"]
     state = backend.state(run)

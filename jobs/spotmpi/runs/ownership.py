@@ -35,7 +35,7 @@ def mark(paths: RunPaths) -> None:
 
 
 def load_for_resume(paths: RunPaths, overrides: Iterable[str]) -> JobSpec:
-    """The recorded spec of a run with *overrides*.
+    """The recorded spec of a run with *overrides*; what another user's run makes is kept here only if these say so.
 
     Raises:
         InputError: as `load_spec`; the plan, which says whose run it is, cannot be read; or the run is a copy of one
@@ -46,11 +46,12 @@ def load_for_resume(paths: RunPaths, overrides: Iterable[str]) -> JobSpec:
 
     overrides = list(overrides)
     spec = load_spec(paths.spec, overrides)
-    if not _is_own(paths):
-        chosen = from_values(_without_sent(read_toml(paths.spec)), overrides)
-        if problems := list(_theirs(spec, chosen)):
-            raise InputError(problems)
-    return spec
+    if is_own(paths):
+        return spec
+    chosen = from_values(_without_sent(read_toml(paths.spec)), overrides)
+    if problems := list(_theirs(spec, chosen)):
+        raise InputError(problems)
+    return spec.model_copy(update={"keep": chosen.keep})
 
 
 def require_own_choice(paths: RunPaths | None, spec: JobSpec) -> None:
@@ -59,7 +60,7 @@ def require_own_choice(paths: RunPaths | None, spec: JobSpec) -> None:
     That is what it names besides its code, which is compared with what the run had. Of a run without a record, in
     *paths*, nobody knows who has submitted it.
     """
-    if paths is not None and _is_own(paths):
+    if paths is not None and is_own(paths):
         return
     fields = [field for field in _SENT if field not in _CODE and _sent(spec, field)]
     if problems := [
@@ -71,14 +72,15 @@ def require_own_choice(paths: RunPaths | None, spec: JobSpec) -> None:
         raise InputError(problems)
 
 
-def _is_own(paths: RunPaths) -> bool:
+def is_own(paths: RunPaths) -> bool:
+    """Whether a recorded run was submitted from here; InputError where its plan cannot be read."""
     return recorded_plan.read(paths).backend != KUBERNETES or exists(paths.own)
 
 
 def _without_sent(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The *values* of a spec without those that name what is sent from this machine."""
+    """The *values* of a spec without those that name what is sent from this machine, or kept on it."""
     cluster = values.get("kubernetes")
-    rest = {key: value for key, value in values.items() if key not in _SENT}
+    rest = {key: value for key, value in values.items() if key not in (*_SENT, "keep")}
     if isinstance(cluster, Mapping):
         rest["kubernetes"] = {key: value for key, value in cluster.items() if f"kubernetes.{key}" not in _SENT}
     return rest

@@ -13,6 +13,7 @@ import pytest
 import spotmpi
 from spotmpi.agent import pack
 from spotmpi.api import runs as api
+from spotmpi.api import volume_entries
 from spotmpi.backends.kubernetes import pull as pulling
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.targets import Target
@@ -96,6 +97,41 @@ def test_no_file_of_this_machine_that_anothers_command_names_is_read(
     """A hash of it in the JobSet would be one that everybody could compare with guesses."""
     plan = resume(cluster, runs, {"command": ["cat", str(secret)]})
     assert fingerprint.hash_files([secret]) not in json.dumps(plan)
+
+
+def test_what_anothers_run_makes_is_kept_here_only_under_a_name_that_is_given_again(
+    runs: Path, cluster: FakeCluster
+) -> None:
+    """Else it would be the newest version of a model of this user."""
+    cluster.put(failed({"keep": "digits"}))
+    assert spotmpi.status(RUN, Target("kubernetes", runs)).owner == "eve"
+    paths = RunPaths(runs / RUN)
+    assert ownership.load_for_resume(paths, []).keep is None
+    assert ownership.load_for_resume(paths, ["keep=theirs"]).keep == "theirs"
+    ownership.mark(paths)
+    assert ownership.load_for_resume(paths, []).keep == "digits"
+
+
+def test_entries_of_this_users_store_are_copied_to_the_volume_for_runs_from_here_alone(
+    runs: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another's spec may name any entry by its key; those that his run has read are on the volume."""
+    sent: list[str] = []
+
+    def refuse(*arguments: Any) -> None:
+        raise SpotmpiError("submitted")
+
+    monkeypatch.setattr(volume_entries, "send", lambda spec, plan, echo: sent.append(spec.data.path))
+    monkeypatch.setattr(api, "submit", refuse)
+    place = f"store/datasets/mine/{'0' * 64}/files"
+    cluster.put(failed({"data": place}))
+    target = Target("kubernetes", runs)
+    assert spotmpi.status(RUN, target).owner == "eve"
+    for expected in ([], [place]):
+        with pytest.raises(SpotmpiError, match="submitted"):
+            spotmpi.resume(RUN, on=target, detach=True)
+        assert sent == expected
+        ownership.mark(RunPaths(runs / RUN))
 
 
 def test_what_is_named_again_is_sent(runs: Path, cluster: FakeCluster, secret: Path) -> None:

@@ -241,6 +241,8 @@ class _Reader:
         if not is_class and not module and not value.__module__:  # as of `exec` with globals of its own
             raise input_error("code", called, _NO_SOURCE)
         is_taken = self._takes(module)
+        if module == "types" and vars(types).get(value.__name__) is not value:  # by `new_class` or `make_dataclass`
+            raise input_error("code", called, _NO_SOURCE)
         if not is_taken:
             self._use_installed(value, module, called)
         if id(value) in self._seen:
@@ -271,11 +273,21 @@ class _Reader:
         if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             tree.decorator_list = [each for each in tree.decorator_list if not _is_own(each, scope)]
         for attribute, each, expression in values_by_name(value, tree):
-            if not _shows(expression, each, scope) and (is_data(each) or self.has_code(each)):
-                self.use(each, f"{name}.{attribute}")
+            if not _shows(expression, each, scope):
+                self._use_attribute(each, f"{name}.{attribute}", expression is not None)
         if others := registered(value):  # which `isinstance` tells
             self._use_value(sorted(map(function_name, others)), f"{name}.register")
         self._take(name, module, tree, scope, free)
+
+    def _use_attribute(self, value: Any, name: str, is_written: bool) -> None:
+        """Take in a default or attribute; what cannot be hashed only where the source *is_written* that gives it."""
+        try:
+            token(value, name)
+        except InputError:
+            is_made = is_written or hasattr(type(value), "__get__") or name.rpartition(".")[2].startswith("_")
+            if is_made and not self.has_code(value):
+                return
+        self.use(value, name)
 
     def _use_methods(self, kind: type, name: str) -> dict[str, Any]:
         """Take in functions that were assigned to a class later; the variables of functions around its own methods."""
@@ -382,7 +394,7 @@ class _Reader:
 
     def _is_object(self, value: Any) -> bool:
         """Whether a value is an object of a shipped class."""
-        is_other = isinstance(value, (*PLAIN, type, types.ModuleType, *_FUNCTIONS))
+        is_other = type(value) in PLAIN or isinstance(value, (type, types.ModuleType, *_FUNCTIONS))
         return not is_other and self._takes(type(value).__module__)
 
     def _pickled(self, value: Any) -> tuple[str, list[Any]]:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+_NO_TYPES = (ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr)  # which an annotation may not have
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -148,12 +149,11 @@ def free_variables(function: types.FunctionType) -> dict[str, Any]:
 
 def methods(kind: type) -> list[types.FunctionType]:
     """The functions in a class, also those of its properties and class methods."""
+    own = [*vars(kind).values()]  # some attributes change others when they are read
     found = [
-        getattr(each, name, None)
-        for each in vars(kind).values()
-        for name in ("__func__", "fget", "fset", "fdel", "func", "__call__")
+        getattr(each, name, None) for each in own for name in ("__func__", "fget", "fset", "fdel", "func", "__call__")
     ]
-    return [each for each in (*vars(kind).values(), *found) if isinstance(each, types.FunctionType)]
+    return [each for each in (*own, *found) if isinstance(each, types.FunctionType)]
 
 
 def registered(kind: Any) -> list[type]:
@@ -186,6 +186,7 @@ def without_comments(source: bytes) -> object:
 
 def names_read(tree: ast.AST, imported: set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The globals that code reads, and those names that it has *imported*, each with attributes that follow."""
+    tree = _Evaluated().visit(copy.deepcopy(tree))
     names = {*_globals(_compiled(tree)), *imported}
     inner: set[int] = set()
     found: set[tuple[str, tuple[str, ...]]] = set()
@@ -201,6 +202,26 @@ def names_read(tree: ast.AST, imported: set[str]) -> Iterator[tuple[str, tuple[s
             inner.update(id(each) for each in ast.walk(node))
         found.add((top.id, tuple(chain)))
     yield from sorted(found)
+
+
+class _Evaluated(ast.NodeTransformer):
+    """Puts types in annotations in place of the texts that stand for them, as ``"Bound"`` in ``list["Bound"]``."""
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        """Change the annotations in *node* and below it."""
+        for field in ("annotation", "returns"):
+            if isinstance(annotation := getattr(node, field, None), ast.expr):
+                setattr(node, field, _Types().visit(annotation))
+        return self.generic_visit(node)
+
+
+class _Types(ast.NodeTransformer):
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        """What a text says, if it is an expression."""
+        with contextlib.suppress(SyntaxError, ValueError):
+            found = ast.parse(node.value, mode="eval").body if isinstance(node.value, str) else node
+            return node if any(isinstance(each, _NO_TYPES) for each in ast.walk(found)) else self.generic_visit(found)
+        return node
 
 
 def imported_names(file: Path) -> frozenset[str]:
@@ -228,14 +249,14 @@ def _imports(source: bytes) -> frozenset[str]:
 
 def _compiled(tree: ast.AST) -> types.CodeType:
     if isinstance(tree, ast.expr):
-        return compile(ast.Expression(tree), "", "eval")
+        return compile(ast.Expression(tree), "", "eval", dont_inherit=True)
     body = tree if isinstance(tree, ast.Module) else ast.Module([tree], [])  # type: ignore[list-item]
     with contextlib.suppress(SyntaxError):
-        return compile(body, "", "exec")
+        return compile(body, "", "exec", dont_inherit=True)  # else annotations would be text, as in this file
     names = {name for node in ast.walk(tree) if isinstance(node, ast.Nonlocal) for name in node.names}
     around = ast.parse(f"def _():\n    global {getattr(tree, 'name', '_')}\n    {' = '.join(sorted(names))} = None")
     cast(ast.FunctionDef, around.body[0]).body += body.body  # of the function around it, which has these variables
-    return compile(around, "", "exec")
+    return compile(around, "", "exec", dont_inherit=True)
 
 
 def _globals(code: types.CodeType) -> Iterator[str]:

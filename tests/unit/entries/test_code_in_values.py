@@ -545,6 +545,66 @@ COUNTS = {
         """,
         [("unit = 3", "unit = 4"), ("x + 5", "x + 6")],
     ),
+    "a class that an annotation names, also as a text": (
+        """
+        import dataclasses, typing
+        class First:
+            low = 1
+        class Second:
+            low = 2
+        class Third:
+            low = 3
+        @dataclasses.dataclass
+        class Row:
+            first: First
+            second: "Second | None" = None
+            mode: typing.Annotated[int, "a b", "(yield)"] = 5
+        def check(x: "list['Third']"):
+            return x
+        def build(raw):
+            return typing.get_type_hints(Row), typing.get_type_hints(check)
+        """,
+        [("low = 1", "low = 4"), ("low = 2", "low = 4"), ("low = 3", "low = 4")],
+    ),
+    "attributes and defaults that are objects": (
+        """
+        import datetime, threading, weakref
+        import numpy as np
+        class Settings:
+            rates = np.zeros(2)
+            lock = threading.Lock()
+        Settings.rates[0] = 1
+        Settings.since = datetime.date(2026, 2, 3)
+        def scale(x, by=np.ones(2)):
+            return x * by
+        scale.__defaults__[0][1] = 4
+        class Step:
+            known = weakref.WeakSet()
+            def __init__(self, by):
+                self.by = by
+                Step.known.add(self)
+        first = Step(5)
+        def build(raw):
+            return Settings.rates, Settings.since, scale(raw), [each.by for each in Step.known]
+        """,
+        [("[0] = 1", "[1] = 1"), ("2, 3)", "2, 4)"), ("[1] = 4", "[1] = 5"), ("Step(5)", "Step(6)")],
+    ),
+    "objects of classes of the user that are numbers or texts": (
+        """
+        import enum
+        class Word(str):
+            def end(self):
+                return self + "!"
+        class Level(enum.IntEnum):
+            LOW = 1
+            def next(self):
+                return self + 2
+        word, levels = Word("a"), [Level.LOW]
+        def build(raw):
+            return word.end(), levels[0].next()
+        """,
+        [('"!"', '"?"'), ('Word("a")', 'Word("b")'), ("self + 2", "self + 3"), ("LOW = 1", "LOW = 4")],
+    ),
     "a mark": (
         """
         MISSING = object()
@@ -683,8 +743,43 @@ def build(raw):
     assert digest(modules) != before
 
 
+def test_an_attribute_of_a_class_that_reads_of_it_change_ends(modules: Modules) -> None:
+    """As the classes of pydantic have them; the key ended with "dictionary changed size during iteration"."""
+    write(
+        modules,
+        """
+        class Late:
+            def __getattr__(self, name):
+                Row.done = True
+                raise AttributeError(name)
+        class Row:
+            schema = Late()
+            def check(self):
+                return 1
+        def build(raw):
+            return Row().check()
+        """,
+    )
+    before = digest(modules)
+    modules.replace("sets", "return 1", "return 2")
+    assert digest(modules) != before
+
+
+def test_an_attribute_of_a_class_that_cannot_be_hashed_is_an_error_where_no_source_shows_it(modules: Modules) -> None:
+    modules.write(
+        sets="import threading\nclass A:\n    pass\nA.lock = threading.Lock()\ndef build(raw):\n    return A\n"
+    )
+    with pytest.raises(InputError, match=r"sets\.A\.lock = .*: cannot be hashed, so that a change of it"):
+        code_module.identify(modules.load().build)
+
+
 @pytest.mark.parametrize(
-    "made", ["exec('def add(x): return x + 1', made)", "made['add'] = types.FunctionType(build.__code__, {})"]
+    "made",
+    [
+        "exec('def add(x): return x + 1', made)",
+        "made['add'] = types.FunctionType(build.__code__, {})",
+        "made['add'] = types.new_class('add')",
+    ],
 )
 def test_a_function_of_no_module_is_an_error_since_its_code_cannot_be_read(modules: Modules, made: str) -> None:
     """It counted as a package without a version, so that a change of it made no difference."""

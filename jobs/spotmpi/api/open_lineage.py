@@ -39,7 +39,7 @@ def events(tree: Node) -> list[dict[str, Any]]:
     if tree.what in (FILE, FOLDER) and tree.parents[0].what == RUN:  # what no entry has
         for event in found[_run_id(tree.parents[0])]:
             event["outputs"].append(_dataset(tree))
-    return [event for each in found.values() for event in each]
+    return [event for each in sorted(found.values(), key=_time) for event in each]
 
 
 def send(tree: Node, target: str) -> int:
@@ -65,6 +65,10 @@ def send(tree: Node, target: str) -> int:
             cause = error_text(error.reason if type(error) is urllib.error.URLError else error)
             raise SpotmpiError(f"{target} does not take the events: {cause}; check the URL of the catalogue") from error
     return len(made)
+
+
+def _time(made: list[dict[str, Any]]) -> str:
+    return str(made[0]["eventTime"])
 
 
 def _extend(datasets: list[dict[str, Any]], more: Iterable[dict[str, Any]]) -> None:

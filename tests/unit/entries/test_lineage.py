@@ -278,6 +278,19 @@ def test_events_name_each_data_set_with_its_inputs_and_version(sets: tuple[DataS
         assert {"eventTime", "producer", "schemaURL", "run", "job"} <= event.keys()
 
 
+def test_events_are_in_the_order_in_which_their_entries_were_made() -> None:
+    """A tree explains once what two entries were made from, which may be below the later one."""
+
+    def made(name: str, hour: int, *parents: Node) -> Node:
+        facts = {"key": name * 64, "created": f"2026-01-02T{hour:02}:00:00+00:00"}
+        return Node("data set", f"datasets:{name}", facts, parents)
+
+    above = Node("data set", "datasets:a", {"key": "a" * 64, "repeated": True})
+    tree = made("d", 4, made("c", 3, made("a", 1)), made("b", 2, above))
+    found = [event["outputs"][0]["name"] for event in open_lineage.events(tree)[::2]]
+    assert found == ["datasets:a", "datasets:b", "datasets:c", "datasets:d"]
+
+
 @pytest.mark.parametrize(
     ("source", "folder", "names", "expected", "locations"),
     [

@@ -1,8 +1,8 @@
 """What every node of a gang does in a pod: check its hardware, unpack code, run sshd, write its ranks' environment.
 
-A node is fit for an attempt if its GPUs are there and without errors, and its disks take files. A clock is not checked:
-nothing in a run compares those of two nodes. Neither is a collective, which would need the framework of the program and
-seconds of every start; the connection to node 0 is one already.
+A node is fit for an attempt if its GPUs are there, without errors and not slowed down by their hardware, and its disks
+take files. Nothing in a run compares the time of two nodes, so that is not checked. Neither is a collective, which
+would need the framework of the program and seconds of every start; the connection to node 0 is one already.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, List
 
 from . import boot, hardware, launchers, network, processes, protocol, remote_processes, ssh, store, unpack
+from .clock import Clock
 from .context import AgentContext
 from .launch import RANK_WRAPPER, Location
 from .plan import workers
@@ -35,8 +36,14 @@ ROOM = 64 * 1024 * 1024  # bytes on the node's own disk, without which no rank w
 _GPU_TIMEOUT = 60.0  # seconds: a driver that hangs answers never, one without persistence after some
 _DISK_TIMEOUT = 30.0  # seconds for a small file on a file system of the network, which may hang for ever
 _BROKEN = (errno.EIO, errno.ESTALE, errno.EROFS)
+_COOLING = 5.0  # seconds after which a GPU that has just worked is no longer slowed down for its heat
 # Uncorrected errors since the driver was loaded, or the GPU reset: https://docs.nvidia.com/deploy/nvidia-smi
-_QUERY = ["--query-gpu=index,ecc.errors.uncorrected.volatile.total", "--format=csv,noheader"]
+_ERRORS = "ecc.errors.uncorrected.volatile.total"
+# Clocks at half of their speed or less, by the hardware. What software does (`sw_power_cap`, `sw_thermal_slowdown`) is
+# usual under load, and `hw_slowdown` is reported at changes of the clock, too. Drivers before 535 have the second name.
+_SLOWDOWNS = {"hw_thermal_slowdown": "heat", "hw_power_brake_slowdown": "a brake of the power supply"}
+_GROUPS = ("clocks_event_reasons", "clocks_throttle_reasons")
+_UNKNOWN_FIELD = "is not a valid field"
 
 
 def start_sshd(context: AgentContext) -> None:
@@ -174,40 +181,60 @@ class Unfit(Exception):
 
 def check(context: AgentContext) -> None:
     """Raise `Unfit` for a fault of this node, or OSError where the run volume does not answer, which others share."""
-    problem = gpu_problem(context.role["gpus"]) or disk_problem(context.mounts.work)
+    problem = gpu_problem(context.role["gpus"], context.clock) or disk_problem(context.mounts.work)
     if problem:
         raise Unfit(problem)
     _write(context.mounts.runs, "check-%s" % context.member.file)
 
 
-def gpu_problem(requested: int) -> str | None:
+def gpu_problem(requested: int, clock: Clock) -> str | None:
     """What is wrong with the *requested* GPUs of this node; None where nobody can tell, as without nvidia-smi."""
     if not requested or not shutil.which("nvidia-smi"):
         return None
     try:
-        answer = subprocess.run(
-            ["nvidia-smi", *_QUERY], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_GPU_TIMEOUT
-        )
+        answer = _ask_gpus()
+        if ", Active" in answer:
+            clock.sleep(_COOLING)
+            answer = _ask_gpus()
     except subprocess.TimeoutExpired:
         return "nvidia-smi has not answered for %gs" % _GPU_TIMEOUT
-    return gpu_fault(answer.stdout.decode("utf-8", "replace"), requested)
+    return gpu_fault(answer, requested)
+
+
+def _ask_gpus() -> str:
+    """A line of each GPU, or the error of nvidia-smi: index, errors, and where the driver knows them, slowdowns."""
+    text = ""
+    for fields in [["%s.%s" % (group, name) for name in _SLOWDOWNS] for group in _GROUPS] + [[]]:
+        query = ["--query-gpu=" + ",".join(["index", _ERRORS, *fields]), "--format=csv,noheader"]
+        answer = subprocess.run(
+            ["nvidia-smi", *query], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_GPU_TIMEOUT
+        )
+        text = answer.stdout.decode("utf-8", "replace")
+        if _UNKNOWN_FIELD not in text:
+            break
+    return text
 
 
 def gpu_fault(answer: str, requested: int) -> str | None:
     """What an *answer* of nvidia-smi says of the *requested* GPUs that is a fault, or None."""
-    rows = [line.split(",") for line in answer.splitlines()]
-    counts = {row[0].strip(): row[1].strip() for row in rows if len(row) == 2 and row[0].strip().isdigit()}
-    others = " ".join(line.strip() for line in answer.splitlines() if line.split(",")[0].strip() not in counts)
+    lines = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines()]
+    gpus = {cells[0]: cells[1:] for cells in lines if len(cells) in (2, 2 + len(_SLOWDOWNS)) and cells[0].isdigit()}
+    others = " ".join(line.strip() for line in answer.splitlines() if line.split(",")[0].strip() not in gpus)
     # Of more GPUs than that, as without control groups on Slurm, some are those of other jobs.
-    if len(counts) > requested or "is not a valid field" in answer:
+    if len(gpus) > requested or _UNKNOWN_FIELD in answer:
         return None
     # Fewer alone are none: parts of a GPU (MIG), and turns on one, count as GPUs of a pod, and as one here.
-    if not counts or (len(counts) < requested and others):
-        return "%d of %d GPUs visible%s" % (len(counts), requested, ": " + others[:200] if others else "")
-    errors = [
-        "GPU %s: %s uncorrected ECC errors" % item for item in counts.items() if item[1].isdigit() and int(item[1])
-    ]
-    return "; ".join(errors) or None
+    if not gpus or (len(gpus) < requested and others):
+        return "%d of %d GPUs visible%s" % (len(gpus), requested, ": " + others[:200] if others else "")
+    faults = []
+    for gpu, (errors, *slowdowns) in gpus.items():
+        if errors.isdigit() and int(errors):
+            faults.append("GPU %s: %s uncorrected ECC errors" % (gpu, errors))
+        states = dict(enumerate(slowdowns))  # none of a driver that knows no slowdowns
+        causes = [cause for number, cause in enumerate(_SLOWDOWNS.values()) if states.get(number) == "Active"]
+        if causes:
+            faults.append("GPU %s: its clocks are slowed down for %s" % (gpu, " and ".join(causes)))
+    return "; ".join(faults) or None
 
 
 def disk_problem(folder: str) -> str | None:

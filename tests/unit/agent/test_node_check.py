@@ -20,7 +20,8 @@ from tests.clocks import SetClock
 from tests.unit.agent.gang import LIMIT, Gang, kinds
 
 # As nvidia-smi prints them, with --format=csv,noheader; [N/A] where a GPU has no ECC or it is off.
-HEALTHY = "0, 0\n1, 0\n"
+# The slowdowns are fields of `nvidia-smi --help-query-gpu`: Active, Not Active, or [N/A] of a virtual GPU.
+HEALTHY = "0, 0, Not Active, Not Active\n1, 0, Not Active, Not Active\n"
 LOST = "0, 0\nUnable to determine the device handle for GPU 0000:5E:00.0: GPU is lost.  Reboot the system to recover\n"
 
 
@@ -28,7 +29,14 @@ LOST = "0, 0\nUnable to determine the device handle for GPU 0000:5E:00.0: GPU is
     ("answer", "fault"),
     [
         (HEALTHY, None),
-        ("0, [N/A]\n1, [N/A]\n", None),
+        ("0, 0\n1, 0\n", None),  # a driver that knows no slowdowns
+        ("0, [N/A], [N/A], [N/A]\n1, [N/A], [N/A], [N/A]\n", None),
+        ("0, 0, Not Active, Not Active\n1, 0, Active, Not Active\n", "GPU 1: its clocks are slowed down for heat"),
+        (
+            "0, 2, Active, Active\n1, 0, Not Active, Not Active\n",
+            "GPU 0: 2 uncorrected ECC errors; "
+            "GPU 0: its clocks are slowed down for heat and a brake of the power supply",
+        ),
         ("0, 0\n1, 2\n", "GPU 1: 2 uncorrected ECC errors"),
         ("0, 0\n", None),  # two parts of one, as far as anybody knows
         (LOST, "1 of 2 GPUs visible: Unable to determine the device handle for GPU 0000:5E:00.0: GPU is lost."),
@@ -47,12 +55,36 @@ def test_a_driver_that_hangs_is_a_fault_and_a_node_without_nvidia_smi_tells_noth
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert agent_node.gpu_problem(1) is None
+    assert agent_node.gpu_problem(1, SetClock()) is None
     _script(tmp_path / "nvidia-smi", "exec sleep 60")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(agent_node, "_GPU_TIMEOUT", 0.2)
-    assert agent_node.gpu_problem(0) is None
-    assert agent_node.gpu_problem(1) == "nvidia-smi has not answered for 0.2s"
+    assert agent_node.gpu_problem(0, SetClock()) is None
+    assert agent_node.gpu_problem(1, SetClock()) == "nvidia-smi has not answered for 0.2s"
+
+
+@pytest.mark.parametrize("known", ["clocks_event_reasons", "clocks_throttle_reasons", "no such name"])
+@pytest.mark.parametrize("cools_down", [True, False])
+def test_a_gpu_that_its_hardware_slows_down_for_longer_than_it_takes_to_cool_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str, cools_down: bool
+) -> None:
+    """As nvidia-smi answers: one unknown field of several is an error, and nothing else is printed."""
+    hot = tmp_path / "hot"
+    hot.touch()
+    fields = f"{known}.hw_thermal_slowdown,{known}.hw_power_brake_slowdown"
+    then = f"rm {hot}" if cools_down else ":"
+    answers = f"""case "$1" in
+    "--query-gpu=index,ecc.errors.uncorrected.volatile.total,{fields}")
+        if [ -e {hot} ]; then echo 0, 0, Active, Not Active; {then}; else echo 0, 0, Not Active, Not Active; fi;;
+    *clocks*) echo Field '"x.hw_thermal_slowdown"' is not a valid field to query.; exit 2;;
+    *) echo 0, 0;;
+    esac"""
+    _script(tmp_path / "nvidia-smi", answers)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    clock, knows = SetClock(), known != "no such name"
+    fault = "GPU 0: its clocks are slowed down for heat"
+    assert agent_node.gpu_problem(1, clock) == (fault if knows and not cools_down else None)
+    assert len(clock.pauses) == knows
 
 
 def test_a_disk_without_room_or_that_takes_no_file_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

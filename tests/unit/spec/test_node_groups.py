@@ -633,6 +633,25 @@ def test_all_problems_of_a_deadline_come_before_anything_is_started(
     )
 
 
+def test_what_a_deadline_lacks_in_the_account_comes_together_with_what_is_wrong_in_the_spec(
+    lab_file: Path, monkeypatch: pytest.MonkeyPatch, account: FakeAccount
+) -> None:
+    with_on_demand(lab_file)
+    monkeypatch.setattr("spotmpi.aws.prices.group_prices", raise_no_rights)
+    monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account)
+    account.quotas.values["L-DB2E81BA"] = 4.0
+    wrong = ("program=ssd", 'args=["--global-batch", "64", "--synthetic"]', "nodes=[2, 3]", "capacity.deadline=10h")
+    with pytest.raises(InputError) as caught:
+        plan_of(lab_file, *DEADLINE, *wrong, 'capacity.zones=["us-east-1b"]')
+    assert [str(each).partition(": ")[0] for each in caught.value.problems] == [
+        "capacity.prices",
+        "capacity.market = 'auto'",
+        "capacity.deadline = '10 h'",
+        "nodes = [2, 3]",
+        "capacity.zones = 'us-east-1b'",
+    ]
+
+
 def test_on_a_machine_with_all_nodes_a_deadline_is_checked_against_the_work_and_there_is_nothing_to_choose() -> None:
     spec = {"command": ["true"], "launcher": "none", "capacity": {"deadline": "30h", "work": "20h"}}
     assert any("nothing to choose" in note for note in spotmpi.plan_run(spec)["notes"])

@@ -123,14 +123,15 @@ class Access(KubernetesComponent):
     def _placement(self) -> None:
         """The account of the controllers that move a run to another node group, and their way to the API server.
 
-        They read and change JobSets, change Jobs, and list pods and what the autoscaler says of these, which every user
-        of the namespace may do too. An address of the API server is known to no policy.
+        They read and change JobSets, change Jobs and pods, and list pods and what the autoscaler says of these, which
+        every user of the namespace may do too. An address of the API server is known to no policy.
         """
         account = names.PLACEMENT_ACCOUNT
         rules = [
             rbac.v1.PolicyRuleArgs(api_groups=["jobset.x-k8s.io"], resources=["jobsets"], verbs=["get", "patch"]),
             rbac.v1.PolicyRuleArgs(api_groups=["batch"], resources=["jobs"], verbs=["patch"]),
-            rbac.v1.PolicyRuleArgs(api_groups=[""], resources=["pods", "events"], verbs=["list"]),
+            rbac.v1.PolicyRuleArgs(api_groups=[""], resources=["pods"], verbs=["list", "patch"]),
+            rbac.v1.PolicyRuleArgs(api_groups=[""], resources=["events"], verbs=["list"]),
         ]
         owner = core.v1.ServiceAccount(f"{self._name}-placement", metadata=self._meta(account), opts=self.child())
         role = rbac.v1.Role(f"{self._name}-placement", metadata=self._meta(account), rules=rules, opts=self.child())

@@ -33,6 +33,14 @@ PATIENCE = 8.0
 GROUP = "spotmpi.dev/group"
 # Two nodes on one machine: each waits for a file of the run volume, which the test writes.
 WAIT = ["sh", "-c", "while [ ! -e /spotmpi/volume/done ]; do sleep 0.2; done; echo over"]
+# Fails in the first two attempts on the node that is its argument, each time after another iteration.
+FAILING = """
+echo "{\\"spotmpi\\":\\"metric\\",\\"iteration\\":${SPOTMPI_ATTEMPT}0}"
+reported="\\"iteration\\": ${SPOTMPI_ATTEMPT}0,"
+until grep -q "$reported" /spotmpi/volume/runs/*/metrics.jsonl; do sleep 0.2; done
+if [ $SPOTMPI_ATTEMPT -lt 3 ] && [ "$SPOTMPI_MACHINE" = "$1" ]; then exit 1; fi
+while [ ! -e /spotmpi/volume/done ]; do sleep 0.2; done
+"""
 
 
 def environment(runs: Runs) -> Environment:
@@ -124,6 +132,33 @@ def test_a_gang_moves_as_a_whole_while_no_terminal_follows_it_and_goes_back_only
     assert len(recorded) == 3, recorded
     summary = followed.summary()
     assert summary["attempts"][-1]["world"]["rate"] == 3.0 and summary["hardware"][0]["node_group"] == "near"
+
+
+@pytest.mark.pod_images("base")
+def test_a_machine_that_was_at_fault_for_two_failures_gets_no_pod_of_the_run_any_more(placed: Runs) -> None:
+    """The scheduler would take it: it has as many free GPUs as the other node of its group."""
+    testbed = placed.testbed
+    bad, good = testbed.nodes
+    testbed.kubectl("label", "node", good.name, f"{GROUP}=near", "--overwrite")
+    bad.set_gpus(2)
+    values = spec()
+    values["command"] = ["sh", "-c", FAILING, "sh", bad.name]
+    values["capacity"]["patience"] = "10m"
+    run = placed.start(values, image="base")
+    run.until_kind(record.AVOIDED)
+    good.set_gpus(2)
+    wait_until_all_on(placed, run.id, good.name)
+    observed = len(run.events)
+    testbed.evict(placed.pod(run.id, 1)["metadata"]["name"], placed.namespace)
+    run.until("an attempt", lambda event: event.kind == record.STARTED, observed)
+    assert places(placed, run.id) == [good.name, good.name]
+    assert placed.volume is not None
+    (placed.volume / "done").touch()
+    assert run.end().kind == "succeeded", run.recent_events()
+    fault = "attempts 1 and 2 failed there, after different iterations"
+    assert placed.backend.state(run.id).avoided == {bad.name: fault}
+    reasons = [event.values["reason"] for event in run.events if event.kind == record.PLACED]
+    assert reasons[1:] == [f"{bad.name} is at fault again, and the run goes on without"]
 
 
 @pytest.mark.nightly("a minute; the unit tier decides what moves a gang with a pod that stands by")

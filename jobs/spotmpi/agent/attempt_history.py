@@ -144,11 +144,11 @@ class AttemptHistory:
     def avoid(self, machine: str, reason: str, checked: bool) -> bool:
         """Record that *machine* is avoided from now on, by its check or for failures; whether it was not yet.
 
-        That it failed its check again is recorded too, with the time of the submission in ``again``.
+        One that is at fault again, by its check or by failures, has the time of the submission in ``again``.
         """
         is_new = machine not in self.avoided()
-        again = {} if is_new else {"again": self.since}
-        if is_new or checked:
+        again = {} if is_new and checked else {"again": self.since}
+        if is_new or machine not in failed_again(self.record.folder, self.since):
             self.record.event(record.AVOIDED, machine=machine, reason=reason, checked=checked, **again)
         return is_new
 
@@ -369,9 +369,9 @@ def avoided_machines(folder: str) -> dict[str, str]:
 
 
 def failed_again(folder: str, since: float) -> list[str]:
-    """The machines that failed their check again in the submission that began at *since*, each as often as it did."""
+    """The machines that were at fault again in the submission that began at *since*, so the run gets no pod there."""
     events = [each for each in _events(folder) if each.get("event") == record.AVOIDED and each.get("again") == since]
-    return [str(each.get("machine")) for each in events]
+    return sorted({str(each.get("machine")) for each in events})
 
 
 def pods_at_work(folder: str, first: int = 0) -> list[Member] | None:

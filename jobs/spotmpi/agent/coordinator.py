@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from . import protocol, record, stop_requests
@@ -232,12 +232,15 @@ class CoordinatedAttempt(_NodeZero):
         self._history.hardware = nodes_in(self._members.hardware)
         machine = None if outcome.node is None else self._machine(Member(NODE, outcome.node))
         self._repeat(lambda: self._history.end(self._number, self._progress, outcome, self._started, machine))
-        if outcome.cause != FAILURE or outcome.node is None or len(self._context.hosts) == 1:
-            return
-        if not self._context.slurm:  # nothing in a cluster would keep the next pod from the same machine
+        if outcome.cause != FAILURE or outcome.node is None or machine is None or len(self._context.hosts) == 1:
             return
         reason = self._history.failure_of_machine(machine)
-        if machine is not None and reason is not None and self._avoid(machine, reason, False):
+        if reason is None:
+            return
+        if self._is_left_to_user:
+            reason += self._remedy([*self._history.avoided(), machine])
+        # In a cluster a pod keeps its machine until a placement controller gives the gang others.
+        if self._avoid(machine, reason, False) and self._context.slurm:
             text = "machine %s is avoided for this run: %s" % (machine, reason)
             if outcome.node == 0:
                 self._notice.give(text)
@@ -267,15 +270,23 @@ class CoordinatedAttempt(_NodeZero):
 
         Slurm gets the job back, with the node excluded. In a cluster only another submission can exclude it, and the
         next pod may pass the check there: the run goes on, and says how to go on without. Where it has a placement
-        controller, that releases the nodes and asks for others.
+        controller, that gives the gang other nodes.
         """
         avoided = self._history.avoided()
         text = "the run got %s again, which it avoids (%s)" % (machine, avoided[machine])
-        if not self._context.slurm and "capacity" not in self._context.plan:
-            remedy = "to go on without: spotmpi stop %s, and spotmpi run --resume %s --set 'kubernetes.avoid=%s'"
-            run = self._context.plan["run"]
-            text += "; " + remedy % (run, run, json.dumps(sorted(avoided)))
+        if self._is_left_to_user:
+            text += self._remedy(avoided)
         return Outcome(INTERRUPTION, text, protocol.INTERRUPTED)
+
+    @property
+    def _is_left_to_user(self) -> bool:
+        """Whether nothing but another submission keeps the run off a machine."""
+        return not self._context.slurm and "capacity" not in self._context.plan
+
+    def _remedy(self, avoided: Iterable[str]) -> str:
+        run, names = self._context.plan["run"], json.dumps(sorted({*avoided}))
+        text = "; to go on without: spotmpi stop %s, and spotmpi run --resume %s --set 'kubernetes.avoid=%s'"
+        return text % (run, run, names)
 
     def _outcome_of_error(self, error: OSError) -> Outcome:
         """The outcome of an attempt that *error* ends; on a full disk there is room now to record it."""

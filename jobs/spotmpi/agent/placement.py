@@ -29,7 +29,6 @@ class Decision(TypedDict, total=False):
     reason: str
     forecast: Forecast  # with the first decision about a run with a deadline
     until: float  # Unix seconds until which the run waits without nodes
-    failed_again: int  # how often nodes had failed their check again, for which this one releases the gang
     starts: float  # Unix seconds at which the Capacity Block of the group starts
     again: bool  # all groups of the order had given no gang, and this one is asked again
     idle: float  # node-seconds for which nodes that are released had waited for others
@@ -327,17 +326,6 @@ def with_decision(state: State, target: Placement, now: float, reason: str, more
         "decisions": [*first, *decisions[-_KEPT:][len(first) :]],
         "away": request_again(state["away"]),
     }
-
-
-def failed_before(state: State) -> int:
-    """How often nodes had failed their check again when the gang was released for that last."""
-    return max((each.get("failed_again", 0) for each in state["decisions"]), default=0)
-
-
-def with_failed_again(state: State, count: int) -> State:
-    """*state*, whose newest decision takes into account that nodes failed their check again, *count* times so far."""
-    *decisions, last = state["decisions"]
-    return {**state, "decisions": [*decisions, {**last, "failed_again": count}]}
 
 
 def request_again(away: Away | None) -> Away | None:

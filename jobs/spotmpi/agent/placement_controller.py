@@ -9,6 +9,9 @@ that suspends it has these and the decision at once, and once the pods are gone 
 
 Of a run that may have fewer nodes each pod has a Job, which has no pod while its parallelism is 0: so nodes that an
 attempt does not use are released while it goes on.
+
+A machine that is at fault is excluded by a node affinity, which of a JobSet may never change, but of a pod that has a
+scheduling gate: so once a gang got such a machine again, its pods have a gate, which this controller takes away.
 """
 
 from __future__ import annotations
@@ -91,6 +94,11 @@ class ClusterApi:
         path, patch = "/apis/batch/v1/namespaces/%s/jobs/%s" % (self.namespace, job), "/spec/parallelism"
         consequence = "nodes that an attempt does not use are not released"
         return self._unless_forbidden("PATCH", path, consequence, [_replace(patch, parallelism)]) is not None
+
+    def change_pod(self, name: str, patch: Patch) -> bool:
+        """Change a pod by a JSON patch; False where that failed, as without the right."""
+        path, consequence = "/api/v1/namespaces/%s/pods/%s" % (self.namespace, name), "no machine at fault is excluded"
+        return self._unless_forbidden("PATCH", path, consequence, patch) is not None
 
     def _unless_forbidden(
         self, method: str, path: str, consequence: str, body: Optional[Patch] = None
@@ -202,27 +210,55 @@ class Controller:
                 self._patch(jobset, {**state, "moving": False}, [_replace("/spec/suspend", False)])
                 self._scale(state)
             return False
-        failed = self._failed_again()
-        unfit = failed[placement.failed_before(state) :]
-        seen = gang(pods, self._sizes, unfit)
+        excluded = self._excluded(pods)
+        if excluded is not None:
+            self._admit(pods, excluded)
+        seen = gang(pods, self._sizes, excluded or ())
         if self._capacity["standby"]:
             seen = placement.waiting_since_whole(state, seen, self._api.now)
         if seen.waiting_since is not None:
-            seen = seen._replace(refusal=refusal(self._api.events(_NO_SCALE_UP), pods, seen) or at_fault(pods, unfit))
-        following = self._policy(self._plan, state, seen, self._api.now) or self._surplus(state, seen)
-        if following is not None and following["moving"] and unfit:
-            following = placement.with_failed_again(following, len(failed))
+            seen = seen._replace(refusal=refusal(self._api.events(_NO_SCALE_UP), pods, seen))
+        following = self._without(state, seen, at_fault(pods, excluded or ()))
+        following = following or self._policy(self._plan, state, seen, self._api.now) or self._surplus(state, seen)
         if following is not None:
-            self._patch(jobset, following, self._move(jobset, following) if following["moving"] else [])
+            moves = following["moving"]
+            self._patch(jobset, following, self._move(jobset, following, bool(excluded)) if moves else [])
         self._scale(following or state, [number for number, _ in seen.nodes])
         return False
 
-    def _failed_again(self) -> List[str]:
-        """The nodes that failed their check again, each as often as it did; none without the run folder."""
+    def _excluded(self, pods: List[Object]) -> Optional[List[str]]:
+        """The machines on which no pod is to run; none without the right to change *pods*, None if nobody knows now."""
         try:
-            return failed_again(self._folder, self._plan.get("submitted", 0.0))
+            excluded = failed_again(self._folder, self._plan.get("submitted", 0.0))
         except OSError:
-            return []
+            return None
+        if not excluded or not pods:
+            return excluded
+        name = pods[0]["metadata"]["name"]
+        may_change = self._api.change_pod(name, [{"op": "test", "path": "/metadata/name", "value": name}])
+        return excluded if may_change else []
+
+    def _admit(self, pods: List[Object], excluded: Sequence[str]) -> None:
+        """Let those of *pods* that have a gate get a node, but none that is *excluded*."""
+        for pod in pods:
+            gates = pod["spec"].get("schedulingGates") or []
+            others = [each for each in gates if each["name"] != pod_context.MACHINES_GATE]
+            if len(others) < len(gates):
+                patch = [_replace("/spec/schedulingGates", others)]
+                if excluded:
+                    affinity = pod_context.affinity_without(pod["spec"].get("affinity") or {}, excluded)
+                    patch.append(_replace("/spec/affinity", affinity))
+                self._api.change_pod(pod["metadata"]["name"], patch)
+
+    def _without(
+        self, state: placement.State, seen: placement.Gang, at_fault: Sequence[str]
+    ) -> Optional[placement.State]:
+        """The state of a gang that gets other nodes for those *at fault*, without which it has too few; or None."""
+        if not at_fault or seen.waiting_since is None:
+            return None
+        reason = "%s is at fault again, and the run goes on without" % " and ".join(at_fault)
+        here = placement.placement_of(self._capacity, state["at"])
+        return {**placement.with_decision(state, here, self._api.now, reason), "moving": True}
 
     def _surplus(self, state: placement.State, seen: placement.Gang) -> Optional[placement.State]:
         """The state without nodes that the present attempt does not have, or with a request for these."""
@@ -261,8 +297,11 @@ class Controller:
             files.write_atomically(os.path.join(self._folder, record.PLACEMENT), note + "\n")
             self._shared = note
 
-    def _move(self, jobset: Object, state: placement.State) -> Patch:
-        """What suspends the JobSet, for pods on the node group of *state*: nodes, and those that stand by."""
+    def _move(self, jobset: Object, state: placement.State, is_gated: bool) -> Patch:
+        """What suspends the JobSet, for pods on the node group of *state*: nodes, and those that stand by.
+
+        Pods that are *gated* get a node once this controller has excluded machines at fault.
+        """
         target = placement.placement_of(self._capacity, state["at"])
         note = placement.to_text({**state, "moving": False})
         changes = [_replace("/spec/suspend", True)]
@@ -273,6 +312,8 @@ class Controller:
                 _replace(template + "/spec/tolerations", target["tolerations"]),
                 _replace("%s/metadata/annotations/%s" % (template, _POINTER), note),
             ]
+            if is_gated:
+                changes.append(_replace(template + "/spec/schedulingGates", [{"name": pod_context.MACHINES_GATE}]))
         return changes
 
     def _patch(self, jobset: Object, state: placement.State, changes: Patch) -> None:
@@ -284,16 +325,15 @@ class Controller:
         sys.stdout.flush()
 
 
-def gang(pods: List[Object], sizes: Sequence[int], unfit: Collection[str] = ()) -> placement.Gang:
+def gang(pods: List[Object], sizes: Sequence[int], excluded: Collection[str] = ()) -> placement.Gang:
     """What is seen of the pods of a gang with these allowed numbers of nodes; those that are going away do not count.
 
-    It waits since the pod was created without which too few have a node, or node 0 has none. One that is *unfit* is
+    It waits since the pod was created without which too few have a node, or node 0 has none. One that is *excluded* is
     none.
     """
-    own = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
-    own = [pod for pod in own if pod["status"].get("phase") in ("Pending", "Running")]
-    waiting, created = [pod for pod in own if not _has_node(pod, unfit)], min(map(_created, own), default=None)
-    fit = [_scheduled(pod) for pod in own if _has_node(pod, unfit)]
+    own = _present(pods)
+    waiting, created = [pod for pod in own if not _has_node(pod, excluded)], min(map(_created, own), default=None)
+    fit = [_scheduled(pod) for pod in own if _has_node(pod, excluded)]
     nodes = tuple(sorted((_number(pod, sizes[-1]), _scheduled(pod)) for pod in own if pod["spec"].get("nodeName")))
     newest, missing = sorted(map(_created, waiting), reverse=True), sizes[0] - len(fit)
     waits = [newest[:missing][-1]] if newest and missing > 0 else []
@@ -305,14 +345,19 @@ def gang(pods: List[Object], sizes: Sequence[int], unfit: Collection[str] = ()) 
     return placement.Gang(len(fit), since, created, idle, nodes=nodes)
 
 
-def _has_node(pod: Object, unfit: Collection[str]) -> bool:
-    return bool(pod["spec"].get("nodeName")) and pod["spec"]["nodeName"] not in unfit
+def _present(pods: List[Object]) -> List[Object]:
+    """Those of *pods* that wait or run, and are not going away."""
+    present = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+    return [pod for pod in present if pod["status"].get("phase") in ("Pending", "Running")]
 
 
-def at_fault(pods: List[Object], unfit: Collection[str]) -> str:
-    """What is wrong with the *unfit* nodes that *pods* have; empty where they have none."""
-    names = sorted({pod["spec"].get("nodeName") for pod in pods} & {*unfit})
-    return "%s failed the check again" % " and ".join(names) if names else ""
+def _has_node(pod: Object, excluded: Collection[str]) -> bool:
+    return bool(pod["spec"].get("nodeName")) and pod["spec"]["nodeName"] not in excluded
+
+
+def at_fault(pods: List[Object], excluded: Collection[str]) -> List[str]:
+    """The nodes of *pods* that are to be *excluded*."""
+    return sorted({pod["spec"].get("nodeName") for pod in _present(pods)} & {*excluded})
 
 
 def refusal(events: List[Object], pods: List[Object], seen: placement.Gang) -> str:

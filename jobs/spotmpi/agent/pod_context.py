@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 CONFIG = "/spotmpi/config"  # ConfigMap: the agent plan, code
 AGENT_PLAN = "plan.json"  # in the ConfigMap, or in the folder of a job of Slurm
 SECRET = "/spotmpi/secret"  # the run's keys
@@ -28,6 +31,7 @@ LABEL_JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")
 STOP_ANNOTATION = "spotmpi.dev/stop"
 PLACEMENT_ANNOTATION = "spotmpi.dev/placement"  # see `placement.State`
+MACHINES_GATE = "spotmpi.dev/machines-at-fault"  # of pods whose node affinity does not exclude these yet
 WAITS_FOR_NODE_0 = "waiting for node 0: "  # how the line begins with which an agent says why it waits
 # The rest of it where node 0 is silent: seconds, attempt, and the seconds after which it counts as lost.
 NODE_0_IS_SILENT = (
@@ -38,3 +42,14 @@ NODE_0_IS_SILENT = (
 # Seconds from the end of `checkpoint.grace` to SIGKILL, in which an agent kills ranks that have not ended, records the
 # attempt, and saves what only memory has. A pod that is killed in place of that counts as failed.
 END_TIME = 10
+
+
+def affinity_without(affinity: dict[str, Any], machines: Sequence[str]) -> dict[str, Any]:
+    """The *affinity* of a pod, and to none of *machines*: one of its terms has to hold, all requirements of it."""
+    if not machines:
+        return affinity
+    of_nodes, key = affinity.get("nodeAffinity") or {}, "requiredDuringSchedulingIgnoredDuringExecution"
+    terms = (of_nodes.get(key) or {}).get("nodeSelectorTerms") or [{}]
+    others = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in machines]  # one in each
+    terms = [{**term, "matchFields": [*(term.get("matchFields") or []), *map(dict, others)]} for term in terms]
+    return {**affinity, "nodeAffinity": {**of_nodes, key: {"nodeSelectorTerms": terms}}}

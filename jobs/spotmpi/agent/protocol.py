@@ -63,6 +63,7 @@ _MAX_SECONDS = 1e9  # 30 years
 # Exit codes that an agent and a program share.
 INTERRUPTED = 75  # the machine went away; counted as an interruption, and tried again
 FAILED = 1  # counted as a failure, and tried again
+KILLED = 137  # of the launcher of another node: a failure that tells nothing about its machine
 NOT_RETRYABLE = 78  # starting again cannot help
 
 REASON_LENGTH = 2000  # characters; agents refuse messages above 64 kB, which no encoding of so many reaches

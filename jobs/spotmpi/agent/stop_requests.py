@@ -217,6 +217,8 @@ class CoordinatorStopSignal:
         for node, (code, reason) in self._members.ended.items():
             if code:
                 text = "%s: %s" % (self._members.name_of(node), reason)
+                if code == protocol.KILLED:
+                    return Outcome(FAILURE, text, protocol.FAILED)
                 return Outcome(_CAUSES.get(code, FAILURE), text, code, node=node.number if node.role == NODE else None)
         return None
 

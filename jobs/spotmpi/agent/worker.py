@@ -27,7 +27,7 @@ from .node import (
     wait_for_imports,
     write_environment,
 )
-from .outcomes import INTERRUPTION, STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error, restart_pause
+from .outcomes import FAILURE, INTERRUPTION, STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error, restart_pause
 from .peers import Admission
 from .plan import NODE, STANDBY, Member, RunPlan, read_member
 from .pod_record import PodRecord
@@ -330,6 +330,8 @@ class Worker:
         plan, launch = without_progress(context.plan), Launch(commands, environment, context.pid_file)
         outcome = Attempt(coordinator.attempt, plan, launch, self._record, coordinator, context.clock).run()
         code = 0 if outcome.cause == SUCCEEDED else outcome.exit_code or protocol.FAILED
+        if outcome.cause == FAILURE and outcome.node is None:
+            code = protocol.KILLED
         coordinator.report_end(code, outcome.reason)
 
 

@@ -267,8 +267,8 @@ def event_text(event: Event, throughput: Throughput) -> str:
         return f"iterations are read from {form}: {line} (metrics.pattern in the spec reads other lines)"
     if event.kind == record.PLACED:
         return printable(f"capacity: {placement_text(event.values)}: {event.reason}")
-    if event.kind == record.AVOIDED and not event.values.get("again"):
-        return printable(f"machine {event.values.get('machine')} is avoided for this run{because}")
+    if event.kind == record.AVOIDED and not (event.values.get("again") and event.values.get("checked")):
+        return printable(f"machine {event.values.get('machine')} is at fault{because}")
     if event.kind in (record.JOINED, record.LEFT):
         if standby := printable(event.values.get("standby") or ""):
             return f"{standby} {'stands by' if event.kind == record.JOINED else 'stands by no longer'}{because}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -277,13 +276,9 @@ def _affinity(target: ClusterTarget, avoided: Sequence[str]) -> dict[str, Any]:
         {"matchExpressions": [{"key": key, "operator": "In", "values": [value]} for key, value in labels.items()]}
         for labels in target.one_of
     ]
-    if avoided:  # a requirement has one name, and all of a term have to hold
-        others = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in avoided]
-        terms = [{**term, "matchFields": copy.deepcopy(others)} for term in terms or [{}]]
-    if not terms:
-        return {}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    return {"affinity": {"nodeAffinity": required}}
+    affinity = pod_context.affinity_without({"nodeAffinity": required} if terms else {}, avoided)
+    return {"affinity": affinity} if affinity else {}
 
 
 def _selector(spec: JobSpec, run: str, role: str) -> dict[str, Any]:

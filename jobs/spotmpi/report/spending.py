@@ -144,7 +144,7 @@ def avoided_section(runs: Sequence[RunPaths]) -> Section | None:
         (paths.id, str(event.get("machine")), str(event.get("reason")))
         for paths in runs
         for event in reader.lines(paths.events)
-        if event.get("event") == record.AVOIDED and not event.get("again")
+        if event.get("event") == record.AVOIDED and not (event.get("again") and event.get("checked"))
     )
     note = "Machines that failed their check, or were at fault for failures."
     return Section("Avoided machines", (note,), ("Run", "Machine", "Reason"), cells, 3) if cells else None

@@ -19,6 +19,11 @@ It knows from where it has its rules:
   condition Suspended without ever having had pods (jobset_controller.go, suspendJobs).
 - The scheduler knows nothing of what is wrong with a node: the next pod gets the same one, as long as it is there. The
   autoscaler removes one that nothing has used for five minutes (scale-down-unneeded-time).
+- A pod with a scheduling gate gets no node. Its gates can be taken away, and its node affinity be narrowed while it has
+  one; nothing else of a pod may change that matters here (kubernetes/kubernetes, pkg/apis/core/validation,
+  ValidatePodUpdate). At a resume gates of the template are added to those of the Job (jobset_controller.go, resumeJob).
+- All requirements of a term of the affinity have to hold; `matchFields` of `metadata.name` have one value (Kubernetes,
+  "Assigning Pods to Nodes").
 - Times are whole seconds by the API server's clock.
 - The cluster autoscaler says of each pod for which it starts no node why not, with the numbers of node groups by reason
   and without their names, again in each of its loops (kubernetes/autoscaler, cluster-autoscaler/processors/status/
@@ -40,7 +45,7 @@ from tests.cloud.json_values import copied
 Object = dict[str, Any]
 START = 1_795_000_000
 IDLE = 300.0  # seconds after which the autoscaler removes a node
-MUTABLE = ("nodeSelector", "tolerations")
+MUTABLE = ("nodeSelector", "tolerations", "schedulingGates")
 
 
 class PlacedCluster:
@@ -60,6 +65,8 @@ class PlacedCluster:
         self.standby = sum(each["replicas"] for each in self._jobset["spec"]["replicatedJobs"][1:])
         self.parallelism = dict.fromkeys(range(size), 1)  # of the Job of each node
         self.may_scale = True
+        self.may_change_pods = True
+        self._gates: list[Object] = []  # of the Jobs
         self.last_first = False  # the scheduler, which has no order for pods of one time, takes the last pods first
         self.gone = False
         self.meddle = False  # somebody else changes the JobSet between a look and a patch, once
@@ -132,6 +139,21 @@ class PlacedCluster:
                 self._pods.append(self._pod(int(number)))
         return self.may_scale
 
+    def change_pod(self, name: str, patch: list[Object]) -> bool:
+        if not self.may_change_pods:
+            return False
+        pod = next(each for each in self._pods if each["metadata"]["name"] == name)
+        changed, gates = copied(pod), pod["spec"].get("schedulingGates", [])
+        for operation in patch:
+            self._apply(changed, operation)
+        new = changed["spec"].get("schedulingGates", [])
+        assert all(each in gates for each in new), "only deletion is allowed"
+        assert gates or changed == pod, "pod updates may not change fields other than these"
+        before = (pod["spec"].get("affinity") or {}).get("nodeAffinity")
+        assert before is None or changed["spec"]["affinity"]["nodeAffinity"] == before, "not played here"
+        self._pods[self._pods.index(pod)] = changed
+        return True
+
     def end(self) -> None:
         """Let the run succeed."""
         self._set_condition("Completed", "True")
@@ -162,6 +184,8 @@ class PlacedCluster:
             self._set_condition("Suspended", "False")
             both = zip(self._selectors, self._templates, strict=True)
             self._selectors = [{**selector, **template["spec"]["nodeSelector"]} for selector, template in both]
+            added = self._templates[0]["spec"].get("schedulingGates", [])
+            self._gates += [each for each in added if each not in self._gates]
             self._create_pods()
         self._schedule()
         for name in self.nodes():
@@ -207,7 +231,8 @@ class PlacedCluster:
             LABEL_ROLE: role,
         }
         metadata = {"name": str(number), "creationTimestamp": self._stamp(), "labels": labels}
-        return {"metadata": metadata, "spec": {}, "status": {"phase": "Pending"}}
+        gated = {"schedulingGates": copied(self._gates)} if self._gates else {}
+        return {"metadata": metadata, "spec": gated, "status": {"phase": "Pending"}}
 
     def _stamp(self) -> str:
         return datetime.fromtimestamp(int(self.now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -215,17 +240,23 @@ class PlacedCluster:
     def _schedule(self) -> None:
         for pod in sorted(self._pods, key=lambda pod: pod["metadata"]["name"], reverse=self.last_first):
             group = self._selectors[int(pod["metadata"]["name"]) >= self.size]["group"]
-            if "nodeName" not in pod["spec"] and self.places().count(group) < self._free(group):
-                pod["spec"]["nodeName"] = self._node(group)
+            node = None if "nodeName" in pod["spec"] or pod["spec"].get("schedulingGates") else self._node(group, pod)
+            if node is not None:
+                pod["spec"]["nodeName"] = node
                 scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self._stamp()}
                 pod["status"] = {"phase": "Running", "conditions": [scheduled]}
 
-    def _node(self, group: str) -> str:
-        """The name of the next free node of *group*: that of its place, until that was idle for too long."""
+    def _node(self, group: str, pod: Object) -> str | None:
+        """The name of the next free node of *group* for *pod*: that of its place, until that was idle for too long."""
+        if self.places().count(group) >= self._free(group):
+            return None
         taken = {name.split(".")[1] for name in self.nodes() if name.startswith(group + ".")}
-        place = next(place for place in range(self._free(group)) if str(place) not in taken)
-        number, used = self._used.get((group, place), (0, self.now))
-        return f"{group}.{place}.{number + (self.now - used > IDLE)}"
+        for place in range(self._free(group)):
+            number, used = self._used.get((group, place), (0, self.now))
+            name = f"{group}.{place}.{number + (self.now - used > IDLE)}"
+            if str(place) not in taken and _admits(pod, name):
+                return name
+        return None
 
     def _set_condition(self, kind: str, status: str) -> None:
         self._jobset["status"] = {"conditions": [{"type": kind, "status": status}]}
@@ -264,3 +295,13 @@ def group_of(pod: Object) -> str | None:
     """The node group of the node that *pod* has."""
     name: str | None = pod["spec"].get("nodeName")
     return name and name.partition(".")[0]
+
+
+def _admits(pod: Object, node: str) -> bool:
+    """Whether the affinity of *pod* permits the *node*."""
+    affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
+    fields = [term["matchFields"] for term in terms]
+    assert all(each["key"] == "metadata.name" and each["operator"] == "NotIn" for term in fields for each in term)
+    assert all(len(each["values"]) == 1 for term in fields for each in term)
+    return not fields or any(all(node not in each["values"] for each in term) for term in fields)

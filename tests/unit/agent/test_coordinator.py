@@ -218,6 +218,12 @@ def test_reports_of_nodes_end_the_attempt(state: dict[str, Any], expected: tuple
     assert values_of(stop_signal(**state).pending()) == expected
 
 
+@pytest.mark.parametrize(("code", "node"), [(1, 1), (protocol.KILLED, None)])
+def test_a_launcher_that_was_killed_tells_nothing_about_its_machine(code: int, node: int | None) -> None:
+    request = stop_signal(ended={NODES[1]: (code, "rank 1 failed")}).pending()
+    assert request is not None and (request.outcome.cause, request.outcome.node) == (FAILURE, node)
+
+
 @pytest.mark.parametrize(("checkpoint", "resumed", "grows"), [(None, None, False), (7, None, True), (None, 0, True)])
 def test_an_attempt_with_checkpoints_ends_for_more_nodes_after_one(
     checkpoint: int | None, resumed: int | None, grows: bool

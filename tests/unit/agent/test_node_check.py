@@ -194,17 +194,27 @@ while attempt < 4:
 """
 
 
+@pytest.mark.parametrize("is_placed", [False, True])
 @pytest.mark.parametrize("how", ["killed", "failed"])
-def test_failures_on_one_machine_take_no_pod_from_a_run_in_a_cluster(
-    gang: Callable[..., Gang], tmp_path: Path, how: str
+def test_failures_on_one_machine_take_no_pod_from_a_run_in_a_cluster_and_are_named(
+    gang: Callable[..., Gang], tmp_path: Path, how: str, is_placed: bool
 ) -> None:
+    """A rank that was killed tells nothing about its machine."""
     metrics = tmp_path / "runs" / "plain-1" / "metrics.jsonl"
     run = gang(sys.executable, "-c", KILLED, how, str(metrics), started=0, limits={"failures": 5})
     run.plan["replaces_nodes"] = True
+    if is_placed:
+        capacity: Any = {"deadline": None}
+        run.plan["capacity"] = capacity
     for node in (0, 1):
         run.start(node)
     assert run.agents[0].wait(LIMIT) == 0  # node 1 waits for the end of the JobSet
-    assert avoided_machines(str(run.paths.folder)) == {}
+    reason = "attempts 1 and 2 failed there, after different iterations"
+    remedy = "spotmpi stop plain-1, and spotmpi run --resume plain-1 --set 'kubernetes.avoid=[\"machine-1\"]'"
+    named = {"machine-1": reason if is_placed else f"{reason}; to go on without: {remedy}"}
+    folder = str(run.paths.folder)
+    assert avoided_machines(folder) == (named if how == "failed" else {})
+    assert failed_again(folder, run.plan["submitted"]) == (["machine-1"] if how == "failed" else [])
 
 
 def test_failures_on_several_machines_are_the_programs(tmp_path: Path) -> None:

@@ -322,9 +322,12 @@ def test_a_right_that_a_controller_has_not_is_said_once_and_a_failed_request_is_
     status = 403
     for _ in range(2):
         assert api.events("NotTriggerScaleUp") == [] and not api.scale("x-1-node-3", 0)
+        assert not api.change_pod("x-1-node-3-0-abcde", [])
     events = "/api/v1/namespaces/runs/events?fieldSelector=reason%3DNotTriggerScaleUp"
-    assert asked == [events, "/apis/batch/v1/namespaces/runs/jobs/x-1-node-3"] * 2, "what is forbidden is asked once"
-    assert capsys.readouterr().err.count("`spotmpi up` gives the right") == 2
+    pod = "/api/v1/namespaces/runs/pods/x-1-node-3-0-abcde"
+    both = [events, "/apis/batch/v1/namespaces/runs/jobs/x-1-node-3"]
+    assert asked == [*both, *both, pod], "what is forbidden is asked once"
+    assert capsys.readouterr().err.count("`spotmpi up` gives the right") == 3
 
 
 @pytest.mark.extensive("a long search: the tests above are its parts")

@@ -239,6 +239,11 @@ class PlacedRun:
         self.cluster.lose_a_node()
         return True
 
+    def fail_on(self, machine: str) -> None:
+        """Let node 0's agent find that attempts failed twice on a *machine*: pods stay in a cluster."""
+        assert self._history is not None
+        self._history.avoid(machine, "attempts 1 and 2 failed there, after different iterations", False)
+
     def _decisions(self) -> list[placement.Decision]:
         """Those with which the present pods were created: JobSet gives them the annotation of their template."""
         jobset = self.cluster.jobset("x-1")

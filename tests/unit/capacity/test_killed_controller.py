@@ -102,6 +102,23 @@ def test_a_move_is_made_once_at_whichever_request_the_controller_is_killed(
     assert run.cluster.places() == [FAR] * SIZE
 
 
+@pytest.mark.parametrize("step", range(12))
+@pytest.mark.parametrize("after", [False, True])
+def test_a_machine_at_fault_is_excluded_once_at_whichever_request_the_controller_is_killed(
+    tmp_path: Path, step: int, after: bool
+) -> None:
+    run = PlacedRun(tmp_path, {NEAR: SIZE + 1, FAR: SIZE}, int(WORK), START, order=[NEAR, FAR], patience="3m")
+    run.sick = {f"{NEAR}.1.0"}
+    run.api = api = _KilledOnce(run.cluster, step, after)
+    run.run_until(lambda: len(run.checked) == 2, DEADLINE)
+    api.armed = True
+    run.run_until(lambda: False, DEADLINE)
+    assert run.ended is not None and api.killed and run.groups == [NEAR, NEAR]
+    assert not run.sick & {*run.cluster.nodes()} and len(run.cluster.placed()) == SIZE
+    suspended = [each["spec"]["suspend"] for each in run.cluster.patches]
+    assert [value for value, _ in itertools.groupby(suspended)] == [False, True, False]
+
+
 class _KilledOnce:
     """The `ClusterApi` of a controller that is killed once, at the request of this number since it is *armed*."""
 

@@ -77,7 +77,7 @@ def test_machines_that_a_run_avoids_are_listed_with_the_reason(tmp_path: Path) -
     assert avoided_section([recorded]) is None
     with recorded.events.open("a") as events:
         avoided = {"t": 1.0, "event": "avoided", "machine": "ip-1", "reason": "no GPU"}
-        events.writelines(json.dumps(each) + "\n" for each in (avoided, {**avoided, "again": 1.0}))
+        events.writelines(json.dumps(each) + "\n" for each in (avoided, {**avoided, "again": 1.0, "checked": True}))
     report = gather(["run-1"], tmp_path, recorded_runs.NOW)
     cells = {section.title: section.cells for section in report.sections}
     assert cells["Avoided machines"] == (("run-1", "ip-1", "no GPU"),)

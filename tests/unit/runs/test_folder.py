@@ -225,6 +225,8 @@ def test_machines_that_are_avoided_are_in_status_and_logs_with_the_reason(
     tables.show_status(reader.state(names.RunPaths(tmp_path)), as_json=False)
     assert "avoided    ip-1: 1 of 8 GPUs visible\n" in capsys.readouterr().out
     event = Event(2.0, record.AVOIDED, values={"machine": "ip-1", "reason": "1 of 8 GPUs visible"})
-    assert event_text(event, Throughput()) == "machine ip-1 is avoided for this run: 1 of 8 GPUs visible"
-    again = Event(2.0, record.AVOIDED, values={**event.values, "again": 1.0})
+    assert event_text(event, Throughput()) == "machine ip-1 is at fault: 1 of 8 GPUs visible"
+    again = Event(2.0, record.AVOIDED, values={**event.values, "again": 1.0, "checked": True})
     assert event_text(again, Throughput()) == "", "the reason of the interruption says it"
+    failures = Event(2.0, record.AVOIDED, values={**again.values, "checked": False})
+    assert event_text(failures, Throughput()) == event_text(event, Throughput())

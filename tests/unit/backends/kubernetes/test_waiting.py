@@ -55,6 +55,14 @@ def test_pods_that_have_started_do_not_wait(phase: str) -> None:
     assert reason_of(pod("a", phase), pod("b", phase)) is None
 
 
+def test_a_pod_that_the_controller_has_not_let_in_yet_says_for_what_it_waits() -> None:
+    """The condition is that of registry/core/pod/strategy.go of Kubernetes."""
+    gated = unscheduled_pod("a", "Scheduling is blocked due to non-empty scheduling gates")
+    gated["spec"] = {"schedulingGates": [{"name": "spotmpi.dev/machines-at-fault"}]}
+    text = "1/4 nodes: waits for the run's placement controller, which keeps it off machines at fault"
+    assert reason_of(gated, pod("b", "Running"), pod("c", "Running"), pod("d", "Running")) == text
+
+
 def test_the_reason_most_pods_share_is_reported_with_their_number() -> None:
     messages = {"a": "no GPU", "b": "no GPU", "c": "taint"}
     pods = [*(unscheduled_pod(name, message) for name, message in messages.items()), pod("d", "Running")]

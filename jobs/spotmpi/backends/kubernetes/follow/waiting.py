@@ -16,6 +16,7 @@ from lightkube import ApiError
 
 from spotmpi.agent.placement import waits_until
 from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, WORKER, WORKERS
+from spotmpi.agent.pod_context import MACHINES_GATE
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.follow import autoscaler
@@ -271,6 +272,8 @@ def _pod_reason(pod: Object, seen: Observations) -> str | None:
     status = pod.get("status") or {}
     if status.get("phase") != "Pending":
         return None
+    if any(gate["name"] == MACHINES_GATE for gate in (pod.get("spec") or {}).get("schedulingGates") or []):
+        return "waits for the run's placement controller, which keeps it off machines at fault"
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             scheduler = condition.get("message") or "not scheduled yet"

@@ -243,6 +243,7 @@ class _Up:
             question = f"Build {stack} as shown, and lose {losses}{left}?"
         if not self._dependencies.confirm(question):
             raise NotConfirmed(f"{stack} was not changed")
+        self._require_no_more(stack, preview.steps, losses)
         if losses.nodes:
             pulumi = pulumi.with_flags(REPLACE_NODES)
         pulumi.update(stack, preview, *policies)
@@ -272,6 +273,17 @@ class _Up:
             return [run.id for run in self._dependencies.list_runs(Target(self._stack.stack)) if not run.over]
 
         changes.require_allowed(stack, losses, self._stack.environment, options.delete_data, live_runs)
+
+    def _require_no_more(self, stack: str, steps: Sequence[Step], confirmed: Losses) -> None:
+        """Raise where runs, or more nodes, have started on what the update ends since the question was asked.
+
+        Somebody may answer it much later, and Pulumi deletes a node group with whatever nodes it has then.
+        """
+        now = find_losses(steps, self._running_nodes)
+        self._require_allowed(stack, now)
+        if more := [group for group, nodes in now.nodes.items() if nodes > confirmed.nodes.get(group, 0)]:
+            what = f"nodes of {', '.join(more)}, which it would end, have started since its preview"
+            raise SpotmpiError(f"{stack} was not changed: {what}: repeat the command")
 
     def _record_inventory(self) -> None:
         state = self._dependencies.pulumi.state(self._stack.stack)

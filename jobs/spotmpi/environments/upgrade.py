@@ -133,13 +133,13 @@ class _Upgrade:
         addons = {each.name: each.then for each in plan.addons}
         if plan.changes_cluster:
             self._dependencies.echo(f"upgrading control plane to {target} and add-ons; nodes stay as they are")
-            self._apply(Pins(target, addons, plan.current_releases), ())
+            self._apply(Pins(target, addons, plan.current_releases))
         if plan.replaced_groups:
             if plan.changes_cluster and not self._options.dry_run:
                 self._require_idle(plan)  # a run may have started while the control plane was updated
             self._dependencies.echo(f"replacing nodes of {', '.join(plan.replaced_groups)}")
             releases = {each.name: each.then for each in plan.node_groups}
-            self._apply(Pins(target, addons, releases), plan.replaced_groups)
+            self._apply(Pins(target, addons, releases), plan)
 
     def _environment(self) -> Environment:
         stack = self._stack.stack
@@ -211,12 +211,13 @@ class _Upgrade:
             raise SpotmpiError(message)
         self._dependencies.echo(message)
 
-    def _apply(self, pins: Pins, replaced: Sequence[str]) -> None:
+    def _apply(self, pins: Pins, plan: UpgradePlan | None = None) -> None:
         """Preview the stack with these versions; after a confirmation write them into its file and update it.
 
-        *replaced* are the groups whose nodes may be replaced: _require_idle has checked that no runs are on them.
+        With *plan* the nodes of its groups may be replaced: _require_idle has checked that no runs are on them.
         """
         stack, pulumi = self._stack.stack, self._dependencies.pulumi
+        replaced = plan.replaced_groups if plan else ()
         what = f"nodes of {', '.join(replaced)}" if replaced else "control plane and add-ons"
         if replaced:
             pulumi = pulumi.with_flags(REPLACE_NODES)
@@ -231,6 +232,8 @@ class _Upgrade:
             return
         if preview.changes and not self._dependencies.confirm(f"Upgrade {what} of {stack} as shown?"):
             raise NotConfirmed(f"{what} of {stack} were not changed")
+        if plan:
+            self._require_idle(plan)  # a run may have started while the question was open
         write_stack(self._stack.path, text)
         if preview.changes:
             pulumi.update(stack, preview, "--refresh")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.environments.changes import find_losses, read_steps
-from spotmpi.environments.up import NotConfirmed
+from spotmpi.environments.up import NotConfirmed, UpOptions, up
 from spotmpi.environments.upgrade import UpgradeOptions, upgrade
 from spotmpi.runs.reader import RunState
 from tests.cloud.fake_environment import GROUP_TAGS, FakeEnvironment
@@ -130,6 +132,31 @@ def test_nodes_without_runs_are_replaced_after_a_question_that_names_them(built:
     with pytest.raises(NotConfirmed, match="lab was not changed"):
         built.up(images=False)
     assert built.actions == ["Build lab as shown, and lose 3 running nodes of g4dn?"]
+    assert UP not in "".join(built.pulumi_commands())
+
+
+def test_nodes_and_runs_that_start_while_the_question_is_open_are_not_taken(built: FakeEnvironment) -> None:
+    """Pulumi deletes a node group with whatever nodes it has by then, and no hook of the program sees that."""
+    announce(built, node_group("delete"))
+    groups = built.account.autoscaling.groups
+
+    def later(start: Callable[[], None]) -> Callable[[str], bool]:
+        def confirm(question: str) -> bool:
+            built.actions.append(question)
+            start()
+            return True
+
+        return confirm
+
+    groups["eks-g4dn"]["DesiredCapacity"], groups["eks-g4dn"]["Instances"] = 0, []
+    grow = later(lambda: groups["eks-g4dn"].update(DesiredCapacity=2))
+    with pytest.raises(SpotmpiError, match="nodes of g4dn, which it would end, have started since its preview: repeat"):
+        up("lab", replace(built.dependencies, confirm=grow), UpOptions(images=False))
+    assert built.actions == ["Build lab as shown?"] and UP not in "".join(built.pulumi_commands())
+
+    submit = later(lambda: built.runs.append(RunState("a-1", "", "a", "running")))
+    with pytest.raises(SpotmpiError, match=r"would end 2 running nodes of g4dn: wait for the live runs .*a-1"):
+        up("lab", replace(built.dependencies, confirm=submit), UpOptions(images=False))
     assert UP not in "".join(built.pulumi_commands())
 
 

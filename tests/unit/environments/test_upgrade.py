@@ -152,6 +152,18 @@ def test_a_run_that_started_during_the_control_plane_upgrade_keeps_its_nodes(sce
     assert scenario.config["spotmpi:groups"][0]["ami_release"] == OLD
 
 
+def test_a_run_that_started_while_the_question_was_open_keeps_its_nodes(scenario: UpgradeScenario) -> None:
+    def agree(question: str) -> bool:
+        if question != CONTROL_PLANE:
+            scenario.lab.cluster.put(*BUSY)
+        return True
+
+    scenario.lab.confirm = agree  # type: ignore[method-assign]
+    with pytest.raises(SpotmpiError, match="interrupt train-1 on g4dn"):
+        scenario()
+    assert scenario.update_count == 1 and scenario.config["spotmpi:groups"][0]["ami_release"] == OLD
+
+
 @pytest.mark.parametrize(
     ("to", "message"),
     [

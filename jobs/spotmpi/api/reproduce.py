@@ -79,10 +79,10 @@ def reproduce(
             return Reproduction(tuple(rebuild.rebuilt), rebuild.files, (*changed, *rebuild.different))
         target = _target_of_run(found[0]) if found else _files_of(place, store)
         spec = _with_code(target.spec, modules)
-        if not targets.target_of(on).is_local:  # where nothing is sent
-            ownership.require_own_choice(target.record, spec)
-        else:
+        if targets.target_of(on).is_local:  # nothing is sent
             spec = _with_interpreter(spec, target.work.get("interpreter"), echo)
+        else:
+            ownership.require_own_choice(target.record, spec)
         spec = rebuild.spec = run_entries.in_store(spec, opened)
         _require_same_code(target, spec)
         for manifest, where in list(_data_of(target, opened, echo)):  # all are found before the first is built

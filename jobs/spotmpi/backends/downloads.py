@@ -16,6 +16,9 @@ from spotmpi.core.wording import Echo, printable
 
 _FOLDERS = ("logs", "attempts")  # of the record
 _MAX_SKIPPED = 8  # entries that a message names
+_HERE = RunPaths(Path())
+# What is decided on this machine, or asked of AWS from it: no download brings it.
+OWN = (_HERE.own.name, _HERE.keep.name, _HERE.bill.name, _HERE.nodes.name, record.LOCK)
 
 
 @contextmanager

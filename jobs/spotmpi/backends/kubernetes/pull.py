@@ -13,7 +13,7 @@ from pathlib import Path
 from spotmpi.agent import pack, pod_context, record, store
 from spotmpi.agent.files import exists, lock_file
 from spotmpi.agent.unpack import DAMAGES, require_readable, unpack
-from spotmpi.backends.downloads import remove, remove_unfit_records, report_skipped, room_in
+from spotmpi.backends.downloads import OWN, remove, remove_unfit_records, report_skipped, room_in
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
@@ -150,8 +150,7 @@ def _trusted(new: RunPaths, run: str, api: ClusterApi, part: str | None) -> list
         name = plan.get("name")
         own = cached_plan(name if isinstance(name, str) else run, run, api.context, api.namespace)
         new.plan.write_text(json.dumps(own, indent=1) + "\n", encoding="utf-8")
-    ours = (new.own.name, new.keep.name, record.LOCK)  # what is kept, and in which store, is decided here too
-    entries = [entry for entry in new.folder.iterdir() if entry.name not in ours]
+    entries = [entry for entry in new.folder.iterdir() if entry.name not in OWN]
     return [entry for entry in entries if not part or entry.name == part.split("/")[0]]
 
 

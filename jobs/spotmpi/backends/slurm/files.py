@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from spotmpi.agent import pod_context, record, slurm, unpack
-from spotmpi.backends.downloads import remove_unfit_records
+from spotmpi.backends.downloads import OWN, remove_unfit_records
 from spotmpi.backends.slurm.login import Login
 from spotmpi.core import archives
 from spotmpi.core.archives import Member
@@ -59,7 +59,7 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as tar:
             entry.size = len(content)
             tar.addfile(entry, io.BytesIO(content))
 """
-_OWN = (SPEC, record.PLAN, ".own", ".lock", "keep.json")  # of the copy, which the login node does not replace
+_OWN = (SPEC, record.PLAN, *OWN)  # of the copy, which the login node does not replace
 
 
 class RunFiles:

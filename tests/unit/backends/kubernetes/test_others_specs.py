@@ -215,6 +215,20 @@ def test_a_downloaded_run_is_one_of_its_cluster_and_not_of_this_terminal(
         ownership.load_for_resume(local, [])
 
 
+@pytest.mark.parametrize("submitted_here", [True, False])
+def test_what_a_run_cost_and_had_for_nodes_is_asked_of_aws_and_not_taken_from_its_folder(
+    local: RunPaths, volume: FakeVolume, submitted_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program of a run can write there that it was cheap."""
+    if submitted_here:
+        local.folder.mkdir(parents=True)
+        ownership.mark(local)
+        local.bill.write_text("ours")
+    forged_pull(volume, local, {"bill.json": b"{}", "nodes.json": b"{}", "metrics.jsonl": b""}, monkeypatch)
+    assert local.metrics.is_file() and not local.nodes.exists()
+    assert (local.bill.read_text() == "ours") if submitted_here else not local.bill.exists()
+
+
 def test_a_download_does_not_change_the_spec_of_a_run_that_was_submitted_from_here(
     local: RunPaths, volume: FakeVolume, monkeypatch: pytest.MonkeyPatch
 ) -> None:

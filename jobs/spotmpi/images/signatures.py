@@ -35,6 +35,8 @@ _CONFIG = "application/vnd.oci.image.config.v1+json"
 _SIGNATURE = "dev.cosignproject.cosign/signature"
 _TYPE = "cosign container image signature"
 _BUNDLE = "application/vnd.dev.sigstore.bundle"
+# Where a registry has no API for referrers, older versions list the type of the empty configuration in its place.
+_EMPTY = "application/vnd.oci.empty.v1+json"
 _STATEMENT = "application/vnd.in-toto+json"
 _SIGNED = "https://sigstore.dev/cosign/sign/v1"  # what a statement says of its subject
 _LARGEST = 1 << 20  # bytes of a payload
@@ -115,14 +117,21 @@ def sign(repository: Repository, digest: str, key: ec.EllipticCurvePrivateKey) -
 def require_signed(repository: Repository, digest: str, key: ec.EllipticCurvePublicKey, path: Path) -> None:
     """Raise SpotmpiError unless a manifest is signed by the key that *path* has."""
     image = repository.image
-    bundles = [each for each in repository.referrers(digest) if str(each.get("artifactType")).startswith(_BUNDLE)]
     with Repository(_place(image, digest)) as signatures:
         manifest = signatures.find_manifest()
         if manifest and _is_signed(signatures, manifest[0].get("layers"), digest, key):
             return
-    if any(_bundle_signs(image, str(each.get("digest")), digest, key) for each in bundles[:_MOST]):
-        return
-    if manifest or bundles:
+    is_signed = bool(manifest)
+    referrers = repository.referrers(digest)
+    likely = [each for each in referrers if str(each.get("artifactType") or _EMPTY).startswith((_BUNDLE, _EMPTY))]
+    for each in likely[:_MOST]:
+        with Repository(replace(image, tag=None, digest=str(each.get("digest")))) as referrer:
+            if (content := _bundle(referrer)) is None:
+                continue
+        if _bundle_signs(content, digest, key):
+            return
+        is_signed = True
+    if is_signed:
         remedy = "name the key of somebody who has signed it, or do not use it"
         raise SpotmpiError(f"no signature of {image}, {digest}, is by the key {path}: {remedy}")
     remedy = "`spotmpi models push --sign-key` signs it, or `cosign sign --key`"
@@ -150,24 +159,29 @@ def _signs(signatures: Repository, layer: Mapping[str, Any], digest: str, key: e
         return False
 
 
-def _bundle_signs(image: Image, name: str, digest: str, key: ec.EllipticCurvePublicKey) -> bool:
-    """Whether the manifest *name* has a bundle that says that the digest was signed, by the key."""
-    with Repository(replace(image, tag=None, digest=name)) as repository:
-        manifest = repository.find_manifest()
-        try:
-            layer = manifest[0]["layers"][0] if manifest else {}
-            content = _blob(repository, str(layer["digest"]), int(layer["size"]))
-            envelope = json.loads(content)["dsseEnvelope"]
-            kind, statement = str(envelope["payloadType"]), base64.b64decode(envelope["payload"], validate=True)
-            signature = base64.b64decode(envelope["signatures"][0]["sig"], validate=True)
-            key.verify(
-                signature, b"DSSEv1 %d %s %d %s" % (len(kind), kind.encode(), len(statement), statement), _SCHEME
-            )
-            values = json.loads(statement)
-            subjects = [f"sha256:{each['digest']['sha256']}" for each in values["subject"]]
-            return kind == _STATEMENT and values["predicateType"] == _SIGNED and digest in subjects
-        except (InvalidSignature, ValueError, LookupError, TypeError, AttributeError):
-            return False
+def _bundle(repository: Repository) -> bytes | None:
+    """The bundle that a manifest has as its layer; None if it has another one."""
+    found = repository.find_manifest()
+    try:
+        layer = found[0]["layers"][0] if found else {}
+        is_bundle, name, size = str(layer["mediaType"]).startswith(_BUNDLE), str(layer["digest"]), int(layer["size"])
+    except (LookupError, TypeError, ValueError):
+        return None
+    return _blob(repository, name, size) if is_bundle else None
+
+
+def _bundle_signs(content: bytes, digest: str, key: ec.EllipticCurvePublicKey) -> bool:
+    """Whether a bundle says that the digest was signed, by the key."""
+    try:
+        envelope = json.loads(content)["dsseEnvelope"]
+        kind, statement = str(envelope["payloadType"]), base64.b64decode(envelope["payload"], validate=True)
+        signature = base64.b64decode(envelope["signatures"][0]["sig"], validate=True)
+        key.verify(signature, b"DSSEv1 %d %s %d %s" % (len(kind), kind.encode(), len(statement), statement), _SCHEME)
+        values = json.loads(statement)
+        subjects = [f"sha256:{each['digest']['sha256']}" for each in values["subject"]]
+        return kind == _STATEMENT and values["predicateType"] == _SIGNED and digest in subjects
+    except (InvalidSignature, ValueError, LookupError, TypeError, AttributeError):
+        return False
 
 
 def _blob(repository: Repository, digest: str, size: int) -> bytes:

@@ -104,8 +104,12 @@ def bundle(key: Key, digest: str, **changes: Any) -> bytes:
     return json.dumps({"mediaType": BUNDLE, "verificationMaterial": material, "dsseEnvelope": envelope}).encode()
 
 
-def refer(url: str, digest: str, contents: Sequence[bytes]) -> None:
-    """Let manifests with these bundles refer to a digest, by the field for it and by the tag for registries without."""
+def refer(url: str, digest: str, contents: Sequence[bytes], listed: str = BUNDLE) -> None:
+    """Let manifests with these bundles refer to a digest, by the field for it and by the tag for registries without.
+
+    That has the type *listed* of each: go-containerregistry, by which cosign writes it, took that of the configuration
+    in version 0.20.3 (`commitManifest` in ``pkg/v1/remote/write.go``), and takes the `artifactType` in 0.21.7.
+    """
     described = []
     for content in contents:
         for blob in (content, b"{}"):
@@ -123,7 +127,7 @@ def refer(url: str, digest: str, contents: Sequence[bytes]) -> None:
         text = json.dumps({**values, "subject": subject}).encode()
         headers = {"Content-Type": MANIFEST}
         httpx2.put(f"{url}/manifests/{digest_of(text)}", content=text, headers=headers).raise_for_status()
-        described.append({"mediaType": MANIFEST, "digest": digest_of(text), "size": len(text), "artifactType": BUNDLE})
+        described.append({"mediaType": MANIFEST, "digest": digest_of(text), "size": len(text), "artifactType": listed})
     index = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": described})
     tag, headers = digest.replace(":", "-"), {"Content-Type": INDEX}
     httpx2.put(f"{url}/manifests/{tag}", content=index, headers=headers).raise_for_status()
@@ -223,9 +227,11 @@ def test_a_signature_of_another_client_is_verified_before_anything_is_pulled(
 
 
 @pytest.mark.usefixtures("model")
-@pytest.mark.parametrize("has_referrers", [False, True])
+@pytest.mark.parametrize(
+    ("has_referrers", "listed"), [(False, BUNDLE), (False, "application/vnd.oci.empty.v1+json"), (True, BUNDLE)]
+)
 def test_bundles_of_cosign_3_are_verified_too(
-    opened: Open, key: Key, tmp_path: Path, elsewhere: Callable[[], None], has_referrers: bool
+    opened: Open, key: Key, tmp_path: Path, elsewhere: Callable[[], None], has_referrers: bool, listed: str
 ) -> None:
     registry, other = opened(), pair(tmp_path / "other")
     if registry.data:
@@ -246,10 +252,10 @@ def test_bundles_of_cosign_3_are_verified_too(
         b"{}",
         b"no JSON",
     ]
-    refer(url, digest, wrong)
+    refer(url, digest, wrong, listed)
     assert "is by the key cosign.pub: name the key" in failure("pull", image, "--key", "cosign.pub")
     assert Store().list() == []
-    refer(url, digest, [*wrong, right])
+    refer(url, digest, [*wrong, right], listed)
     assert invoke("models", "pull", image, "--key", "cosign.pub").returncode == 0
 
 

@@ -210,15 +210,16 @@ class Controller:
                 self._patch(jobset, {**state, "moving": False}, [_replace("/spec/suspend", False)])
                 self._scale(state)
             return False
-        excluded = self._excluded(pods)
-        if excluded is not None:
-            self._admit(pods, excluded)
-        seen = gang(pods, self._sizes, excluded or ())
+        failed = self._failed_again()
+        if failed is not None:  # else nobody knows at the moment, and pods keep their gates
+            self._admit(pods, failed)
+        excluded = failed if failed and self._may_change(pods) else []
+        seen = gang(pods, self._sizes, excluded)
         if self._capacity["standby"]:
             seen = placement.waiting_since_whole(state, seen, self._api.now)
         if seen.waiting_since is not None:
             seen = seen._replace(refusal=refusal(self._api.events(_NO_SCALE_UP), pods, seen))
-        following = self._without(state, seen, at_fault(pods, excluded or ()))
+        following = self._without(state, seen, at_fault(pods, excluded))
         following = following or self._policy(self._plan, state, seen, self._api.now) or self._surplus(state, seen)
         if following is not None:
             moves = following["moving"]
@@ -226,17 +227,17 @@ class Controller:
         self._scale(following or state, [number for number, _ in seen.nodes])
         return False
 
-    def _excluded(self, pods: List[Object]) -> Optional[List[str]]:
-        """The machines on which no pod is to run; none without the right to change *pods*, None if nobody knows now."""
+    def _failed_again(self) -> Optional[List[str]]:
+        """The machines on which no pod is to run any more; None where the run folder does not tell."""
         try:
-            excluded = failed_again(self._folder, self._plan.get("submitted", 0.0))
+            return failed_again(self._folder, self._plan.get("submitted", 0.0))
         except OSError:
             return None
-        if not excluded or not pods:
-            return excluded
-        name = pods[0]["metadata"]["name"]
-        may_change = self._api.change_pod(name, [{"op": "test", "path": "/metadata/name", "value": name}])
-        return excluded if may_change else []
+
+    def _may_change(self, pods: List[Object]) -> bool:
+        """Whether this controller may change *pods*, as a change of nothing shows."""
+        name = pods[0]["metadata"]["name"] if pods else ""
+        return bool(pods) and self._api.change_pod(name, [{"op": "test", "path": "/metadata/name", "value": name}])
 
     def _admit(self, pods: List[Object], excluded: Sequence[str]) -> None:
         """Let those of *pods* that have a gate get a node, but none that is *excluded*."""

@@ -88,8 +88,23 @@ def test_without_the_right_to_change_pods_the_run_goes_on_as_without_a_controlle
     assert run.ended is not None and run.groups == [NEAR] and SICK in run.cluster.nodes()
 
 
+def test_a_pod_that_is_deleted_before_it_is_changed_lets_no_other_in_on_the_machine_at_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_on(tmp_path, BY_ORDER, near=SIZE + 1, other=SIZE)
+    change_pod = run.cluster.change_pod
+
+    def change(name: str, patch: list[dict[str, Any]]) -> bool:
+        is_gone = patch[0]["op"] == "test" and len(run.groups) == 2
+        return not is_gone and change_pod(name, patch)
+
+    monkeypatch.setattr(run.cluster, "change_pod", change)
+    run.run_until(lambda: False, DEADLINE)
+    assert run.ended is not None and run.checked == [SICK, SICK] and SICK not in run.cluster.nodes()
+
+
 @pytest.mark.parametrize("mortal", [False, True])
-def test_a_node_whose_file_system_tells_nothing_at_the_moment_is_not_let_in(tmp_path: Path, mortal: bool) -> None:
+def test_while_the_run_folder_tells_nothing_no_pod_is_let_in(tmp_path: Path, mortal: bool) -> None:
     """Which machines are excluded is in the run folder: without an answer pods keep their gates."""
     run = run_on(tmp_path, BY_ORDER, near=SIZE + 1, other=SIZE)
     run.mortal = mortal

@@ -16,6 +16,7 @@ from spotmpi.agent.worker import VACATE_AFTER
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.core import names
 from spotmpi.core.environment import Environment
+from spotmpi.core.events import Event
 from spotmpi.plan.placement import PURPOSE
 from spotmpi.plan.volume_pod import LABEL_PURPOSE
 from tests.cloud.account.fake_account import FakeAccount
@@ -35,9 +36,11 @@ GROUP = "spotmpi.dev/group"
 WAIT = ["sh", "-c", "while [ ! -e /spotmpi/volume/done ]; do sleep 0.2; done; echo over"]
 # Fails in the first two attempts on the node that is its argument, each time after another iteration.
 FAILING = """
-echo "{\\"spotmpi\\":\\"metric\\",\\"iteration\\":${SPOTMPI_ATTEMPT}0}"
+case ${SPOTMPI_JOB_INDEX:-$JOB_COMPLETION_INDEX} in
+    0) echo "{\\"spotmpi\\":\\"metric\\",\\"iteration\\":${SPOTMPI_ATTEMPT}0}";;
+esac
 reported="\\"iteration\\": ${SPOTMPI_ATTEMPT}0,"
-until grep -q "$reported" /spotmpi/volume/runs/*/metrics.jsonl; do sleep 0.2; done
+until grep -qs "$reported" /spotmpi/volume/runs/$SPOTMPI_RUN/metrics.jsonl; do sleep 0.2; done
 if [ $SPOTMPI_ATTEMPT -lt 3 ] && [ "$SPOTMPI_MACHINE" = "$1" ]; then exit 1; fi
 while [ ! -e /spotmpi/volume/done ]; do sleep 0.2; done
 """
@@ -141,17 +144,23 @@ def test_a_machine_that_was_at_fault_for_two_failures_gets_no_pod_of_the_run_any
     bad, good = testbed.nodes
     testbed.kubectl("label", "node", good.name, f"{GROUP}=near", "--overwrite")
     bad.set_gpus(2)
-    values = spec()
+    values = spec(limits={"failures": 5})
     values["command"] = ["sh", "-c", FAILING, "sh", bad.name]
     values["capacity"]["patience"] = "10m"
     run = placed.start(values, image="base")
     run.until_kind(record.AVOIDED)
     good.set_gpus(2)
-    wait_until_all_on(placed, run.id, good.name)
+
+    def is_on_good(event: Event) -> bool:
+        machines = event.values.get("machines") or []
+        return event.kind == record.STARTED and [each["name"] for each in machines] == [good.name] * 2
+
+    run.until("an attempt on the other machine", is_on_good)
+    assert places(placed, run.id) == [good.name] * 2
     observed = len(run.events)
     testbed.evict(placed.pod(run.id, 1)["metadata"]["name"], placed.namespace)
-    run.until("an attempt", lambda event: event.kind == record.STARTED, observed)
-    assert places(placed, run.id) == [good.name, good.name]
+    run.until("an attempt with another pod", is_on_good, observed)
+    assert places(placed, run.id) == [good.name] * 2
     assert placed.volume is not None
     (placed.volume / "done").touch()
     assert run.end().kind == "succeeded", run.recent_events()

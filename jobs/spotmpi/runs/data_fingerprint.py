@@ -93,11 +93,16 @@ def _scan(folder: Path) -> list[_File]:
         raise input_error("data", str(folder), f"cannot be read: {error_text(error)}") from error
 
 
-def _walk(folder: str, prefix: str) -> Iterator[_File]:
+def _walk(folder: str, prefix: str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[_File]:
+    """The files below *folder*, which is reached through the folders *above*; of a link to one of these, nothing."""
+    status = os.stat(folder)
+    if (status.st_dev, status.st_ino) in above:
+        return
+    above = (*above, (status.st_dev, status.st_ino))
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
-                yield from _walk(entry.path, f"{prefix}{entry.name}/")
+                yield from _walk(entry.path, f"{prefix}{entry.name}/", above)
             else:
                 status = entry.stat()
                 if stat.S_ISREG(status.st_mode):  # whoever opens a FIFO waits for its writer

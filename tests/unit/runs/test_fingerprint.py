@@ -81,6 +81,14 @@ def test_a_cache_that_cannot_be_written_costs_only_time(
     assert data_fingerprint.identify(data)["content"] is not None
 
 
+def test_links_to_folders_that_contain_them_are_not_followed_for_ever(data: Path) -> None:
+    """Each of two would double the files at each of 40 levels."""
+    before = data_fingerprint.identify(data)
+    (data / "current").symlink_to(".")
+    (data / "again").symlink_to(data)
+    assert data_fingerprint.identify(data) == before
+
+
 def test_a_missing_data_folder_is_an_error_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"gone.*cannot be read"):
         fingerprint.identify(digits(data=str(tmp_path / "gone")))

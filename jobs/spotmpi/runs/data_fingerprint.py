@@ -95,7 +95,7 @@ def _scan(folder: Path) -> list[_File]:
 
 def _walk(folder: str, prefix: str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[_File]:
     """The files below *folder*, which is reached through the folders *above*; of a link to one of these, nothing."""
-    status = os.stat(folder)
+    status = Path(folder).stat()
     if (status.st_dev, status.st_ino) in above:
         return
     above = (*above, (status.st_dev, status.st_ino))

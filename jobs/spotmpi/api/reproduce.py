@@ -80,7 +80,7 @@ def reproduce(
         target = _target_of_run(found[0]) if found else _files_of(place, store)
         spec = _with_code(target.spec, modules)
         if targets.target_of(on).is_local:  # nothing is sent
-            spec = _with_interpreter(spec, target.work.get("interpreter"), echo)
+            spec = _with_interpreter(spec, target.interpreter, echo)
         else:
             ownership.require_own_choice(target.record, spec)
         spec = rebuild.spec = run_entries.in_store(spec, opened)
@@ -134,6 +134,12 @@ class _Target(NamedTuple):
     record: RunPaths | None  # None where it is not on this machine
     folder: str  # that has nothing but these files, in the run folder; empty where it has others
     files: Mapping[str, tuple[int, str]]
+
+    @property
+    def interpreter(self) -> str | None:
+        """Where the Python of a run on this machine was; pods may name any file, one that they have left included."""
+        is_here = self.record is None or recorded_plan.read(self.record).backend == names.LOCAL
+        return self.work.get("interpreter") if is_here else None
 
 
 def _target_of_run(manifest: Manifest) -> _Target:

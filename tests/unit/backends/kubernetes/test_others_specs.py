@@ -183,6 +183,32 @@ def test_code_of_which_anothers_record_says_nothing_is_not_sent_to_make_a_file_a
         reproduce(cluster, runs, {field: named[field]})
 
 
+def test_no_interpreter_that_pods_name_runs_a_file_of_this_user_again_here(
+    runs: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may have left it in the folder of the run, which was pulled: the command is this user's, and that is not."""
+    cluster.put(failed({"command": ["python3", "-c", "print(42)"]}))
+    target, paths = Target("kubernetes", runs), RunPaths(runs / RUN)
+    assert spotmpi.status(RUN, target).id == RUN
+    ownership.mark(paths)
+    planted = paths.folder / "python3"
+    planted.touch(0o755)
+    (paths.folder / "out.txt").write_text("42")
+    work = {"interpreter": str(planted), "machine": {}}
+    paths.summary.write_text(json.dumps({"version": 1, "id": RUN, "state": "succeeded", "work": work, "attempts": []}))
+    assert reader.work(paths)["interpreter"] == str(planted)
+    started: list[Any] = []
+
+    def start(spec: JobSpec, on: Any) -> Any:
+        started.append(spec.command)
+        raise SpotmpiError("started")
+
+    monkeypatch.setattr("spotmpi.api.reproduce.runs.run", start)
+    with pytest.raises(SpotmpiError, match="started"):
+        spotmpi.reproduce(str(paths.folder / "out.txt"))
+    assert started == [["python3", "-c", "print(42)"]]
+
+
 def forged_pull(
     volume: FakeVolume,
     paths: RunPaths,

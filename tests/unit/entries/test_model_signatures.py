@@ -20,10 +20,11 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from spotmpi.core.errors import SpotmpiError
 from spotmpi.entries.manifest import Manifest
 from spotmpi.entries.store import Store
 from spotmpi.images import signatures
-from spotmpi.images.oci import INDEX, MANIFEST, digest_of
+from spotmpi.images.oci import INDEX, MANIFEST, Repository, digest_of, read_image
 from tests.command_line import invoke
 from tests.unit.entries.test_model_registry import Open, failure, log_in, model, opened
 
@@ -31,6 +32,22 @@ __all__ = ["model", "opened"]  # fixtures
 Key = ec.EllipticCurvePrivateKey
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 SIGNATURE = "dev.cosignproject.cosign/signature"
+
+
+# What `cosign generate-key-pair` and `cosign sign --tlog-upload=false` of 2.4.3 have written for an artifact in the
+# registry of the CNCF 3.1.2, where its `cosign verify` takes what `models push --sign-key` writes, too.
+COSIGN_KEY = b"""-----BEGIN PUBLIC KEY-----
+MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEbeIqEA76snVHzHuwWvwnQxGRCEzl
+oZ0fmTU295MS7gFmK6aV/d8hdjQBksRRNakJlwS9n6gf1LWS/Atzg8hTiA==
+-----END PUBLIC KEY-----
+"""
+COSIGN_SIGNED = "sha256:cfdfeba4b35db232d9a818ed4aa28bb3585fd6f4f5d380886e02dd89e3db149b"
+COSIGN_PAYLOAD = (
+    b'{"critical":{"identity":{"docker-reference":"localhost:5055/vector/a"},"image":{"docker-manifest-digest":"'
+    b'sha256:cfdfeba4b35db232d9a818ed4aa28bb3585fd6f4f5d380886e02dd89e3db149b"},'
+    b'"type":"cosign container image signature"},"optional":null}'
+)
+COSIGN_SIGNATURE = "MEQCIB+pOxSIwg1JAwbxXNDf/IL+ls41qBbdRBTJfnq5V/VDAiBq9nF6SFqoWGHtust5xvXAZJKWQSPJInBy9o2K8Jx2NA=="
 
 
 @pytest.fixture
@@ -224,6 +241,25 @@ def test_a_signature_of_another_client_is_verified_before_anything_is_pulled(
     attach(url, digest, payload, signature)
     assert invoke("models", "pull", image, "copy", "--key", "cosign.pub").returncode == 0
     assert Path("copy/state.safetensors").stat().st_size == 6_000_000
+
+
+def test_a_signature_that_cosign_has_made_is_verified_and_is_that_of_no_other_digest(
+    opened: Open, tmp_path: Path
+) -> None:
+    path, signature = tmp_path / "cosign.pub", base64.b64decode(COSIGN_SIGNATURE)
+    path.write_bytes(COSIGN_KEY)
+    image = f"{opened().host}/vector/a"
+    url = f"http://{image.replace('/', '/v2/', 1)}"
+    key, other = signatures.public_key(path), f"sha256:{'0' * 64}"
+    attach(url, COSIGN_SIGNED, COSIGN_PAYLOAD, signature)
+    attach(url, other, COSIGN_PAYLOAD, signature)
+    with Repository(read_image(f"{image}:1")) as repository:
+        signatures.require_signed(repository, COSIGN_SIGNED, key, path)
+        with pytest.raises(SpotmpiError, match=f"{other}, is by the key .*cosign.pub: name the key"):
+            signatures.require_signed(repository, other, key, path)
+        attach(url, COSIGN_SIGNED, COSIGN_PAYLOAD.replace(b"null", b"{}"), signature)
+        with pytest.raises(SpotmpiError, match=r"is by the key .*cosign.pub: name the key"):
+            signatures.require_signed(repository, COSIGN_SIGNED, key, path)
 
 
 @pytest.mark.usefixtures("model")

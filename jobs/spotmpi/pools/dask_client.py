@@ -80,9 +80,18 @@ class PoolClient(Client):
         self.subscribe_topic(TOPIC, handle)
 
     async def ask(self, question: str, **arguments: Any) -> Any:
-        """The answer of a handler that `programs/pool/scheduler.py` has added to Dask's."""
+        """The answer of a handler that `programs/pool/scheduler.py` has added to Dask's.
+
+        Questions have connections besides that of calls. Where none can be made, as to a scheduler that is frozen, or
+        one breaks, that is reported as a cut. Errors of handlers that a system call raised have a number.
+        """
         assert self.scheduler is not None
-        return await getattr(self.scheduler, f"spotmpi_{question}")(**arguments)
+        try:
+            return await getattr(self.scheduler, f"spotmpi_{question}")(**arguments)
+        except OSError as error:
+            if error.errno is None:
+                self._on_cut()
+            raise
 
     def send(self, calls: list[Call], asynchronous: bool, worker: int | None) -> list[SentCall]:
         """Send calls of one kind."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import errno
 import gc
 import os
 import pickle
@@ -17,12 +18,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from distributed.comm.core import CommClosedError
 
 from spotmpi.agent import protocol
-from spotmpi.pools import calls
+from spotmpi.pools import calls, dask_client
 from spotmpi.pools import connection as connections
 from spotmpi.pools import map as maps
 from spotmpi.pools import results as results_module
@@ -624,6 +627,28 @@ def test_a_question_is_asked_again_where_the_connection_is_cut_meanwhile(
     scheduler.cut(engine_of(pool))
     threading.Timer(0.05, setattr, (scheduler, "up", True)).start()
     assert len(pool.workers) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "cuts"),
+    [
+        # distributed/comm/core.py, `connect`: to a scheduler that is frozen, though the connection of calls is there
+        (OSError("Timed out trying to connect to tls://127.0.0.1:40639 after 5 s"), 1),
+        (CommClosedError("in <TLS ConnectionPool.spotmpi_pool>: Stream is closed"), 1),
+        (FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)), 0),
+        (ValueError("of the handler"), 0),
+    ],
+    ids=["no connection", "closed", "a handler's disk", "a handler"],
+)
+def test_a_question_without_a_connection_is_a_cut_and_so_asked_again(error: Exception, cuts: int) -> None:
+    async def fail() -> None:
+        raise error
+
+    found: list[str] = []
+    client: Any = SimpleNamespace(scheduler=SimpleNamespace(spotmpi_pool=fail), _on_cut=lambda: found.append("cut"))
+    with pytest.raises(type(error)):
+        asyncio.run(dask_client.PoolClient.ask(client, "pool"))
+    assert len(found) == cuts
 
 
 @pytest.mark.usefixtures("patient")

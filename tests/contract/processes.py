@@ -28,6 +28,11 @@ def agents(folder: Path) -> list[int]:
     return sorted(pids, key=lambda pid: _parent(pid) in pids)
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [each for each, _, _ in _processes() if _parent(each) == pid]
+
+
 def are_gone(pids: Iterable[int]) -> bool:
     """Whether these processes have ended: a zombie, which nobody has reaped yet, has no command line."""
     for pid in pids:

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.down import down
 from spotmpi.environments.up import UpOptions, up
+from tests.contract import processes
 from tests.engine.engine import Engine
 from tests.engine.engine_environment import EngineEnvironment
 from tests.engine.providers.aws_cluster import LOG_GROUP
@@ -145,10 +145,9 @@ def test_after_spotmpi_alone_is_killed_each_message_followed_literally_leads_on(
         while not slow.matched:
             assert process.poll() is None
             time.sleep(0.05)
-        (pulumi,) = children(process.pid)
+        (pulumi,) = processes.children(process.pid)
         process.kill()
-    while Path(f"/proc/{pulumi}").exists():
-        time.sleep(0.05)
+    processes.wait_until(lambda: processes.are_gone([pulumi]), 600)
     engine.kill(process)  # what Pulumi has left behind ends with the stand-ins only
 
     told: list[str] = []
@@ -167,9 +166,3 @@ def test_after_spotmpi_alone_is_killed_each_message_followed_literally_leads_on(
     assert f"(pid {pulumi})" in told[0] and ["locked by" in each for each in told] == [True, False], told
     assert engine.up("cpu").changes == []
     assert down("cpu", environment.dependencies) == () and len(cloud.records) == 0
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
-    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], stdout=subprocess.PIPE, text=True, check=True).stdout
-    return [int(line.split()[0]) for line in listed.splitlines() if int(line.split()[1]) == pid]

@@ -1,7 +1,7 @@
 """A scheduler of a pool within the test's process, behind the client that `Engine` uses: tests script its faults.
 
 States of futures are Dask's own. As seen with distributed 2026.8, a question or a fetch that a cut connection
-interrupts raises an OSError, and what has not been released stays with the scheduler.
+interrupts raises an OSError without a number, and what has not been released stays with the scheduler.
 """
 
 from __future__ import annotations
@@ -92,11 +92,16 @@ class ScriptedClient:
         self._on_cut()
 
     async def ask(self, question: str, **arguments: Any) -> Any:
-        """As `PoolClient.ask`."""
+        """As `PoolClient.ask`, which reports a question without a connection as a cut."""
         await asyncio.sleep(0)
-        self._require_up()
         scheduler = self._scheduler
-        scheduler.on_question(question)
+        try:
+            self._require_up()
+            scheduler.on_question(question)
+        except OSError as error:
+            if error.errno is None:
+                self._on_cut()
+            raise
         if question == "calls":
             return {**dict.fromkeys(scheduler.results, "memory"), **dict.fromkeys(scheduler.taken, "taken")}
         if question != "pool":

@@ -10,6 +10,7 @@ call may end with `CallAborted`, which says why; any other wrong outcome, or a w
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import faulthandler
 import io
@@ -119,12 +120,40 @@ def step_clock(seconds: float) -> None:
             module.time = now  # type: ignore[attr-defined]
 
 
+def describe_scheduler(dask_scheduler: Any) -> str:
+    """The workers, drivers and unfinished calls of a scheduler."""
+    text = [
+        f"{worker.name} at {address}: {worker.status}, silent for {dask_scheduler.silence(address):.0f} s, "
+        f"{len(worker.processing)} calls, long-running {len(worker.long_running)}, {worker.used_resources}"
+        for address, worker in dask_scheduler.workers.items()
+    ]
+    text += [f"client {client}, connected {client in dask_scheduler.client_comms}" for client in dask_scheduler.clients]
+    text += [
+        f"{task.key}: {task.state} on {task.processing_on}, waiting on {task.waiting_on}, for {task.who_wants}, "
+        f"{task.resource_restrictions}"
+        for task in dask_scheduler.tasks.values()
+        if task.state != "memory" and task.state != "erred"
+    ]
+    text.append(f"idle {list(dask_scheduler.idle)}, queued {len(dask_scheduler.queued)}")
+    return "\n".join(text)
+
+
+def describe_worker(dask_worker: Any) -> str:
+    """The calls of a worker."""
+    state = dask_worker.state
+    stories = {each.key: state.story(each.key) for each in [*state.executing, *list(state.ready)[:3]]}
+    text = f"{dask_worker.name} {dask_worker.status}: executing {state.executing}, ready {list(state.ready)}, "
+    return f"{text}constrained {list(state.constrained)}, {state.available_resources}, {stories}, all {state.tasks}"
+
+
 class Stress:
     """One pool in *folder* and its drivers, for so many *seconds*."""
 
     def __init__(self, folder: Path, seed: int, seconds: float) -> None:
         self.target, self.seed = Target("local", folder), seed
-        self.end, self.is_long = time.monotonic() + seconds, seconds >= 60
+        self.begin = time.monotonic()
+        self.end, self.is_long = self.begin + seconds, seconds >= 60
+        self.faults: collections.deque[str] = collections.deque(maxlen=20)
         self.pause = 0.4
         self.counts: Counter[str] = Counter()
         self.failures: list[str] = []
@@ -162,9 +191,34 @@ class Stress:
             except CallAborted as error:
                 self.counts[f"aborted: {str(error).split(',')[0][-40:]}"] += 1
             except BaseException:
-                self.failures.append(f"{actor.__name__}:\n{traceback.format_exc()}")
+                with self._lock:
+                    first, failure = not self.failures, f"{actor.__name__}:\n{traceback.format_exc()}"
+                    self.failures.append(failure)
+                if first:
+                    self.failures.append(self._state())
             self.counts[actor.__name__] += 1
             time.sleep(chance.uniform(0, 2 * self.pause))
+
+    def _state(self) -> str:
+        """What drivers, scheduler and workers know of calls, for a failure."""
+        text = [f"at {time.monotonic() - self.begin:.0f} s; the last faults:", *self.faults, _stacks()]
+        for pid, command in processes.of_run(self.pool.id).items():
+            with contextlib.suppress(OSError):
+                state = Path(f"/proc/{pid}/status").read_text().partition("State:")[2].split()[0]
+                text.append(f"{pid} {state} {command[:200]}")
+        used = self.pool._engine
+        assert used
+        text.append(f"the pool's driver {used.driver}: up {used.connection.is_up}, releasing {used._released}")
+        held = {key: future.status for key, future in list(used._futures.items())}
+        text += [f"  {key}: {held.get(key)}" for key in list(used._calls)] + [f"  not sent: {used._outbox}"]
+        for where, function in (("scheduler", describe_scheduler), ("workers", describe_worker)):
+            try:
+                with used.client() as client:
+                    run = client.run_on_scheduler if where == "scheduler" else client.run
+                    text.append(f"{where}: {run(function)}")
+            except Exception as error:
+                text.append(f"{where}: {error!r}")
+        return "\n".join(text)
 
     def token(self, who: str) -> Token:
         """That of a new call."""
@@ -323,7 +377,9 @@ class Stress:
     def disturb(self, chance: random.Random) -> None:
         """One fault."""
         faults = [self._kill, self._freeze, self._resize, self._cut, self._cut, self._set_clocks]
-        chance.choice(faults)(chance)
+        fault, begin = chance.choice(faults), time.monotonic()
+        fault(chance)
+        self.faults.append(f"{begin - self.begin:.1f} s, for {time.monotonic() - begin:.1f} s: {fault.__name__}")
         time.sleep(chance.uniform(0, 4 * self.pause))
 
     def _kill(self, chance: random.Random) -> None:

@@ -183,6 +183,8 @@ def measure_call(bench: Bench, count: int) -> list[Figure]:
 class DirectConnection:
     """The connection of a driver that reaches the pods, as on node 0."""
 
+    outlives = True
+
     def __init__(self, run: str, url: str, tls: str) -> None:
         self.run, self._url, self._tls = run, url, tls
 

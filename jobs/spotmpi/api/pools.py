@@ -132,6 +132,8 @@ def dashboard(run: str, on: TargetLike = None) -> Iterator[str]:
 class ExistingRun:
     """A pool that another driver has started: it keeps running when this driver leaves."""
 
+    outlives = True
+
     def __init__(self, run: str, on: TargetLike) -> None:
         self.run, self._on = run, on
         self._echo: Echo = _print
@@ -193,6 +195,8 @@ class ExistingRun:
 
 class NewRun(ExistingRun):
     """A pool that this driver starts when it opens it, and stops when it closes it."""
+
+    outlives = False
 
     def __init__(self, source: Source, overrides: list[str], on: TargetLike, echo: Echo) -> None:
         super().__init__("", on)

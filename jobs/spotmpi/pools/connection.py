@@ -26,10 +26,8 @@ CLOSE_TIMEOUT = 5.0  # seconds for the end of a connection
 CHECK = 1.0  # seconds between checks of the connection
 CLOSED = "the pool is closed: spotmpi.pool(...) opens another"
 ANY = (Exception, asyncio.CancelledError)  # Dask raises the latter in whoever waits for a connection that it closes
-_JOIN_TIMEOUT = (
-    30.0  # seconds for which a scheduler that does not answer at first is asked again, while its run goes on
-)
-_RETRY = 0.1  # seconds before a question is asked again after a cut
+JOIN_TIMEOUT = 30.0  # seconds for which drivers that join or leave ask a scheduler that does not answer
+RETRY = 0.1  # seconds before a question is asked again after a cut
 
 
 class SchedulerConnection:
@@ -68,6 +66,11 @@ class SchedulerConnection:
         return client is self.client and self.connected and client.connected and not self._cut.is_set()
 
     @property
+    def patience(self) -> float:
+        """The seconds for which to ask a scheduler that does not answer: longer where its run tells whether it may."""
+        return LOSS_TIMEOUT if self._probe is None else JOIN_TIMEOUT
+
+    @property
     def is_up(self) -> bool:
         """Whether the client in use is connected as far as is known."""
         return self.connected and self.is_current(self.client)
@@ -92,13 +95,13 @@ class SchedulerConnection:
                 self.description = await self.connect()
                 break
             except Exception as error:
-                waits = time.monotonic() - begin < _JOIN_TIMEOUT
+                waits = time.monotonic() - begin < JOIN_TIMEOUT
                 if self._probe is None or not waits or not isinstance(error, OSError) or _is_refusal(error):
                     raise PoolLost(_refusal(self.url, error)) from error
-                if (reason := (await self._ask_probe())[0]) is not None:
+                if (reason := (await self.ask_probe())[0]) is not None:
                     raise PoolLost(f"the pool is lost: {reason}") from error
             await self.shut()
-            await asyncio.sleep(_RETRY)
+            await asyncio.sleep(RETRY)
         difference = version_difference(versions(), self.description["versions"])
         if difference:
             await self.client.close()
@@ -132,7 +135,7 @@ class SchedulerConnection:
                 except ANY:
                     if self.is_current(client):
                         raise
-            await asyncio.sleep(_RETRY)
+            await asyncio.sleep(RETRY)
 
     async def states(self) -> dict[str, str]:
         """What `Engine.states` gives, asked once."""
@@ -173,10 +176,10 @@ class SchedulerConnection:
         seconds, size = time.monotonic() - self._last_worker, description["size"]
         workers = "the only worker is" if size == 1 else f"all {size} workers are"
         if seconds > limit:
-            return (await self._ask_probe())[0] or f"nodes 1 to {size}: {workers} lost for {limit:g}s"
+            return (await self.ask_probe())[0] or f"nodes 1 to {size}: {workers} lost for {limit:g}s"
         if seconds > LOSS_TIMEOUT and not self._awaits_workers:
             self._awaits_workers = True
-            self._report(f"{workers} lost; calls wait up to {limit:g}s (limits.start) for replacements")
+            self.report(f"{workers} lost; calls wait up to {limit:g}s (limits.start) for replacements")
         return None
 
     def _check_absent(self, absent: Iterable[int | None]) -> None:
@@ -188,7 +191,7 @@ class SchedulerConnection:
         self._absent.update(dict.fromkeys(late, math.inf))
         if late:
             workers = f"worker {late[0]} is" if len(late) == 1 else f"workers {', '.join(map(str, late))} are"
-            self._report(f"{workers} not connected; the calls that were sent there wait for that")
+            self.report(f"{workers} not connected; the calls that were sent there wait for that")
 
     def _check_occupied(self, occupied: bool, count: int) -> None:
         """Say so where calls have waited for a while for *count* workers that execute cancelled calls, which is all."""
@@ -201,7 +204,7 @@ class SchedulerConnection:
             self._occupied = math.inf
             only = "the only worker still executes a call that was cancelled; others wait until it has ended"
             every = f"all {count} workers still execute calls that were cancelled; others wait until one has ended"
-            self._report(only if count == 1 else every)
+            self.report(only if count == 1 else every)
 
     async def _describe(self) -> dict[str, Any]:
         description: dict[str, Any] = await asyncio.wait_for(self.client.ask("pool"), LOSS_TIMEOUT / 2)
@@ -221,7 +224,7 @@ class SchedulerConnection:
                 return None
             except ANY as failure:
                 error = failure if isinstance(failure, OSError) else error
-            reason, probe_error = await self._ask_probe()
+            reason, probe_error = await self.ask_probe()
             silent = time.monotonic() - last_answer > LOSS_TIMEOUT
             if reason is None and silent and (self._probe is None or probe_error is not None):
                 addition = "" if probe_error is None else f", and the state of its run cannot be read: {probe_error}"
@@ -231,11 +234,11 @@ class SchedulerConnection:
             if silent and not reported:
                 reported = True
                 text = _text(error)
-                self._report(f"the scheduler does not answer ({text}); calls wait until it does, or its run has ended")
+                self.report(f"the scheduler does not answer ({text}); calls wait until it does, or its run has ended")
             await asyncio.sleep(CHECK)
         return None
 
-    async def _ask_probe(self) -> tuple[str | None, Exception | None]:
+    async def ask_probe(self) -> tuple[str | None, Exception | None]:
         """Why the pool is lost as its backend knows, or None; and why that could not be found out."""
         if self._probe is None:
             return None, None
@@ -244,7 +247,8 @@ class SchedulerConnection:
         except Exception as error:  # as of a disk
             return None, error
 
-    def _report(self, reason: str) -> None:
+    def report(self, reason: str) -> None:
+        """Say what is waited for."""
         with contextlib.suppress(Exception):  # stderr may be closed
             self._echo(f"waiting: {reason}")
 

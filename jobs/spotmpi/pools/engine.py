@@ -13,13 +13,23 @@ import logging
 import os
 import secrets
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spotmpi.pools.calls import Call
-from spotmpi.pools.connection import ANY, CHECK, CLOSE_TIMEOUT, Probe, SchedulerConnection
+from spotmpi.pools.connection import (
+    ANY,
+    CHECK,
+    CLOSE_TIMEOUT,
+    JOIN_TIMEOUT,
+    LOSS_TIMEOUT,
+    RETRY,
+    Probe,
+    SchedulerConnection,
+)
 from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.pools.progress import print_message
 from spotmpi.pools.results import ResultFetcher
@@ -38,6 +48,7 @@ T = TypeVar("T")
 _REJOIN_TIMEOUT = 10.0  # seconds for a connection that a driver makes to close a pool; slow machines took over 3
 FORKED = "a forked process cannot use its parent's pool: join it there with spotmpi.pool('ID')"
 _COLLECTED = "the call of {} is gone: another driver has collected it"
+_SILENCE = 3.0  # seconds without an answer, after which a driver says what it waits for
 _UPLOADS = 5  # attempts of an upload
 _FORK_TIMEOUT = 1.0  # seconds that a fork waits for the engine's thread, and that for the fork
 _UNCONFIRMED = 10_000  # released keys, the latest, that a cut connection may not have carried to the scheduler
@@ -171,8 +182,12 @@ class Engine:
 
         return await plain_async_client(self.connection.url, self.connection.tls)
 
-    def close(self) -> None:
-        """End the connection; calls that are in flight raise PoolError."""
+    def close(self, leave: bool = True) -> None:
+        """End the connection; calls that are in flight raise PoolError.
+
+        With *leave* the scheduler, which goes on, learns which results this driver has; one that does not answer is
+        waited for: others would collect them again.
+        """
         if self.connection.closed:
             return
         self.connection.closed = True
@@ -180,10 +195,10 @@ class Engine:
             return  # the loop's files are the parent's too
         inside = threading.current_thread() is self._thread  # as from a callback of a call
         if inside:
-            self._start_task(self._shut_down())
+            self._start_task(self._shut_down(leave))
         else:
             with contextlib.suppress(Exception):
-                self._wait(self._shut_down(), timeout=_REJOIN_TIMEOUT + CLOSE_TIMEOUT)
+                self._wait(self._shut_down(leave), timeout=JOIN_TIMEOUT + _REJOIN_TIMEOUT + CLOSE_TIMEOUT)
         self._end_all()  # what came meanwhile, or all of them where the thread is busy
         # Dask may not read the ends of its last messages: asyncio would print each on stderr.
         self._loop.set_exception_handler(lambda loop, context: None)
@@ -264,7 +279,14 @@ class Engine:
         return self.connection.closed or self.connection.failure is not None
 
     async def _collect(self, name: str | None) -> list[str]:
-        keys = await self.connection.answer(lambda client: client.ask("collect", driver=self.driver, name=name))
+        from spotmpi.programs.pool.settings import DRIVER_RETURN
+
+        wait = f"drivers that were cut off may come back for {DRIVER_RETURN:g}s, before others collect their calls"
+        saying = self._loop.call_later(_SILENCE, self.connection.report, wait)
+        try:
+            keys = await self.connection.answer(lambda client: client.ask("collect", driver=self.driver, name=name))
+        finally:
+            saying.cancel()
         new = [key for key in keys if key not in self._collected]
         self._collected.update(new)
         return new
@@ -384,7 +406,7 @@ class Engine:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _shut_down(self) -> None:
+    async def _shut_down(self, leave: bool) -> None:
         self._end_all()
         self._results.forget()
         connection = self.connection
@@ -393,21 +415,30 @@ class Engine:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=CHECK)  # for they hold calls, which are released with them
-        for _ in range(2):  # again where the connection is cut meanwhile
-            if (self._released or self._let_go_of) and connection.failure is None and not connection.is_up:
-                # Otherwise others would collect results that this driver has taken.
-                with contextlib.suppress(*ANY):
-                    await asyncio.wait_for(self._rejoin(), _REJOIN_TIMEOUT)
-            if not connection.connected:
+        begin, said = time.monotonic(), False
+        while leave and connection.failure is None and not await self._leave():
+            waited = time.monotonic() - begin
+            if waited > connection.patience or (await connection.ask_probe())[0] is not None:
                 break
-            self._release()
-            try:  # so that others may collect at once what this driver still holds
-                await asyncio.wait_for(connection.client.leave(self.driver), CHECK)
-                break
-            except Exception:
-                await connection.shut()
-        connection.connected = False
-        await connection.client.shut()
+            if waited > LOSS_TIMEOUT and not said:
+                said = True
+                limit = f"closing the pool waits for it up to {connection.patience:g}s"
+                connection.report(f"the scheduler does not answer; {limit}, since others could collect results again")
+            await asyncio.sleep(RETRY)
+        await connection.shut()
+
+    async def _leave(self) -> bool:
+        """Tell the scheduler what it need not hold, and that this driver leaves; whether that is done, or needless."""
+        owes = bool(self._released or self._let_go_of)
+        with contextlib.suppress(*ANY):
+            if owes and not self.connection.is_up:
+                await asyncio.wait_for(self._rejoin(), _REJOIN_TIMEOUT)
+            if self.connection.is_up:
+                self._release()
+                await asyncio.wait_for(self.connection.client.leave(self.driver), CHECK)
+                return True
+        await self.connection.shut()
+        return not owes
 
     async def _rejoin(self) -> None:
         await self.connection.connect()

@@ -19,6 +19,8 @@ from spotmpi.pools.pool import Pool, PoolSummary
 class JoinedRun:
     """The run of this process, as its environment describes it."""
 
+    outlives = True
+
     def __init__(self) -> None:
         self.run = os.environ.get(protocol.ENV_RUN, "")
 

@@ -47,9 +47,13 @@ class PoolSummary(NamedTuple):
 
 
 class Connection(Protocol):
-    """What a driver needs of the run that a pool is: where it is, and what can be done with it."""
+    """What a driver needs of the run that a pool is: where it is, and what can be done with it.
+
+    `outlives` says whether it goes on when the driver closes the pool.
+    """
 
     run: str
+    outlives: bool
 
     def open(self, output: Callable[[int, str, Sequence[str]], None]) -> Engine:
         """Start the run if need be, wait until its scheduler listens, and connect to it."""
@@ -260,7 +264,7 @@ class Pool:
             if client is not None:
                 client.close()
             if engine is not None:
-                engine.close()
+                engine.close(leave=self._connection.outlives)
         finally:
             self._connection.close()
 

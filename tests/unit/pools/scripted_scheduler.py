@@ -37,6 +37,7 @@ class ScriptedScheduler:
         released: the keys that drivers have let go.
         loses_messages: whether those do not arrive, as what a connection has buffered when it breaks.
         on_question: called with each question before its answer, which it may replace by raising.
+        waits: whether the answer to a question takes longer still.
     """
 
     def __init__(self) -> None:
@@ -47,6 +48,7 @@ class ScriptedScheduler:
         self.fetched: list[int] = []
         self.released: list[str] = []
         self.on_question: Callable[[str], None] = lambda question: None
+        self.waits: Callable[[str], bool] = lambda question: False
         self.taken: set[str] = set()
         self.loses_messages = False
         self._client: ScriptedClient | None = None
@@ -98,6 +100,8 @@ class ScriptedClient:
         try:
             self._require_up()
             scheduler.on_question(question)
+            while scheduler.waits(question):
+                await asyncio.sleep(0.01)
         except OSError as error:
             if error.errno is None:
                 self._on_cut()
@@ -105,7 +109,7 @@ class ScriptedClient:
         if question == "calls":
             return {**dict.fromkeys(scheduler.results, "memory"), **dict.fromkeys(scheduler.taken, "taken")}
         if question != "pool":
-            return None
+            return [] if question == "collect" else None
         description = {"id": scheduler.id, "versions": versions(), "size": scheduler.size, "joined": scheduler.joined}
         return {**description, "workers": dict(scheduler.workers), "occupied": [], "replacement_limit": None}
 

@@ -27,6 +27,7 @@ from distributed.comm.core import CommClosedError
 from spotmpi.agent import protocol
 from spotmpi.pools import calls, dask_client
 from spotmpi.pools import connection as connections
+from spotmpi.pools import engine as engines
 from spotmpi.pools import map as maps
 from spotmpi.pools import results as results_module
 from spotmpi.pools.async_pool import AsyncPool
@@ -46,7 +47,7 @@ SOON = 60.0  # seconds, for what takes milliseconds on a quiet machine
 def scheduler(monkeypatch: pytest.MonkeyPatch) -> ScriptedScheduler:
     scripted = ScriptedScheduler()
     monkeypatch.setattr("spotmpi.pools.dask_client.PoolClient", scripted.client)
-    for name, seconds in (("CHECK", 0.01), ("_RETRY", 0.01), ("LOSS_TIMEOUT", 0.3)):
+    for name, seconds in (("CHECK", 0.01), ("RETRY", 0.01), ("LOSS_TIMEOUT", 0.3)):
         monkeypatch.setattr(connections, name, seconds)
     return scripted
 
@@ -59,6 +60,8 @@ def patient(scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch) -> No
 
 class Connection:
     """The run of a pool, whose backend answers *probe*."""
+
+    outlives = True
 
     def __init__(self, probe: Callable[[], str | None] | None) -> None:
         self.run, self.opened, self.closed = "scan-1", 0, 0
@@ -512,20 +515,72 @@ def test_a_scheduler_that_does_not_answer_while_its_run_goes_on_is_waited_for_wi
     ]
 
 
+def take_while_cut_off(pool: Pool, scheduler: ScriptedScheduler) -> None:
+    """Take a result, of which the scheduler, that answers no more, does not learn."""
+    engine = engine_of(pool)
+    scheduler.up = False
+    scheduler.cut(engine)
+    wait_until(lambda: not engine.connection.connected, SOON)
+    engine._let_go("abs-spotmpi-9f-0-0")
+
+
 @pytest.mark.parametrize("probe", [lambda: None])
 def test_a_driver_that_closes_while_its_connection_is_cut_leaves_no_result_that_it_has_taken(
     pool: Pool, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another driver would collect it, and count it twice."""
-    engine = engine_of(pool)
     monkeypatch.setattr(connections, "CHECK", SOON)  # the connection is not restored before the driver closes
-    scheduler.up = False
-    scheduler.cut(engine)
-    wait_until(lambda: not engine.connection.connected, SOON)
-    engine._let_go("abs-spotmpi-9f-0-0")
+    take_while_cut_off(pool, scheduler)
     scheduler.up = True
     pool.close()
     assert scheduler.released == ["abs-spotmpi-9f-0-0"]
+
+
+def test_a_driver_that_closes_waits_for_a_scheduler_that_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another driver would collect what it has taken: that driver's release does not arrive."""
+    scheduler, probe = joins_after(None, None, None)
+    scheduler.up = True
+    monkeypatch.setattr("spotmpi.pools.dask_client.PoolClient", scheduler.client)
+    monkeypatch.setattr(connections, "CHECK", SOON)  # the connection is not restored before the driver closes
+    monkeypatch.setattr(engines, "LOSS_TIMEOUT", 0.0)
+    connection = Connection(probe)
+    with Pool(connection) as pool:
+        take_while_cut_off(pool, scheduler)
+    assert scheduler.released == ["abs-spotmpi-9f-0-0"]
+    assert connection.said == [
+        "waiting: the scheduler does not answer; closing the pool waits for it up to 30s, since others could collect "
+        "results again"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outlives", "answers", "limit"),
+    [(False, [], 30.0), (True, [None, "run scan-1 failed: no node"], 30.0), (True, [], 0.0)],
+)
+def test_a_driver_that_closes_does_not_wait_for_what_ends_nor_for_ever(
+    monkeypatch: pytest.MonkeyPatch, outlives: bool, answers: list[str | None], limit: float
+) -> None:
+    scheduler, left = ScriptedScheduler(), [None, *answers, "another question"]
+    monkeypatch.setattr("spotmpi.pools.dask_client.PoolClient", scheduler.client)
+    monkeypatch.setattr(connections, "CHECK", SOON)
+    monkeypatch.setattr(connections, "JOIN_TIMEOUT", limit)
+    connection = Connection(lambda: left.pop(0))
+    connection.outlives = outlives
+    with Pool(connection) as pool:
+        take_while_cut_off(pool, scheduler)
+        wait_until(lambda: len(left) == 1 + len(answers), SOON)  # the first is asked since the connection is cut
+    assert left == ["another question"] and not scheduler.released and connection.closed == 1
+
+
+def test_a_driver_that_collects_says_that_others_may_come_back(
+    pool: Pool, scheduler: ScriptedScheduler, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "_SILENCE", 0.0)
+    scheduler.waits = lambda question: question == "collect" and not connection.said
+    assert pool.collect() == {}
+    assert connection.said == [
+        "waiting: drivers that were cut off may come back for 15s, before others collect their calls"
+    ]
 
 
 @pytest.mark.usefixtures("patient")
@@ -564,7 +619,7 @@ def joins_after(*answers: str | None) -> tuple[ScriptedScheduler, Callable[[], s
 def test_a_driver_that_joins_waits_for_a_scheduler_that_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler, probe = joins_after(None, None)
     monkeypatch.setattr("spotmpi.pools.dask_client.PoolClient", scheduler.client)
-    monkeypatch.setattr(connections, "_RETRY", 0.01)
+    monkeypatch.setattr(connections, "RETRY", 0.01)
     with Pool(Connection(probe)) as pool:
         assert pool.submit(abs, -1).result(SOON) == 1
 
@@ -581,8 +636,8 @@ def test_a_driver_that_joins_does_not_wait_for_a_run_that_has_ended_nor_for_ever
 ) -> None:
     scheduler, probe = joins_after(*answers)
     monkeypatch.setattr("spotmpi.pools.dask_client.PoolClient", scheduler.client)
-    monkeypatch.setattr(connections, "_RETRY", 0.01)
-    monkeypatch.setattr(connections, "_JOIN_TIMEOUT", limit)
+    monkeypatch.setattr(connections, "RETRY", 0.01)
+    monkeypatch.setattr(connections, "JOIN_TIMEOUT", limit)
     with pytest.raises(PoolLost, match=message):
         Pool(Connection(probe)).open()
 

@@ -480,7 +480,7 @@ def test_a_host_that_is_called_as_tls_is_no_refusal(error: Exception) -> None:
 
 def test_a_pool_whose_opening_is_cancelled_is_closed() -> None:
     class Waiting:
-        run = ""
+        run, outlives = "", False
         begun, ended = threading.Event(), threading.Event()
 
         def open(self, output: object) -> Engine:

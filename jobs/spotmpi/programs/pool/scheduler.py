@@ -39,6 +39,7 @@ from spotmpi.programs.pool.call import KEY_MARK, TAKEN, CallAborted, driver_of
 from spotmpi.programs.pool.execution import shortened
 from spotmpi.programs.pool.files import UploadedFiles
 from spotmpi.programs.pool.settings import (
+    DRIVER_RETURN,
     pinned_worker,
     security,
     settings,
@@ -51,7 +52,7 @@ HELD_CALLS = "spotmpi-held-calls"  # the client of Dask that holds calls for dri
 MAX_DEATHS = 3  # of its worker's process, after which a call is given up
 _CONTACT = 30.0  # seconds since a client's last heartbeat, which comes every 5 s, for which it counts as connected
 _POLL = 0.01  # seconds
-_RETURN = 5.0  # seconds for which a driver whose connection was cut may come back, before others collect its calls
+_LEAVE = 5.0  # seconds in which the message of a driver that leaves arrives, which was sent before its question
 _WATCH = 0.25  # seconds between looks at the drivers
 _TICK = 1.0  # seconds between looks at the clock
 _PAGES = ("distributed.http.scheduler.info", "distributed.http.statics")  # of the dashboard, besides those of bokeh
@@ -284,11 +285,11 @@ class CallsPlugin(SchedulerPlugin):
         Each is handed over once, unless the driver that got it is gone too. Those whose connection has just been cut
         may come back, which is waited for.
         """
-        deadline = self.scheduler.clock.read() + _RETURN
+        deadline = self.scheduler.clock.read() + DRIVER_RETURN
         while True:
             now = self.scheduler.clock.read()
             connected = {client_driver(client) for client in self.scheduler.client_comms} - self._left
-            recent = {each for each, since in self._cut.items() if now - since < _RETURN} - self._left
+            recent = {each for each, since in self._cut.items() if now - since < DRIVER_RETURN} - self._left
             keys = [key for key in self._held() if name in (None, key.partition(KEY_MARK)[0])]
             holders = {key: self._collectors.get(key, driver_of(key)) for key in keys}
             if now >= deadline or not (recent - connected).intersection(holders.values()):
@@ -304,7 +305,7 @@ class CallsPlugin(SchedulerPlugin):
 
     async def wait_for_leave(self, driver: str) -> None:
         """Return once `leave` was called, for which a driver that asks has sent a message, or that may be lost."""
-        deadline = self.scheduler.clock.read() + _RETURN  # the driver has gone on long before
+        deadline = self.scheduler.clock.read() + _LEAVE  # the driver has gone on long before
         while driver not in self._left and self.scheduler.clock.read() < deadline:
             await asyncio.sleep(_POLL)
 

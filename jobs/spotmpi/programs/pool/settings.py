@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from distributed.security import Security
 
 WORKER_TTL = "15s"  # without a heartbeat, a worker counts as lost
+# For which a driver whose connection was cut may come back, before others collect its calls: it takes up to 5 s each to
+# end a connection and to make another.
+DRIVER_RETURN = 15.0  # seconds
 CONNECT_TIMEOUT = "15s"  # start-up fails with 10 s on a busy machine
 # They log a cut connection with tracebacks.
 _QUIET = ("distributed.batched", "distributed.client", "distributed.comm.tcp", "distributed.core")

@@ -85,6 +85,7 @@ class Engine:
         self._calls: dict[str, Call] = {}  # in flight, by key
         self._futures: dict[str, DaskFuture] = {}  # of the calls in flight, by key
         self._collected: set[str] = set()  # keys of calls of other drivers
+        self._held: set[str] = set()  # keys of calls that are done, and that somebody in this process has
         self._released: collections.deque[str] = collections.deque()  # keys that the scheduler need not hold any more
         self._let_go_of: collections.deque[str] = collections.deque(maxlen=_UNCONFIRMED)  # what it was told of them
         self._results = ResultFetcher(
@@ -333,7 +334,7 @@ class Engine:
             try:
                 own = remote_error(call, error, traceback)
             except BaseException as failure:
-                own = failure
+                own = failure.with_traceback(None)  # its frames have the call, which would have itself
             self._finish(call, future, error=own)
         else:
             self._finish(call, future, error=PoolError(_COLLECTED.format(call.name)))
@@ -346,12 +347,14 @@ class Engine:
         call.finish(result, error)
         if call.payload and not call.cancelled():
             # The result stays in the pool for as long as this process has the call: should it die, another collects it.
+            self._held.add(call.key)
             weakref.finalize(call, self._let_go, call.key).atexit = False
         elif sent:
             self._let_go(call.key)
 
     def _let_go(self, key: str) -> None:
         """Release what the scheduler holds of a call; from any thread."""
+        self._held.discard(key)
         self._released.append(key)
         if not self._releasing and not self.connection.closed:
             self._releasing = True
@@ -414,7 +417,8 @@ class Engine:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=CHECK)  # for they hold calls, which are released with them
+            await asyncio.wait(tasks, timeout=CHECK)
+        self._released.extend(list(self._held))  # a driver that closes the pool keeps what it has got
         begin, said = time.monotonic(), False
         while leave and connection.failure is None and not await self._leave():
             waited = time.monotonic() - begin

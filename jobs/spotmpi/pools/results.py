@@ -73,29 +73,33 @@ class ResultFetcher:
             results = await client.fetch(batch)
         except _CUT:
             self._on_disconnect(client)
-            return
         except Exception:
             await self._fetch_singly(client, batch)
-            return
-        largest = max((len(result) for result in results), default=1)
-        self._batch = max(1, min(_BATCH, 4 * self._batch, _BATCH_BYTES // max(1, largest)))
-        for (call, future), result in zip(batch, results, strict=True):
-            self.deliver(call, future, result)
+        else:
+            largest = max((len(result) for result in results), default=1)
+            self._batch = max(1, min(_BATCH, 4 * self._batch, _BATCH_BYTES // max(1, largest)))
+            for (call, future), result in zip(batch, results, strict=True):
+                self.deliver(call, future, result)
+        finally:
+            batch.clear()  # the error has this frame, and may itself live on until garbage is collected
 
     async def _fetch_singly(self, client: PoolClient, batch: list[SentCall]) -> None:
         """Fetch results one after the other, since one of them could not be fetched."""
-        for call, future in batch:
+        while batch:
+            single = [batch.pop(0)]
             try:
-                result = await client.fetch([(call, future)])
+                result = await client.fetch(single)
             except _CUT:
                 self._on_disconnect(client)
                 return
             except Exception as error:
                 if not self._is_current(client):
                     return
-                self._finish(call, future, error=error)
+                self._finish(*single[0], error=error.with_traceback(None))
             else:
-                self.deliver(call, future, result[0])
+                self.deliver(*single[0], result[0])
+            finally:
+                single.clear()  # as in `_fetch_batch`
 
     def deliver(self, call: Call, future: Any, packed: bytes) -> None:
         """End a call with its result."""
@@ -104,6 +108,8 @@ class ResultFetcher:
             warn_if_large(call.received, f"the result of {call.name}")
             value = pickle.loads(packed)
         except BaseException as error:  # a module that is imported may exit, and a warning may be an error
-            self._finish(call, future, error=error)
+            # Without this frame, which has the call: nobody would release one that has itself.
+            own = error.__traceback__ and error.__traceback__.tb_next
+            self._finish(call, future, error=error.with_traceback(own))
         else:
             self._finish(call, future, value)

@@ -134,8 +134,29 @@ def describe_scheduler(dask_scheduler: Any) -> str:
         for task in dask_scheduler.tasks.values()
         if task.state != "memory" and task.state != "erred"
     ]
+    text += [f"now {time.monotonic():.2f}; history:", *dask_scheduler.spotmpi_history]
     text.append(f"idle {list(dask_scheduler.idle)}, queued {len(dask_scheduler.queued)}")
     return "\n".join(text)
+
+
+def keep_history(dask_scheduler: Any) -> None:
+    """Have a scheduler keep which drivers came and went, and which calls it held and released."""
+    history = dask_scheduler.spotmpi_history = collections.deque(maxlen=2000)
+
+    def note(where: Any, name: str) -> None:
+        function = getattr(where, name)
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            listed = " ".join(str(key).partition("-spotmpi-")[2] for key in kwargs.get("keys", ()))
+            history.append(f"{time.monotonic():.2f} {name} {kwargs.get('client')} {listed}")
+            return function(*args, **kwargs)
+
+        setattr(where, name, noted)
+
+    for name in ("client_desires_keys", "client_releases_keys"):
+        note(dask_scheduler, name)
+    for name in ("add_client", "remove_client"):
+        note(dask_scheduler.plugins["spotmpi-calls"], name)
 
 
 def describe_worker(dask_worker: Any) -> str:
@@ -167,6 +188,9 @@ class Stress:
     def run(self) -> None:
         """Run all actors to the end of the time, then look at what killed drivers have left."""
         with spotmpi.pool(workers=2, on=self.target, echo=lambda text: None) as self.pool:
+            assert self.pool._engine
+            with self.pool._engine.client() as client:
+                client.run_on_scheduler(keep_history)
             actors = [self.submit, self.map, self.cancel, self.use_asyncio, self.pin, self.be_hostile]
             actors += [self.collect, self.collect, self.be_killed, self.fork, self.upload, self.disturb]
             threads = [

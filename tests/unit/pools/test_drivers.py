@@ -603,6 +603,59 @@ def test_a_result_whose_release_was_lost_with_the_connection_is_released_again(
     assert not scheduler.results and len(scheduler.released) == 1
 
 
+def fails_when_loaded() -> Unloadable:
+    return Unloadable()
+
+
+class Unloadable:
+    """A value that its driver cannot load."""
+
+    def __reduce__(self) -> Any:
+        return divmod, (1, 0)
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("times", [1, 2])
+def test_results_are_released_though_errors_of_their_fetches_live_on(
+    pool: Pool, scheduler: ScriptedScheduler, times: int
+) -> None:
+    """Those of asyncio and Dask are part of cycles: with their frames they live until garbage is collected."""
+    kept = [ValueError("no such result"), OSError("cut")][-times:]
+    faults = iter(kept)
+
+    def fail(question: str) -> None:
+        if question == "fetch" and (error := next(faults, None)):
+            raise error
+
+    scheduler.on_question = fail
+    assert list(pool.map(abs, range(10))) == list(range(10))
+    wait_until(lambda: not scheduler.results, SOON)
+    assert next(faults, None) is None and all(error.__traceback__ for error in kept)
+
+
+def test_a_result_that_cannot_be_loaded_is_released_with_its_call(pool: Pool, scheduler: ScriptedScheduler) -> None:
+    gc.disable()
+    try:
+        call = pool.submit(fails_when_loaded)
+        assert isinstance(call.exception(SOON), ZeroDivisionError)
+        del call
+        wait_until(lambda: not scheduler.results, SOON)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("outlives", [True, False])
+def test_a_driver_that_closes_the_pool_keeps_what_it_has_got(
+    pool: Pool, scheduler: ScriptedScheduler, connection: Connection, outlives: bool
+) -> None:
+    """Others would collect a result again of which it holds the call."""
+    connection.outlives = outlives
+    call = pool.submit(abs, -1)
+    assert call.result(SOON) == 1
+    pool.close()
+    assert scheduler.released == ([call.key] if outlives else [])
+
+
 def joins_after(*answers: str | None) -> tuple[ScriptedScheduler, Callable[[], str | None]]:
     """A scheduler that is up after so many questions for its run, and the answers of that."""
     scheduler, left = ScriptedScheduler(), list(answers)

@@ -88,6 +88,7 @@ class Engine:
         self._held: set[str] = set()  # keys of calls that are done, and that somebody in this process has
         self._released: collections.deque[str] = collections.deque()  # keys that the scheduler need not hold any more
         self._let_go_of: collections.deque[str] = collections.deque(maxlen=_UNCONFIRMED)  # what it was told of them
+        self._resumed: PoolClient | None = None  # what was told to earlier ones was told to this one, too
         self._results = ResultFetcher(
             self.connection.is_current, self.connection.on_disconnect, self._finish, self.in_flight
         )
@@ -268,6 +269,7 @@ class Engine:
 
     async def _open(self) -> None:
         await self.connection.open()
+        self._resumed = self.connection.client
         self._start_task(self._monitor())
 
     async def _monitor(self) -> None:
@@ -396,6 +398,7 @@ class Engine:
     async def _states(self) -> dict[str, str]:
         """What `states` gives; what it has in spite of being released is released again."""
         states = await self.connection.states()
+        self._resumed = self.connection.client
         self._released.extend(key for key in self._let_go_of if states.get(key, TAKEN) != TAKEN)
         self._let_go_of.clear()
         return states
@@ -435,7 +438,7 @@ class Engine:
         """Tell the scheduler what it need not hold, and that this driver leaves; whether that is done, or needless."""
         owes = bool(self._released or self._let_go_of)
         with contextlib.suppress(*ANY):
-            if owes and not self.connection.is_up:
+            if owes:
                 await asyncio.wait_for(self._rejoin(), _REJOIN_TIMEOUT)
             if self.connection.is_up:
                 self._release()
@@ -445,8 +448,11 @@ class Engine:
         return not owes
 
     async def _rejoin(self) -> None:
-        await self.connection.connect()
-        await self._states()
+        """Have a connection on which all that an earlier one may have lost is sent again."""
+        if not self.connection.is_up:
+            await self.connection.connect()
+        if self._resumed is not self.connection.client:  # the driver closes the pool while `_resume` is under way
+            await self._states()
 
 
 def _pause_all() -> None:

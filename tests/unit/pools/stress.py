@@ -141,7 +141,7 @@ def describe_scheduler(dask_scheduler: Any) -> str:
 
 def keep_history(dask_scheduler: Any) -> None:
     """Have a scheduler keep which drivers came and went, and which calls it held and released."""
-    history = dask_scheduler.spotmpi_history = collections.deque(maxlen=2000)
+    history = dask_scheduler.spotmpi_history = collections.deque(maxlen=20_000)
 
     def note(where: Any, name: str) -> None:
         function = getattr(where, name)

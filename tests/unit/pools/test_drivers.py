@@ -656,6 +656,31 @@ def test_a_driver_that_closes_the_pool_keeps_what_it_has_got(
     assert scheduler.released == ([call.key] if outlives else [])
 
 
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("probe", [lambda: None])
+def test_a_driver_that_closes_before_its_new_connection_has_resumed_leaves_no_result(
+    pool: Pool, scheduler: ScriptedScheduler
+) -> None:
+    scheduler.loses_messages = True
+    assert pool.submit(abs, -7).result(SOON) == 7
+    engine = engine_of(pool)
+    wait_until(lambda: bool(engine._let_go_of), SOON)
+    scheduler.loses_messages = False
+    asking: list[Any] = []
+
+    def waits(question: str) -> bool:
+        """The first question for the calls, which closing cancels, gets no answer."""
+        if question == "calls" and not asking:
+            asking.append(asyncio.current_task())
+        return asyncio.current_task() in asking
+
+    scheduler.waits = waits
+    scheduler.cut(engine)
+    wait_until(lambda: bool(asking), SOON)
+    pool.close()
+    assert not scheduler.results
+
+
 def joins_after(*answers: str | None) -> tuple[ScriptedScheduler, Callable[[], str | None]]:
     """A scheduler that is up after so many questions for its run, and the answers of that."""
     scheduler, left = ScriptedScheduler(), list(answers)

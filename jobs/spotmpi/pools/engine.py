@@ -231,6 +231,7 @@ class Engine:
     def _end_all(self) -> None:
         """End every call with the reason for which the pool can no longer be used; from any thread."""
         ended = [call for key in list(self._calls) if (call := self._calls.pop(key, None)) is not None]
+        self._released.extend(call.key for call in ended if call.cancelled())  # before `_finish` has seen that
         with contextlib.suppress(IndexError):
             while True:
                 ended.append(self._outbox.popleft())

@@ -681,6 +681,25 @@ def test_a_driver_that_closes_before_its_new_connection_has_resumed_leaves_no_re
     assert not scheduler.results
 
 
+def test_a_call_that_is_cancelled_right_before_the_pool_is_closed_is_released(
+    pool: Pool, scheduler: ScriptedScheduler
+) -> None:
+    """The engine's thread has a call to send, and learns of both at once."""
+    scheduler.holds = True
+    call = pool.submit(abs, -1)
+    wait_until(lambda: call.key in scheduler.results, SOON)
+    engine, resumed = engine_of(pool), threading.Event()
+    engine._loop.call_soon_threadsafe(resumed.wait, SOON)
+    pool.submit(abs, -2)
+    assert call.cancel()
+    closing = threading.Thread(target=pool.close)
+    closing.start()
+    wait_until(lambda: engine.connection.closed, SOON)
+    resumed.set()
+    closing.join(SOON)
+    assert scheduler.released == [call.key]
+
+
 def joins_after(*answers: str | None) -> tuple[ScriptedScheduler, Callable[[], str | None]]:
     """A scheduler that is up after so many questions for its run, and the answers of that."""
     scheduler, left = ScriptedScheduler(), list(answers)

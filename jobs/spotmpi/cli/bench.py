@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import Env, Json, Set, Slots, TargetOptions, grouped, overrides
+from spotmpi.cli.options import Env, Json, Set, Slots, TargetOptions, overrides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +67,6 @@ class SpecOptions:
         return overrides({"slots": self.slots}, self.assignments, self.env)
 
 
-@grouped
 def command(
     spec: Annotated[Path, typer.Argument(help="A job spec or a study, a TOML file.")],
     options: MeasurementOptions = MeasurementOptions(),

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, RunsFolder, target
+from spotmpi.cli.options import Json, RunsFolder, TargetOptions
 
 
 def command(
@@ -21,7 +21,7 @@ def command(
     from spotmpi.cli import tables
     from spotmpi.core.wording import echo
 
-    states = api.clean(older, yes, target(None, runs), echo)
+    states = api.clean(older, yes, TargetOptions(runs=runs).target, echo)
     if states or as_json:
         tables.show_runs(states, as_json)
     if yes:  # some may be kept, as those of other users

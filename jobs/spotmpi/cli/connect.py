@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
+from spotmpi.cli.options import Json, RunId, TargetOptions
 
 if TYPE_CHECKING:
     from spotmpi.backends.base import Backend
@@ -18,8 +18,7 @@ def command(
     dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Print the address of Dask's dashboard instead.")
     ] = False,
-    on: On = None,
-    runs: RunsFolder = None,
+    where: TargetOptions = TargetOptions(),
     as_json: Json = False,
 ) -> None:
     """Print how Dask clients connect to a pool or stream, and keep the connection open until Ctrl-C.
@@ -32,7 +31,7 @@ def command(
     from spotmpi.api import pools
     from spotmpi.backends import targets
 
-    chosen = target(on, runs)
+    chosen = where.target
     backend = targets.backend_of(run, chosen)
     run = backend.state(run).id
     if dashboard:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, On, RunsFolder, target
+from spotmpi.cli.options import Json, TargetOptions
 
 if TYPE_CHECKING:
     from spotmpi.aws.billing import MachineBill, RunShare
@@ -31,14 +31,13 @@ def command(
         float | None,
         typer.Option("--price", help="For a run: US dollars per node and hour, where AWS does not know the price."),
     ] = None,
-    on: On = None,
-    runs: RunsFolder = None,
+    where: TargetOptions = TargetOptions(),
     as_json: Json = False,
 ) -> None:
     """Show what a run's nodes cost while it held them, or an environment's nodes by run, user and team."""
     from spotmpi.spec.job import read_duration
 
-    cost = _cost(what, read_duration("--since", since), price, target(on, runs))
+    cost = _cost(what, read_duration("--since", since), price, where.target)
     if as_json:
         _show_json(cost)
     else:
@@ -51,7 +50,6 @@ def _cost(what: str | None, back: float, price: float | None, target: Target) ->
     import time
 
     from spotmpi.backends import targets
-    from spotmpi.backends.targets import Target
     from spotmpi.core.errors import UnknownRun, input_error
     from spotmpi.environments.cost import environment_cost, run_cost
     from spotmpi.runs import reader
@@ -66,7 +64,7 @@ def _cost(what: str | None, back: float, price: float | None, target: Target) ->
                 raise  # the beginning of several ids
     if back > _RETENTION:
         raise input_error("--since", f"{back / 86400:g}d", "give at most 42d: AWS keeps scaling activities no longer")
-    target = Target(what or target.on, target.runs_folder)
+    target = target._replace(on=what or target.on)
     environment = targets.environment_of(target)
     if environment is None:
         raise input_error("ID|STACK", what, "give a run of `spotmpi list`, a stack, or an environment by --on")

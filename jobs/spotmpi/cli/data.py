@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotmpi.cli.entries import EntryCommands
-from spotmpi.cli.options import Json, On, Set, command_group, grouped
+from spotmpi.cli.options import Json, On, Set, command_group
 from spotmpi.core.wording import counted
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ class StorageOptions:
 
 
 @app.command("push")
-@grouped
 def push(
     sources: Annotated[
         list[str],
@@ -97,7 +96,6 @@ def push(
 
 
 @app.command("ls")
-@grouped
 def ls(
     folder: Annotated[str, typer.Argument(help="A folder of the storage (default: its top).")] = "",
     where: StorageOptions = StorageOptions(),
@@ -123,7 +121,6 @@ def ls(
 
 
 @app.command("pull")
-@grouped
 def pull(
     folder: Annotated[str, typer.Argument(help="A folder of the storage.")],
     into: Annotated[
@@ -147,7 +144,6 @@ def pull(
 
 
 @app.command("clean")
-@grouped
 def clean(
     older: Annotated[str, typer.Option("--older", help="What no run has named for longer than this, such as 30d.")],
     yes: Annotated[bool, typer.Option("--yes", help="Delete them; without it they are only listed.")] = False,

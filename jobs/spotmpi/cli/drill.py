@@ -7,15 +7,14 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, Node, On, RunId, RunsFolder, target
+from spotmpi.cli.options import Json, Node, RunId, TargetOptions
 
 
 def command(
     run: RunId,
     node: Node = "0",
     fault: Annotated[str, typer.Option("--fault", help="evict, delete or kill.")] = "evict",
-    on: On = None,
-    runs: RunsFolder = None,
+    where: TargetOptions = TargetOptions(),
     as_json: Json = False,
 ) -> None:
     """Inject a fault into a run and measure its recovery.
@@ -27,5 +26,5 @@ def command(
     from spotmpi.core.wording import printable
 
     view = AttemptView()
-    recovery = api.drill(run, node, fault, target(on, runs), view.show, view.echo)
+    recovery = api.drill(run, node, fault, where.target, view.show, view.echo)
     print(json.dumps({**vars(recovery), "member": recovery.member.text}) if as_json else printable(recovery))

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import On, command_group, target
+from spotmpi.cli.options import On, command_group
 
 app = command_group()
 
@@ -49,4 +49,4 @@ def push(
     from spotmpi.api.images import push_image
     from spotmpi.core.wording import echo
 
-    print(push_image(name, to, target(on, None), build_arg or (), tool, echo, cpu))
+    print(push_image(name, to, on, build_arg or (), tool, echo, cpu))

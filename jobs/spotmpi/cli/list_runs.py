@@ -4,13 +4,12 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, On, RunsFolder, target
+from spotmpi.cli.options import Json, TargetOptions
 
 
 def command(
     mine: Annotated[bool, typer.Option("--mine", help="Only the runs that you submitted.")] = False,
-    on: On = None,
-    runs: RunsFolder = None,
+    where: TargetOptions = TargetOptions(),
     as_json: Json = False,
 ) -> None:
     """List runs, oldest first."""
@@ -19,11 +18,12 @@ def command(
     from spotmpi.core import names
     from spotmpi.core.wording import echo
 
-    states = api.list_runs(target(on, runs), mine, echo)
+    target = where.target
+    states = api.list_runs(target, mine, echo)
     if states or as_json:
         tables.show_runs(states, as_json)
         return
-    where = on or names.display_path(names.absolute(runs or names.default_runs_folder()))
+    on, folder = target.on, names.display_path(target.folder)
     start = f"`spotmpi run{f' --on {on}' if on else ''}` starts one"
     other = "" if on else "; --runs or SPOTMPI_RUNS name another folder"
-    echo(f"no runs{' of yours' if mine else ''} in {where}: {start}{other}")
+    echo(f"no runs{' of yours' if mine else ''} in {on or folder}: {start}{other}")

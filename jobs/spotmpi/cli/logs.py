@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, RunId, TargetOptions, grouped
+from spotmpi.cli.options import Json, RunId, TargetOptions
 
 if TYPE_CHECKING:
     from spotmpi.agent.plan import Member
@@ -50,7 +50,6 @@ class FilterOptions:
         return Filter(chosen, pattern, time.time() - read_duration("--since", self.since))
 
 
-@grouped
 def command(
     run: RunId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the run ends.")] = False,

@@ -133,9 +133,13 @@ class CommandTable(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, or None."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
+            from spotmpi.cli.options import grouped
+
             leave_out_plugins()
             module = import_module(f"spotmpi.cli.{COMMANDS[cmd_name].module}")
             commands = getattr(module, "app", None) or _single(cmd_name, module)
+            for each in commands.registered_commands:
+                each.callback = each.callback and grouped(each.callback)
             command = _without_coercion(typer.main.get_command(commands))
             command.help = command.help or COMMANDS[cmd_name].help  # a group has none of its own
             self.add_command(command, cmd_name)

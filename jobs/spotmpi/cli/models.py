@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from spotmpi.cli.entries import EntryCommands, EntryName, StoreOption, open_store, summary
-from spotmpi.cli.options import Json, RunId, TargetOptions, command_group, grouped
+from spotmpi.cli.options import Json, RunId, TargetOptions, command_group
 
 app = command_group()
 
@@ -67,7 +67,6 @@ class ContentOptions:
 
 
 @app.command("keep")
-@grouped
 def keep(
     run: RunId,
     name: Annotated[str, typer.Argument(help="The model of which it becomes the next version.", metavar="NAME")],
@@ -88,7 +87,6 @@ def keep(
 
 
 @app.command("predict")
-@grouped
 def predict(
     model: EntryName,
     data: Annotated[
@@ -169,7 +167,6 @@ class RegistryOptions:
 
 
 @app.command("pull")
-@grouped
 def pull(
     model: Annotated[
         str,

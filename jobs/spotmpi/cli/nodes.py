@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from spotmpi.cli.options import Json, On, target
+from spotmpi.cli.options import Json, On
 
 if TYPE_CHECKING:
     from spotmpi.backends.targets import Target
@@ -31,9 +31,10 @@ _TITLES = (
 
 def command(on: On = None, as_json: Json = False) -> None:
     """List a cluster's nodes: type, zone, placement group, CPU, memory, GPUs, driver, and the runs on them."""
+    from spotmpi.backends.targets import Target
     from spotmpi.cli.tables import show_table
 
-    nodes = _nodes(target(on, None))
+    nodes = _nodes(Target(on))
     if as_json:
         print(json.dumps([asdict(node) for node in nodes]))
     else:

@@ -83,6 +83,8 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """*command* as typer takes it: instead of a parameter that is a dataclass it has each field of that."""
     signature = inspect.signature(command, eval_str=True)
     groups = {each.name: each.annotation for each in signature.parameters.values() if _is_group(each.annotation)}
+    if not groups:
+        return command
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
         parameters += _fields(groups[parameter.name]) if parameter.name in groups else [parameter]
@@ -119,14 +121,9 @@ class TargetOptions:
     @property
     def target(self) -> Target:
         """The target that they name."""
-        return target(self.on, self.runs)
+        from spotmpi.backends.targets import Target
 
-
-def target(on: str | None, runs: Path | None) -> Target:
-    """The target that --on and --runs name."""
-    from spotmpi.backends.targets import Target
-
-    return Target(on, runs)
+        return Target(self.on, self.runs)
 
 
 def numbers(text: str | None) -> object:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, TargetOptions, grouped
+from spotmpi.cli.options import Json, TargetOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,6 @@ class GoalOptions:
         return Goal(self.iterations, self.epochs, seconds, self.price, self.min_efficiency)
 
 
-@grouped
 def command(
     measured: Annotated[
         str | None,

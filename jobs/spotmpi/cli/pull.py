@@ -2,10 +2,10 @@
 
 import json
 
-from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
+from spotmpi.cli.options import Json, RunId, TargetOptions
 
 
-def command(run: RunId, on: On = None, runs: RunsFolder = None, as_json: Json = False) -> None:
+def command(run: RunId, where: TargetOptions = TargetOptions(), as_json: Json = False) -> None:
     """Copy a run's model, checkpoints and records to this machine.
 
     They come from the run volume of its cluster.
@@ -14,7 +14,7 @@ def command(run: RunId, on: On = None, runs: RunsFolder = None, as_json: Json = 
     from spotmpi.core import names
     from spotmpi.core.wording import echo
 
-    folder = api.pull(run, target(on, runs), echo)
+    folder = api.pull(run, where.target, echo)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if as_json:
         print(json.dumps({"run": folder.name, "folder": str(folder), "bytes": size}))

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from spotmpi.cli import completion
-from spotmpi.cli.options import Json, RunsFolder, grouped, target
+from spotmpi.cli.options import Json, RunsFolder, TargetOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,6 @@ class ComparisonOptions:
     ] = None
 
 
-@grouped
 def command(
     ids: Annotated[
         list[str] | None,
@@ -62,7 +61,6 @@ def command(
 ) -> None:
     """Print a table of iterations/s and efficiency, and write an HTML page, a picture, Markdown, JSON and CSV."""
     from spotmpi.api import studies
-    from spotmpi.core import names
     from spotmpi.core.errors import input_error
 
     sweeps, limit = compare.sweeps, compare.fail_below
@@ -70,10 +68,11 @@ def command(
         raise input_error("--fail-below", limit, "must be above 0 and at most 1, together with --compare A B")
     if sweeps and ids:
         raise input_error("--compare", " ".join(ids), "names both sweeps itself; omit other ids")
+    target = TargetOptions(runs=runs).target
     if sweeps:
-        _show_comparison(studies.compare(*sweeps, target(None, runs), force), sweeps[1], limit, as_json)
-    report = studies.make_report(ids or [], target(None, runs), force)
-    show_report(report, out or report.folder(names.absolute(runs or names.default_runs_folder())), as_json)
+        _show_comparison(studies.compare(*sweeps, target, force), sweeps[1], limit, as_json)
+    report = studies.make_report(ids or [], target, force)
+    show_report(report, out or report.folder(target.folder), as_json)
 
 
 def show_report(report: Report, folder: Path, as_json: bool) -> None:

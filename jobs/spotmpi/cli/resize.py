@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import On, RunId, RunsFolder, target
+from spotmpi.cli.options import RunId, TargetOptions
 
 Stage = Annotated[
     str | None,
@@ -16,8 +16,7 @@ def command(
     run: RunId,
     workers: Annotated[int, typer.Argument(help="The new number of workers.")],
     stage: Stage = None,
-    on: On = None,
-    runs: RunsFolder = None,
+    where: TargetOptions = TargetOptions(),
 ) -> None:
     """Change the number of workers of a pool, or of a run with a stream.
 
@@ -25,4 +24,4 @@ def command(
     """
     from spotmpi.api import pools
 
-    pools.resize(run, workers, target(on, runs), stage)
+    pools.resize(run, workers, where.target, stage)

@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.cli import completion
-from spotmpi.cli.options import Env, Json, Nodes, Set, Slots, TargetOptions, grouped, numbers, overrides
+from spotmpi.cli.options import Env, Json, Nodes, Set, Slots, TargetOptions, numbers, overrides
 
 if TYPE_CHECKING:
     from spotmpi.backends.targets import Target
@@ -164,7 +164,6 @@ class ModeOptions:
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False
 
 
-@grouped
 def command(
     context: typer.Context,
     spec: Annotated[Path | None, typer.Argument(help="The job spec, a TOML file.")] = None,
@@ -301,7 +300,6 @@ def report_cost(state: RunState, target: Target) -> None:
     That is done as it ends: later its environment or AWS's prices may be gone.
     """
     from spotmpi.agent.files import is_file
-    from spotmpi.backends.targets import Target
     from spotmpi.core.errors import SpotmpiError
     from spotmpi.core.names import RunPaths
     from spotmpi.core.wording import dollars, echo
@@ -313,7 +311,7 @@ def report_cost(state: RunState, target: Target) -> None:
     from spotmpi.environments.cost import run_cost
 
     try:
-        cost = run_cost(state.id, Target(None, target.runs_folder))
+        cost = run_cost(state.id, target._replace(on=None))
     except SpotmpiError as error:
         echo(f"the cost of this run is not known yet, try `spotmpi cost {state.id}` later: {error}")
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, On, target
+from spotmpi.cli.options import Json, On
 
 if TYPE_CHECKING:
     from spotmpi.environments.node_group_sizes import WarmNodes
@@ -29,7 +29,7 @@ def command(
     from spotmpi.spec.job import read_duration
 
     duration = timedelta(seconds=read_duration("--for", length))
-    chosen = target(on, None)
+    chosen = targets.Target(on)
     environment = targets.environment_of(chosen)
     if environment is None:
         raise input_error("--on", chosen.name, "give an environment: a stack, or a file of its outputs")

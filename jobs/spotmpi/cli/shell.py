@@ -2,14 +2,13 @@
 
 import typer
 
-from spotmpi.cli.options import Node, On, RunId, RunsFolder, target
+from spotmpi.cli.options import Node, RunId, TargetOptions
 
 
 def command(
     run: RunId,
     node: Node = "0",
-    on: On = None,
-    runs: RunsFolder = None,
+    where: TargetOptions = TargetOptions(),
 ) -> None:
     """Open a shell in the pod of a node or worker.
 
@@ -19,5 +18,5 @@ def command(
 
     from spotmpi.api import runs as api
 
-    ended = subprocess.run(api.shell_command(run, node, target(on, runs)))
+    ended = subprocess.run(api.shell_command(run, node, where.target))
     raise typer.Exit(ended.returncode)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, Set, grouped
+from spotmpi.cli.options import Json, Set
 from spotmpi.core.wording import counted, dollars
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ class TraceOptions:
     ] = None
 
 
-@grouped
 def command(
     spec: Annotated[Path, typer.Argument(help="Job spec with a table [capacity].", metavar="SPEC")],
     traces: Annotated[

@@ -4,14 +4,13 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
+from spotmpi.cli.options import Json, RunId, TargetOptions
 
 
 def command(
     run: RunId,
     now: Annotated[bool, typer.Option("--now", help="Kill it without a checkpoint.")] = False,
-    on: On = None,
-    runs: RunsFolder = None,
+    where: TargetOptions = TargetOptions(),
     as_json: Json = False,
 ) -> None:
     """Stop a run after a checkpoint and wait until it has ended."""
@@ -19,5 +18,5 @@ def command(
     from spotmpi.cli import tables
     from spotmpi.core.wording import echo
 
-    state = stopping.stop(run, now, on=target(on, runs), echo=echo)
+    state = stopping.stop(run, now, on=where.target, echo=echo)
     tables.show_status(state, as_json)

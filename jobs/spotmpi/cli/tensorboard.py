@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import On, RunId, RunsFolder, target
+from spotmpi.cli.options import RunId, TargetOptions
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -20,8 +20,7 @@ _PART = "tensorboard"
 def command(
     run: RunId,
     port: Annotated[int, typer.Option("--port", help="Port of this machine on which TensorBoard listens.")] = 6006,
-    on: On = None,
-    runs: RunsFolder = None,
+    where: TargetOptions = TargetOptions(),
 ) -> None:
     """Show a run's curves in TensorBoard, also while it runs.
 
@@ -37,7 +36,7 @@ def command(
     program = shutil.which("tensorboard")
     if program is None:
         raise SpotmpiError("command not found: tensorboard; install it, for example with `uv tool install tensorboard`")
-    chosen = target(on, runs)
+    chosen = where.target
     events = api.pull(run, chosen, echo, _PART) / _PART
     events.mkdir(exist_ok=True)
     echo(f"TensorBoard: http://localhost:{port} (Ctrl-C ends it)")

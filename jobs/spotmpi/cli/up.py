@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, Stack, Yes, grouped
+from spotmpi.cli.options import Json, Stack, Yes
 
 if TYPE_CHECKING:
     from spotmpi.environments.dependencies import Confirm
@@ -75,7 +75,6 @@ class StepOptions:
         )
 
 
-@grouped
 def command(
     stack: Stack,
     yes: Yes = False,

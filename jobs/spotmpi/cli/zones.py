@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spotmpi.cli.options import Json, grouped
+from spotmpi.cli.options import Json
 from spotmpi.core.wording import counted
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ class RowOptions:
     yes: Annotated[bool, typer.Option("--yes", help="Request the quota without confirmation.")] = False
 
 
-@grouped
 def command(
     types: Annotated[str, typer.Option("--types", help="EC2 instance types to compare, with commas.", metavar="A,B")],
     nodes: Annotated[int, typer.Option("--nodes", "-n", help="How many nodes are needed.")],

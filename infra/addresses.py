@@ -60,7 +60,7 @@ def nodes_that_fit(subnet: IPv4Network) -> int:
     return max(0, subnet.num_addresses - _RESERVED - _CONTROL_PLANE) // ADDRESSES_PER_NODE
 
 
-def prefix_for(nodes: int, subnet: Callable[[SubnetPlan], IPv4Network] = lambda parts: parts.nodes) -> int | None:
+def prefix_for(nodes: int, subnet: Callable[[SubnetPlan], IPv4Network]) -> int | None:
     """The longest VPC prefix (smallest VPC) whose *subnet* holds that many nodes, or None when none does."""
     for prefix in range(SMALLEST_VPC, LARGEST_VPC - 1, -1):
         if nodes_that_fit(subnet(plan(f"10.0.0.0/{prefix}"))) >= nodes:

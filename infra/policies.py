@@ -113,7 +113,7 @@ def cluster_autoscaler(cluster: str) -> Document:
     )
 
 
-def github_trust(provider_arn: str, repository: str, subjects: Sequence[str], ref: str | None = None) -> Document:
+def github_trust(provider_arn: str, repository: str, subjects: Sequence[str], ref: str | None) -> Document:
     """Lets workflows of one GitHub repository assume the role, for these subject endings (and this git ref) only.
 
     *repository* is spelled as in the repository's tokens: with ids where it was created after 15 July 2026

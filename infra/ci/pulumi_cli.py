@@ -118,7 +118,7 @@ class Pulumi:
             )
 
 
-def for_stack(file: StackFile, project: Path, secrets: bool = True) -> Pulumi:
+def for_stack(file: StackFile, project: Path, secrets: bool) -> Pulumi:
     """Pulumi for a stack; CiError unless variables name a self-managed backend and, for *secrets*, a passphrase.
 
     A stack with a KMS key needs no passphrase.

@@ -22,7 +22,7 @@ def test_the_subnets_are_inside_the_vpc_and_do_not_overlap(prefix: int) -> None:
 def test_the_prefix_for_a_number_of_nodes_is_the_smallest_vpc_that_holds_them() -> None:
     assert addresses.nodes_that_fit(addresses.plan("10.0.0.0/16").nodes) == 3274
     prefixes = {1: 24, 10: 24, 11: 23, 100: 21, 512: 18, 3274: 16, 3275: None}
-    assert {nodes: addresses.prefix_for(nodes) for nodes in prefixes} == prefixes
+    assert {nodes: addresses.prefix_for(nodes, lambda parts: parts.nodes) for nodes in prefixes} == prefixes
 
 
 def test_the_lab_has_no_nat_and_no_private_route() -> None:

@@ -40,7 +40,7 @@ class Assignment:
     pods of this run, with that of node 0 first, are ignored.
     """
 
-    def __init__(self, nodes: int, standby: int, at_work: Optional[Sequence[Member]] = None) -> None:
+    def __init__(self, nodes: int, standby: int, at_work: Optional[Sequence[Member]]) -> None:
         gang = [Member(NODE, index) for index in range(nodes)]
         others = [Member(STANDBY, index) for index in range(standby)]
         members, working = [*gang, *others], list(at_work or ())

@@ -76,7 +76,7 @@ class AttemptHistory:
             self.record.write_json(os.path.join("attempts", str(number), _WORLD), self.world.record())
         return number
 
-    def record_start(self, number: int, machines: Sequence[dict[str, Any]] = ()) -> None:
+    def record_start(self, number: int, machines: Sequence[dict[str, Any]]) -> None:
         """Record that the launchers of attempt *number* are about to start, and on which *machines* where known."""
         # A digest names one image only; what a tag stood for when pods pulled it, no agent can see.
         image = self.plan["work"].get("container") or ""
@@ -94,7 +94,7 @@ class AttemptHistory:
             container=container,
         )
 
-    def set_pods(self, plan: RunPlan, pods: list[Member], others: int = 0) -> None:
+    def set_pods(self, plan: RunPlan, pods: list[Member], others: int) -> None:
         """Record that the nodes of the newest attempt are those of *plan*, and which of all pods do their work.
 
         Of a run that may have fewer nodes, *others* are there besides, and are paid for too, where no controller gives

@@ -32,7 +32,6 @@ from .ssh import TLS_REMEDY, InvalidKeys
 HEARTBEAT_INTERVAL = 0.2  # seconds between heartbeats
 HEARTBEAT_TIMEOUT = 60.0  # seconds after which an agent counts as lost that is silent while its host answers
 GREETING_TIMEOUT = 7.0  # seconds that a client has until it is welcomed
-SILENCE = 1.0  # seconds after which a host counts as lost that acknowledges nothing, unless the spec says otherwise
 _BUSY = 300  # heartbeats per second that node 0 receives at most; more nodes send fewer each
 STALL = 60.0  # seconds for which an agent may block on a file system, or on the reader of its output, and still live
 _MAX_MESSAGE = 1 << 16  # bytes
@@ -122,7 +121,7 @@ class Connection:
         self._unsent = b""  # encrypted
         self._buffer = b""  # decrypted
 
-    def admit(self, silence: float = SILENCE) -> None:
+    def admit(self, silence: float) -> None:
         """Take messages of any number and size from now on: the other end has greeted as it should.
 
         The connection closes if its host acknowledges nothing for *silence* seconds.

@@ -350,7 +350,7 @@ def pool_scheduler(
 
 
 def pool_driver(
-    scheduler: Sequence[str], command: Sequence[str], forks: str | None = None, wait_for: str | None = None
+    scheduler: Sequence[str], command: Sequence[str], forks: str | None, wait_for: str | None = None
 ) -> list[str]:
     """The scheduler with the *command* of a pool's driver or of a stream's launcher, with which it ends.
 

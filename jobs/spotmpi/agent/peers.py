@@ -38,7 +38,7 @@ from typing import Any, NamedTuple, Optional
 from . import network
 from .assignment import ExpectedPods, Promotion
 from .clock import CLOCK, Clock
-from .connection import SILENCE, Connection, Heartbeat, Identity
+from .connection import Connection, Heartbeat, Identity
 from .context import Members
 from .files import error_text
 from .plan import COORDINATOR, NODE, STANDBY, Member, read_member
@@ -50,6 +50,7 @@ PORT = 2223
 # kernel sends the first one again only after a second.
 CONNECT_TIMEOUT = 0.5
 ANSWER_TIMEOUT = 10.0  # seconds: node 0 may still be querying its GPUs
+SILENCE = 1.0  # seconds after which a host counts as lost that acknowledges nothing, unless the spec says otherwise
 MAX_UNAUTHENTICATED = 64  # connections, besides one for each node, that node 0 keeps before it has welcomed them
 _HANDSHAKE_TIME = 1.0  # seconds that the only connection of an address has before it makes room for others
 # Seconds of handshakes, about 1 ms each, between two looks at workers. The oldest come first, so that some finish early

@@ -104,7 +104,7 @@ def _reason(error: Exception) -> str:
 class Beneath:
     """A folder in which all is created at real places: no name, and no link in it, leads out."""
 
-    def __init__(self, folder: str, install: Install | None = None) -> None:
+    def __init__(self, folder: str, install: Install | None) -> None:
         self._folder, self._install = folder, install
         self._top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         self._longest = _LONGEST - len(os.fsencode(os.path.abspath(folder)))

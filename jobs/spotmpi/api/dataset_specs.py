@@ -48,7 +48,7 @@ def to_check(spec: JobSpec) -> JobSpec:
     return spec
 
 
-def with_dataset(spec: JobSpec, on: TargetLike, build: bool = True) -> JobSpec:
+def with_dataset(spec: JobSpec, on: TargetLike, build: bool) -> JobSpec:
     """*spec* whose run reads its data set: as the source of its stream where that has none, else as its data.
 
     Raises:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from spotmpi.api.models import Model, find
+from spotmpi.api.entries import Entry
 from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.wording import Echo
@@ -38,10 +38,10 @@ ENTRY_FILE = "spotmpi-model.json"
 _LARGEST = 64 << 20  # bytes of a manifest of the store
 
 
-def push(name: str, image: str, store: str | None, sign_key: str | Path | None, echo: Echo) -> str:
-    """What `models.push` does."""
+def push(model: Entry, image: str, sign_key: str | Path | None, echo: Echo) -> str:
+    """Push *model* to a registry, signed by the key if there is one; its reference there by digest."""
     key = signatures.private_key(Path(sign_key)) if sign_key else None
-    target, model = read_image(image), find(name, store)
+    target = read_image(image)
     if target.digest:
         raise input_error("image", image, "has a digest, which is that of what it names: give REGISTRY/NAME:TAG")
     if any(file.path == ENTRY_FILE for file in model.manifest.files):
@@ -67,7 +67,7 @@ def push(name: str, image: str, store: str | None, sign_key: str | Path | None, 
 
 
 @contextmanager
-def _intact(model: Model, file: File) -> Iterator[Path]:
+def _intact(model: Entry, file: File) -> Iterator[Path]:
     """A file of a model on this machine, as its manifest has it."""
     name = f"{folder(model.manifest.reference)}/{FILES}/{file.path}"
     with tempfile.TemporaryDirectory() as temporary:
@@ -85,37 +85,37 @@ def _intact(model: Model, file: File) -> Iterator[Path]:
         yield path
 
 
-def pull(image: str, store: str | None, key: str | Path | None, echo: Echo, keep: str | None = None) -> Model:
-    """What `models.pull_to_store` does."""
+def pull(image: str, store: Store, key: str | Path | None, echo: Echo, keep: str | None) -> Manifest:
+    """Keep a model of a registry in *store*, if the key has signed it and under the name *keep* if there are these."""
     public = signatures.public_key(Path(key)) if key else None
-    source, opened = read_image(image), Store(store)
+    source = read_image(image)
     with Repository(source) as repository:
         manifest, digest = repository.pull_manifest()
         if public and key:
             signatures.require_signed(repository, digest, public, Path(key))
         entry = _entry(repository, manifest, source)
         entry = msgspec.structs.replace(entry, name=check_name(keep)) if keep else entry
-        existing = opened.get(entry.reference)
+        existing = store.get(entry.reference)
         if existing is not None:
             _require_same_files(existing, entry, source)
             echo(f"{existing.title} is that model already")
-            return Model(existing, opened)
-        versions = opened.versions(MODEL, entry.name)
+            return existing
+        versions = store.versions(MODEL, entry.name)
         if others := [each for each in versions.numbers() if versions.key(str(each)) != entry.key]:
             remedy = f"{wording.option('keep', 'NAME')} keeps it under another name"
             echo(f"pulling another model than {entry.name}:{others[-1]}, as the next version of that name: {remedy}")
         places: dict[str, Path] = {}  # by digest
         total = wording.counted(len(entry.files), "file")
-        with opened.room_for(entry) as new:
+        with store.room_for(entry) as new:
             for number, file in enumerate(entry.files, 1):
                 if file.sha256 not in places:
                     echo(f"pulling {file.path}, {number} of {total}, {file.bytes / 1e6:,.1f} MB")
                     place = places[file.sha256] = new / str(number)  # names are whatever the registry says
                     repository.pull_blob(f"sha256:{file.sha256}", file.bytes, place)
                     seal(place)
-            own = opened.storage.folder
+            own = store.storage.folder
             names = {digest: str(place.relative_to(own) if own else place) for digest, place in places.items()}
-            return Model(opened.add(entry, {file.path: names[file.sha256] for file in entry.files}), opened)
+            return store.add(entry, {file.path: names[file.sha256] for file in entry.files})
 
 
 def _require_same_files(existing: Manifest, entry: Manifest, source: Image) -> None:

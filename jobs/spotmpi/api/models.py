@@ -241,7 +241,7 @@ def push(
     """
     from spotmpi.api import model_registry  # few models are pushed or pulled
 
-    return model_registry.push(name, image, store, sign_key, echo)
+    return model_registry.push(find(name, store), image, sign_key, echo)
 
 
 def pull_to_store(
@@ -263,7 +263,8 @@ def pull_to_store(
     """
     from spotmpi.api import model_registry
 
-    return model_registry.pull(image, store, key, echo, keep)
+    opened = Store(store)
+    return Model(model_registry.pull(image, opened, key, echo, keep), opened)
 
 
 def pull(

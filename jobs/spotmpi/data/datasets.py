@@ -76,8 +76,8 @@ def push_voc(
     tars: Sequence[str],
     folder: str,
     storage: Storage,
-    echo: Echo = lambda text: None,
-    authority: Path | None = None,
+    echo: Echo,
+    authority: Path | None,
 ) -> list[Transfer]:
     """Unpack the three original tar files of PASCAL VOC into one VOCdevkit in *folder*, and count its images.
 

@@ -86,7 +86,7 @@ def stack_of(environment: str) -> str:
     return environment.removeprefix(_ENVIRONMENT)
 
 
-def stack_path(stack: str, folder: Path | None = None) -> Path:
+def stack_path(stack: str, folder: Path | None) -> Path:
     """The file of *stack*; InputError where it does not exist."""
     folder = folder or (Path("stacks") if Path("stacks").is_dir() else names.pulumi_project() / "stacks")
     path = folder / f"Pulumi.{stack}.yaml"
@@ -145,7 +145,7 @@ def _design(config: Any) -> Design:
     )
 
 
-def write_choice(stack: str, row: Row, group: str | None = None, folder: Path | None = None) -> Path:
+def write_choice(stack: str, row: Row, group: str | None, folder: Path | None = None) -> Path:
     """Write region, first zone and the type of *group* into a stack's file; the rest, comments included, stays.
 
     Further zones stay if they are others of the same region, and zones of groups where the stack still has them.

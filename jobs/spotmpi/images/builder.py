@@ -18,7 +18,7 @@ from spotmpi.images import build as images
 from spotmpi.images.build import Build
 
 
-def find_tool(name: str | None = None) -> str:
+def find_tool(name: str | None) -> str:
     """The builder to use: the one of that *name*, else the first of buildah, podman and docker that is on PATH."""
     if name is not None and name not in images.TOOLS:
         raise input_error(wording.option("tool"), name, f"use one of: {', '.join(images.TOOLS)}")

@@ -74,7 +74,7 @@ def _find_run(run: str, runs_folder: Path) -> RunPaths:
     return runs.find(run, runs_folder)
 
 
-def sweep_report(sweep: Sweep, runs_folder: Path, now: datetime, force: bool = False) -> Report:
+def sweep_report(sweep: Sweep, runs_folder: Path, now: datetime, force: bool) -> Report:
     """The report of a sweep, finished or not."""
     finished = _finished(sweep, runs_folder, MEASURED)
     results = _read([(paths, trial.variant) for trial, paths in finished if is_folder(paths.folder)])
@@ -153,7 +153,7 @@ def _read_in_process(ids: Sequence[tuple[RunPaths, str]]) -> list[TrialResult]:
     return results
 
 
-def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool = False) -> Report:
+def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool) -> Report:
     """The report of runs, of one sweep or not."""
     first = trial_results.read(paths[0], "")
     title = first.spec["name"] or runs.state(paths[0]).name

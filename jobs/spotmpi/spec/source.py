@@ -69,7 +69,7 @@ def with_entries(spec: JobSpec, convert: Convert = str) -> JobSpec:
     return spec.model_copy(update=changes) if changes else spec
 
 
-def setting_with_places(text: str, convert: Convert = str) -> str:
+def setting_with_places(text: str, convert: Convert) -> str:
     """A setting of a spec, or several with commas between them, with the places of the entries that it names.
 
     *convert* gives the place of what is read as a folder, where that is another one.

@@ -31,7 +31,7 @@ def millicores(cpus: float, count: int = 1) -> int:
     return round(cpus * 1000) * count
 
 
-def quantity(cpus: float, count: int = 1) -> str:
+def quantity(cpus: float, count: int) -> str:
     """*count* times so many CPUs, as Kubernetes writes them: ``"2"`` or ``"500m"``."""
     whole, rest = divmod(millicores(cpus, count), 1000)
     return f"{millicores(cpus, count)}m" if rest else str(whole)

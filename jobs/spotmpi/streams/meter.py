@@ -30,7 +30,7 @@ class Counts(NamedTuple):
 class Meter:
     """Counts of a rank since it began to iterate; *send* gets its reports."""
 
-    def __init__(self, rank: int, ranks: int, settings: Settings, send: Report | None = None) -> None:
+    def __init__(self, rank: int, ranks: int, settings: Settings, send: Report | None) -> None:
         self._identity = {"rank": rank, "ranks": ranks}
         self._identity |= {COUNTS[role]: getattr(settings, COUNTS[role]) for role in settings.roles}
         self._roles = settings.roles
@@ -63,9 +63,7 @@ class Meter:
             self._last_report, self._pending = now, False
             self._report(counts)
 
-    def report_pending(
-        self, counts: Counts, pending: dict[str, Any], waited: float, busy: float, role: str = WORKER
-    ) -> None:
+    def report_pending(self, counts: Counts, pending: dict[str, Any], waited: float, busy: float, role: str) -> None:
         """Report that the rank has waited so many seconds for a batch, in *busy* of which a worker of *role* worked."""
         self._pending = True
         current = {"waited": round(self.waited + waited, 3), _SECONDS[role]: round(self._busy[role] + busy, 3)}

@@ -215,9 +215,7 @@ FRAMEWORK_VALUES: Mapping[str, Mapping[str, Sequence[str]]] = {
 }
 
 
-def value_problems(
-    values: Values, base: JobSpec, spec: JobSpec, nodes: int, wrong: Collection[str] = ()
-) -> list[Problem]:
+def value_problems(values: Values, base: JobSpec, spec: JobSpec, nodes: int, wrong: Collection[str]) -> list[Problem]:
     """Values that conflict or do not apply; *spec* is *base* with *values* applied.
 
     Checks that depend on one of the *wrong* top-level keys of the spec are left out.

@@ -15,7 +15,7 @@ from typing import Any
 
 from spotmpi.agent.assignment import ExpectedPods
 from spotmpi.agent.connection import Connection, Identity
-from spotmpi.agent.peers import Channel, Coordinator, join
+from spotmpi.agent.peers import SILENCE, Channel, Coordinator, join
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.core.certificates import run_certificates, write_certificates
 
@@ -70,7 +70,7 @@ class Pair:
         for end in ends:  # TLS 1.3 lets a client finish before its certificate is refused
             assert end.receive() == []
         for end in ends:
-            end.admit()
+            end.admit(SILENCE)
         return all(end.authenticated and not end.closed for end in ends)
 
     def close(self) -> None:

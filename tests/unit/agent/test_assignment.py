@@ -12,7 +12,7 @@ FIRST, SECOND = (Member(STANDBY, number) for number in range(2))
 
 
 def test_a_pod_that_stands_by_exchanges_its_work_with_that_of_a_lost_node() -> None:
-    assignment = Assignment(3, 2)
+    assignment = Assignment(3, 2, None)
     node_0, node_1, node_2 = NODES
     assert assignment.at_work == NODES
     assert assignment.promote([node_2], {FIRST, SECOND}) == [
@@ -28,7 +28,7 @@ def test_a_pod_that_stands_by_exchanges_its_work_with_that_of_a_lost_node() -> N
 
 
 def test_of_two_lost_nodes_the_first_gets_the_only_pod_that_stands_by() -> None:
-    assignment = Assignment(3, 1)
+    assignment = Assignment(3, 1, None)
     node_0, node_1, node_2 = NODES
     assert [each.node for each in assignment.promote({node_2, node_1}, [FIRST])] == [node_1]
     assert assignment.at_work == [node_0, FIRST, node_2]

@@ -60,7 +60,7 @@ class RecordedRun:
     def attempt(self, history: AttemptHistory, outcome: Outcome, seconds: float = 10.0, **reported: Any) -> None:
         """One attempt whose program reported these values of `Progress`."""
         number = history.begin()
-        history.record_start(number)
+        history.record_start(number, [])
         started = self.clock()
         self.clock.seconds += seconds
         progress = Progress(0.0)
@@ -152,7 +152,7 @@ def test_the_start_is_recorded_with_the_counts_the_machines_and_an_image_that_a_
     run.plan["work"] = {"container": container}
     history = run.history()
 
-    history.record_start(history.begin())
+    history.record_start(history.begin(), [])
     history.record_start(7, [{"member": "node/0", "name": "a"}])
 
     expected = {"t": SUBMITTED, "event": "started", "failures": 0, "interruptions": 0, **recorded}

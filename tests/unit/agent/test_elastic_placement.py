@@ -105,7 +105,7 @@ class ElasticRun:
         plan = on_hosts(self.plan, [self.plan["hosts"][number] for number in pods])
         others = len(self.cluster.placed()) - len(pods)
         self._history.set_pods(plan, [Member(NODE, number) for number in pods], others)
-        self._history.record_start(self._number)
+        self._history.record_start(self._number, [])
         assert self._history.world is not None
         assert self._history.world.rate == RATES["g5"] * len(pods) / MOST, "no node that is released"
         assert self._history.world.standby == 0, "of which a report would say that they are a part of that"

@@ -135,7 +135,7 @@ def test_a_pool_has_a_scheduler_alone_or_with_the_command_of_its_driver() -> Non
     limited = launchers.pool_scheduler("python", 3, 7, 0.0, 60.0, 600.0)
     assert limited == [*scheduler, "--start-limit=0", "--driver-limit=60", "--replacement-limit=600"]
     driver = ["python", "-m", "spotmpi.programs.pool.driver", *limited[3:], "--", "python3", "scan.py"]
-    assert launchers.pool_driver(limited, ["python3", "scan.py"]) == driver
+    assert launchers.pool_driver(limited, ["python3", "scan.py"], None) == driver
 
 
 def test_a_worker_of_a_pool_knows_its_number_scheduler_and_folder() -> None:

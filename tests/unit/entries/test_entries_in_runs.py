@@ -107,7 +107,7 @@ def test_a_data_set_with_nothing_to_read_is_named_as_the_spec_names_it(
         with pytest.raises(InputError, match=f"data set = 'datasets:{name}': {name}:1 has no {lacking}: `spotmpi why"):
             read_spec({**values, **more})
     with pytest.raises(InputError, match="names:1 has no rows"):
-        setting_with_places("stream.source=datasets:names")
+        setting_with_places("stream.source=datasets:names", str)
 
 
 def test_a_spec_with_another_mistake_names_entries_all_the_same(versions: list[DataSet]) -> None:

@@ -41,7 +41,7 @@ class ZoneComparison:
 def compare_zones(
     types: Sequence[str],
     nodes: int,
-    regions: Sequence[str] = (),
+    regions: Sequence[str],
     aws: Aws | None = None,
     now: datetime | None = None,
     design: Design | None = None,

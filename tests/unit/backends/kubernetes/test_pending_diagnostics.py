@@ -131,7 +131,7 @@ def node_event(reason: str, message: str, age: float = 10, node: str = "n-1") ->
 def wait_line(cluster: FakeCluster, pod: Object, ask: CloudDiagnosis | None = None, looks: int = 1) -> str | None:
     """The wait line of a run of one pod, submitted a minute ago, after some looks."""
     observations = Observations({"a": pod})
-    diagnostics = PendingDiagnostics(cluster.api(), ask)
+    diagnostics = PendingDiagnostics(cluster.api(), ask, None)
 
     async def look() -> None:
         for _ in range(looks):
@@ -190,7 +190,7 @@ def test_events_of_other_nodes_and_earlier_times_are_ignored(cluster: FakeCluste
 
 def test_an_unreachable_node_is_reported_with_its_events(cluster: FakeCluster) -> None:
     observations = Observations({"a": scheduled_pod("Running")}, messages={"a": "NodeNotReady: Node is not ready"})
-    asyncio.run(PendingDiagnostics(cluster.api(), None).update(observations, time.time() - 60))
+    asyncio.run(PendingDiagnostics(cluster.api(), None, None).update(observations, time.time() - 60))
     line = waiting_reason(observations, "run-1", 1)
     assert line and line.startswith("1/1 nodes: n-1 does not respond")
     assert line.endswith("; node n-1: SpotInterruption: Spot Instance will be reclaimed")
@@ -226,7 +226,7 @@ def test_no_request_is_made_about_running_pods(cluster: FakeCluster) -> None:
 
 def test_a_pod_that_got_its_node_no_longer_waits_for_a_machine(cluster: FakeCluster) -> None:
     observations = Observations({"a": UNSCHEDULED})
-    diagnostics = PendingDiagnostics(cluster.api(), None)
+    diagnostics = PendingDiagnostics(cluster.api(), None, None)
 
     async def look() -> None:
         await diagnostics.update(observations, time.time() - 60)

@@ -204,7 +204,7 @@ class StartWait(NamedTuple):
 
 
 def start_wait(
-    jobset: Object, submitted: float, pods: Iterable[Object], first_look: float, asked_again: float | None = None
+    jobset: Object, submitted: float, pods: Iterable[Object], first_look: float, asked_again: float | None
 ) -> StartWait | None:
     """How a run waits for ``limits.start``; None while it is suspended, by a queue or until its submission is complete.
 

@@ -380,7 +380,7 @@ class PendingDiagnostics:
     *known* has the cluster's answers to others, which are asked for again after the interval.
     """
 
-    def __init__(self, client: ClusterApi, cloud: CloudDiagnosis | None, known: ClusterAnswers | None = None) -> None:
+    def __init__(self, client: ClusterApi, cloud: CloudDiagnosis | None, known: ClusterAnswers | None) -> None:
         self._client = client
         self._cloud = cloud
         self._known = known or ClusterAnswers()

@@ -1,4 +1,4 @@
-"""Messages from time to time that something goes on which takes long, and says nothing itself."""
+"""Messages about what takes long and says nothing itself: from time to time, or once what a wait is for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from spotmpi.core.wording import Echo
 
 INTERVAL = 30.0  # seconds between messages
+QUIET = 3.0  # seconds of a wait about which nothing is said
 
 
 @contextmanager
@@ -28,3 +29,18 @@ def reminders(text: Callable[[float], str], echo: Echo) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+class Wait:
+    """A wait of at most *limit* seconds; *echo* gets once what it is for, after the first few seconds."""
+
+    def __init__(self, limit: float, echo: Echo) -> None:
+        self._limit, self._echo, self._begun, self._is_named = limit, echo, time.monotonic(), False
+
+    def is_over(self, what: str) -> bool:
+        """Whether it has reached its limit; *what* it waits for is a clause such as ``job 7 has ended``."""
+        waited = time.monotonic() - self._begun
+        if waited > QUIET and not self._is_named:
+            self._is_named = True
+            self._echo(f"waiting until {what} (gives up after {self._limit:g} s)")
+        return waited > self._limit

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from spotmpi.backends.kubernetes.follow.jobset import submission_time, terminal_
 from spotmpi.backends.kubernetes.volume_access import pending_reason
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.redaction import redacted
+from spotmpi.core.reminders import Wait
 from spotmpi.core.wording import Echo
 from spotmpi.data import fetch_job
 from spotmpi.data.remote_source import Download
@@ -31,7 +31,7 @@ from spotmpi.plan.volume_pod import Volume
 POLL_INTERVAL = 1.0  # seconds between requests for the Job's status
 UNREACHABLE_TIMEOUT = 120.0  # seconds for which the cluster may be unreachable
 _FORGED = "the data: its pod ended with a message that its program does not write; check its image"
-_DELETION_LIMIT, _QUIET = 120.0, 3.0  # seconds that an earlier Job is waited for, and of these without a word
+_DELETION_LIMIT = 120.0  # seconds that an earlier Job is waited for
 _PREPARATION = 60.0  # seconds in which the creator of a Job gives it its downloads
 
 
@@ -67,17 +67,13 @@ async def fetch(
 
 async def _is_active(api: ClusterApi, name: str, echo: Echo) -> bool:
     """Whether a Job of that name is active; one that has ended, or never received its instructions, is deleted."""
-    begun = time.monotonic()
-    quiet = begun + _QUIET
+    wait = Wait(_DELETION_LIMIT, echo)
     while found := await api.find(cluster_api.JOB, name):
         is_deleted = found["metadata"].get("deletionTimestamp")
         if terminal_condition(found, "Complete") is None and not _abandoned(found, api.now()) and not is_deleted:
             return True
         await api.delete(cluster_api.JOB, name, wait=True)
-        if (now := time.monotonic()) > quiet:
-            quiet = math.inf
-            echo(f"waiting until the Job {name} of before is deleted (gives up after {_DELETION_LIMIT:g} s)")
-        if now > begun + _DELETION_LIMIT:
+        if wait.is_over(f"the Job {name} of before is deleted"):
             remedy = f"`kubectl describe job {name}` shows what it waits for, perhaps a pod on a node that is gone"
             raise SpotmpiError(f"the Job {name} of before is not deleted after {_DELETION_LIMIT:g} s: {remedy}")
         await asyncio.sleep(POLL_INTERVAL / 2)

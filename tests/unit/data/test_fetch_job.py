@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.core import reminders
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.data import datasets as data
 from spotmpi.data import fetch, fetch_job
@@ -123,7 +124,7 @@ def test_an_earlier_job_that_stays_is_named_and_waited_for_so_long_alone(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One whose pod was on a node that is gone was waited for without end, and without a word."""
-    monkeypatch.setattr(fetch, "_QUIET", -1.0)
+    monkeypatch.setattr(reminders, "QUIET", -1.0)
     monkeypatch.setattr(fetch, "_DELETION_LIMIT", 0.02)
     cluster.put(job("Failed"))
     cluster.before_request = lambda request: cluster.put(job("Failed"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import time
 from collections.abc import Sequence
 
@@ -25,6 +24,7 @@ from spotmpi.backends.kubernetes.follow.jobset import (
 )
 from spotmpi.core import names
 from spotmpi.core.errors import UnreadableRun
+from spotmpi.core.reminders import Wait
 from spotmpi.core.wording import Echo
 from spotmpi.plan import cluster_plan, manifests
 
@@ -34,7 +34,6 @@ _SUBMISSION_TIMEOUT = 300.0  # seconds within which a submission has created all
 END_TIMEOUT = 90.0
 _END_INTERVAL = 0.5  # seconds between looks
 _LOOKS = 16  # at once, of many runs that wait
-_QUIET = 3.0  # seconds of a wait about which nothing is said
 _DELETION_TIMEOUT = 150.0  # seconds that the pods of a deleted run may take; the longest grace period is less
 
 
@@ -66,18 +65,14 @@ async def delete_ended(api: ClusterApi, run: str, echo: Echo) -> None:
     An agent records the end of its run before its pod ends, and JobSet sees that later: so it is waited for, but not
     where a pod shows that it has failed. Once an API server was gone for a while, the Job controller may take minutes.
     """
-    now = time.monotonic()
-    limit, quiet, announced = now + END_TIMEOUT, now + _QUIET, False
+    wait = Wait(END_TIMEOUT, echo)
     while jobset := await api.find(cluster_api.JOBSET, run):
         has_ended = terminal_condition(jobset) or jobset["metadata"].get("deletionTimestamp")
         if has_ended or was_failed_by(await _gang(api, jobset)):
             await _delete_and_wait(api, run, echo)
             break
-        if time.monotonic() > limit:
+        if wait.is_over(f"JobSet has seen that run {run} has ended"):
             break
-        if not announced and time.monotonic() > quiet:
-            announced = True
-            echo(f"waiting for JobSet to see that run {run} has ended (gives up in {limit - time.monotonic():.0f} s)")
         await asyncio.sleep(_END_INTERVAL)
 
 
@@ -92,13 +87,10 @@ async def _gang(api: ClusterApi, jobset: Object) -> list[Object]:
 async def _delete_and_wait(api: ClusterApi, run: str, echo: Echo) -> None:
     """Delete the JobSet of a run with all it owns, and wait until it is gone."""
     await api.delete(cluster_api.JOBSET, run, wait=True)
-    begun = time.monotonic()
-    limit, quiet = begun + _DELETION_TIMEOUT, begun + _QUIET
-    while time.monotonic() < limit and await api.find(cluster_api.JOBSET, run):
-        if time.monotonic() > quiet:
-            quiet = math.inf
-            limited = f"gives up after {_DELETION_TIMEOUT:g} s"
-            echo(f"waiting until the pods of run {run} and its JobSet are deleted ({limited})")
+    wait = Wait(_DELETION_TIMEOUT, echo)
+    while await api.find(cluster_api.JOBSET, run) and not wait.is_over(
+        f"the pods of run {run} and its JobSet are deleted"
+    ):
         await asyncio.sleep(0.2)
 
 

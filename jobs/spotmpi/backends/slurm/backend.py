@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import shlex
 import sys
@@ -34,7 +33,7 @@ from spotmpi.core import archives, names, wording
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
-from spotmpi.core.reminders import reminders
+from spotmpi.core.reminders import Wait, reminders
 from spotmpi.core.wording import Echo
 from spotmpi.runs import ownership, reader, recorded_plan
 from spotmpi.runs.folder import folder_events
@@ -50,7 +49,6 @@ SILENCE_LIMIT = 600.0  # seconds for which a follower waits for its answer
 KILL_LIMIT = 5.0  # seconds in which agents end a run that is to end now; then Slurm does
 _STEP = ("--overlap", "--cpu-bind=none", "--mpi=none", "--nodes=1", "--ntasks=1")  # of one node of a job
 END_LIMIT = 60.0  # seconds in which the job of a run that has ended ends as well
-QUIET = 3.0  # seconds of that wait about which nothing is said
 _REMOTE_RUNS = "spotmpi/runs"  # in the home of the login node
 
 
@@ -63,7 +61,6 @@ class SlurmBackend:
         self.runs_folder = runs_folder
         self.look_interval = look
         self.end_limit = END_LIMIT
-        self.quiet = QUIET
         self.silence_limit = SILENCE_LIMIT
         self.controller = Controller()
         self._login = Login(host)
@@ -159,13 +156,9 @@ class SlurmBackend:
         """Wait for the end of the job of a run that has ended, whose agents use the same files; RunInUse otherwise."""
         if not (state := self.state(paths.id)).over:
             raise RunInUse(f"run {paths.id} is {state.state}; stop it with `spotmpi stop {paths.id}`")
-        begun = time.monotonic()
-        deadline, quiet = begun + self.end_limit, begun + self.quiet
+        wait = Wait(self.end_limit, echo)
         while (job := self._awaited_job(paths.id)) and not job.over:
-            if time.monotonic() > quiet:
-                quiet = math.inf
-                echo(f"waiting until job {job.id} of run {paths.id} has ended, for at most {self.end_limit:g} s")
-            if time.monotonic() > deadline:
+            if wait.is_over(f"job {job.id} of run {paths.id} has ended"):
                 raise RunInUse(f"run {paths.id} has ended, and its job {job.id} is still {job.state}; try again later")
             time.sleep(0.2)
 

@@ -24,7 +24,7 @@ from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.submit import wheels
 from spotmpi.backends.kubernetes.submit.adaptation import adapt, restart_obstacle
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
-from spotmpi.core import names
+from spotmpi.core import names, reminders
 from spotmpi.core.errors import InputError, NotPermitted, RunInUse, SpotmpiError
 from spotmpi.images.wheels import PackedWheels
 from spotmpi.plan import cluster_plan, manifests, pods
@@ -396,11 +396,11 @@ def test_a_run_that_has_just_ended_is_resumed_once_its_jobset_has_ended_too(
         return found or next(deleted, None)
 
     monkeypatch.setattr(stop, "_END_INTERVAL", 0.0)
-    monkeypatch.setattr(stop, "_QUIET", -1.0)
+    monkeypatch.setattr(reminders, "QUIET", -1.0)
     with monkeypatch.context() as patch:
         patch.setattr(ClusterApi, "find", find_before_its_end)
         _, messages = submit(cluster, plan("mpi-ssh"))
-    assert "waiting for JobSet to see that run x-1 has ended (gives up in 90 s)" in messages
+    assert "waiting until JobSet has seen that run x-1 has ended (gives up after 90 s)" in messages
     assert "waiting until the pods of run x-1 and its JobSet are deleted (gives up after 150 s)" in messages
     assert cluster.kinds_created()[0] == "JobSet"
 

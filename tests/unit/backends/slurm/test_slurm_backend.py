@@ -227,16 +227,17 @@ def test_a_run_that_is_not_over_cannot_be_submitted_again(backend: SlurmBackend,
 
 
 def test_a_run_is_resumed_only_after_the_end_of_its_job_whose_agents_write_to_the_same_files(
-    backend: SlurmBackend, slurm: ScriptedSlurm
+    backend: SlurmBackend, slurm: ScriptedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(backend)
     agents_record(backend, {"event": record.STOPPED})
     slurm.show(RUN, "COMPLETING")
-    backend.end_limit, backend.quiet = 0.3, -1.0
+    backend.end_limit = 0.3
+    monkeypatch.setattr(reminders, "QUIET", -1.0)
     said: list[str] = []
     with pytest.raises(RunInUse, match="its job 7 is still COMPLETING"):
         submit(backend, said.append)
-    assert said == [f"waiting until job 7 of run {RUN} has ended, for at most 0.3 s"]
+    assert said == [f"waiting until job 7 of run {RUN} has ended (gives up after 0.3 s)"]
     slurm.show(RUN, "COMPLETED", job=8)
     submit(backend)
 

@@ -19,13 +19,12 @@ from .clock import CLOCK, Clock
 from .context import AgentContext, in_pod, in_run_folder, is_controller, read_pod_context
 from .handover import WAIT
 from .outcomes import repeat
+from .pod_context import SHARED_MEMORY
 from .stop_requests import PreemptionNotice
 
 if TYPE_CHECKING:  # each place needs its own transport alone
     from .children import Children
     from .tcp import Tcp
-
-MEMORY = "/dev/shm"  # the files of this machine that are in memory
 
 
 def main(arguments: list[str]) -> int:
@@ -92,7 +91,7 @@ def run_folder(folder: str, clock: Clock) -> int:
 
     folder = os.path.abspath(folder)
     name = "spotmpi-" + os.urandom(8).hex()
-    scratch, memory = os.path.join(os.environ.get("TMPDIR") or "/tmp", name), os.path.join(MEMORY, name)
+    scratch, memory = os.path.join(os.environ.get("TMPDIR") or "/tmp", name), os.path.join(SHARED_MEMORY, name)
     own = in_run_folder(folder, scratch, hardware.own_cgroup(), memory)
     context = repeat(lambda: read_context(own, clock), clock)
     os.chdir("/")

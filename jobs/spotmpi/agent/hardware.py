@@ -35,7 +35,7 @@ _SUMMARY_KEYS = (
 _GPU_FIELDS = ("name", "memory", "driver", "capability")
 _GPU_QUERY = "--query-gpu=name,memory.total,driver_version,compute_cap"
 _DMI = "sys/devices/virtual/dmi/id"
-_INSTANCE_TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")  # of EC2; older virtual machines have none here
+INSTANCE_TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")  # of EC2; older virtual machines have none here
 INSTANCE_ID = re.compile(r"i-[0-9a-f]{8,17}")
 _OOM_FILES = ("memory.events", "memory/memory.oom_control")  # of cgroup version 2, of version 1
 
@@ -86,7 +86,7 @@ def identify(member: Member, since: float, root: str = "/") -> Facts:
 
 def instance_type(root: str = "/") -> str | None:
     """The EC2 type, such as ``g5.xlarge``, or None where the machine does not report one."""
-    return _dmi(root, "product_name", _INSTANCE_TYPE)
+    return _dmi(root, "product_name", INSTANCE_TYPE)
 
 
 def list_gpus() -> list[dict[str, str]]:

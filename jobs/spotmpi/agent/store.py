@@ -40,14 +40,14 @@ def files(folder: str) -> Iterator[str]:
     Raises:
         OSError: a folder cannot be read; its files are not left out for that.
     """
-    for place, folders, names in os.walk(folder, onerror=_raise):
+    for place, folders, names in os.walk(folder, onerror=require_missing):
         folders[:] = sorted(each for each in folders if not each.endswith(PART))
         for name in sorted(names):
             if not name.endswith(PART):
                 yield os.path.relpath(os.path.join(place, name), folder)
 
 
-def _raise(error: OSError) -> None:
+def require_missing(error: OSError) -> None:
     """Raise *error*, unless what it is about was removed meanwhile."""
     if not isinstance(error, FileNotFoundError):
         raise error
@@ -145,7 +145,7 @@ def listing(folder: str) -> Iterator[dict[str, Any]]:
 def voc(folder: str) -> dict[str, int]:
     """How many images of each list of PASCAL VOC below *folder* are complete, with their annotations."""
     counts = {}
-    for place, _, names in os.walk(folder, onerror=_raise):
+    for place, _, names in os.walk(folder, onerror=require_missing):
         parts = place.split(os.sep)
         if parts[-2:] != ["ImageSets", "Main"]:
             continue

@@ -20,7 +20,7 @@ from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
-from spotmpi.core.wording import Echo
+from spotmpi.core.wording import Echo, silent
 from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import POOL
@@ -137,7 +137,7 @@ def drill(
     before: RunState,
     fault: Fault,
     on_event: Callable[[Event], None] = lambda event: None,
-    echo: Echo = lambda text: None,
+    echo: Echo = silent,
     clock: Callable[[], float] = time.monotonic,
 ) -> Recovery | PoolRecovery:
     """Inject *fault* into a training run and follow it to the first iteration of its next attempt.

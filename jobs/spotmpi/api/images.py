@@ -9,7 +9,7 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import wording
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import input_error
-from spotmpi.core.wording import Echo
+from spotmpi.core.wording import Echo, silent
 from spotmpi.images import builder as image_builder
 from spotmpi.images.build import Build, build_for, require_arguments, require_known, require_repository
 
@@ -18,7 +18,7 @@ def build_image(
     image: str,
     arguments: Iterable[str] = (),
     tool: str | None = None,
-    echo: Echo = lambda text: None,
+    echo: Echo = silent,
     cpu: bool = False,
 ) -> str:
     """Build *image* with ``NAME=VALUE`` build *arguments*, unless the same build exists; its local reference.
@@ -35,7 +35,7 @@ def push_image(
     on: TargetLike = None,
     arguments: Iterable[str] = (),
     tool: str | None = None,
-    echo: Echo = lambda text: None,
+    echo: Echo = silent,
     cpu: bool = False,
 ) -> str:
     """Build *image* if needed and push it to *repository*, by default the environment's; the reference to run.

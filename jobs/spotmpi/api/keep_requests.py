@@ -26,7 +26,7 @@ from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.structs import inspected
-from spotmpi.core.wording import Echo
+from spotmpi.core.wording import Echo, silent
 from spotmpi.entries.manifest import DATASET, FORMAT, MODEL, WORDS, describe, digest_of
 from spotmpi.entries.store import Store
 from spotmpi.runs import reader
@@ -53,7 +53,7 @@ def request(folder: Path, spec: JobSpec) -> None:
     _write(RunPaths(folder), KeepRequest(DATASET if predicts(spec) else MODEL, spec.keep, Store().storage.url))
 
 
-def keep_requested(state: RunState, on: TargetLike = None, echo: Echo = lambda text: None) -> None:
+def keep_requested(state: RunState, on: TargetLike = None, echo: Echo = silent) -> None:
     """Keep what a run has made that has succeeded and asks for it; *echo* tells what was kept, or why that failed."""
     paths = RunPaths(Path(state.folder))
     if state.state != record.SUCCEEDED or not is_file(paths.keep):

@@ -19,7 +19,7 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import names, wording
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.core.wording import Echo
+from spotmpi.core.wording import Echo, silent
 from spotmpi.entries.manifest import MODEL, File, Manifest, check_name, describe
 from spotmpi.entries.store import Store, is_reference
 from spotmpi.entries.versions import Promotion
@@ -47,7 +47,7 @@ def keep(
     parents: Sequence[str] = (),
     store: str | None = None,
     on: TargetLike = None,
-    echo: Echo = lambda text: None,
+    echo: Echo = silent,
 ) -> Model:
     """Keep what a run has trained as the next version of the model *name*.
 
@@ -229,7 +229,7 @@ def push(
     image: str,
     store: str | None = None,
     sign_key: str | Path | None = None,
-    echo: Echo = lambda text: None,
+    echo: Echo = silent,
 ) -> str:
     """Push a model to a registry of images, ``REGISTRY/NAME:TAG``; its reference there by digest.
 
@@ -248,7 +248,7 @@ def pull_to_store(
     image: str,
     store: str | None = None,
     key: str | Path | None = None,
-    echo: Echo = lambda text: None,
+    echo: Echo = silent,
     keep: str | None = None,
 ) -> Model:
     """Keep a model of a registry in the store, as the next version of its name, or as that which it is there already.
@@ -272,7 +272,7 @@ def pull(
     into: str | Path | None = None,
     store: str | None = None,
     key: str | Path | None = None,
-    echo: Echo = lambda text: None,
+    echo: Echo = silent,
 ) -> Path:
     """Copy the files of a model to a new folder, complete or not at all; its path. No effect where they are there.
 

@@ -21,7 +21,7 @@ from spotmpi.core import names, wording
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
-from spotmpi.core.wording import Echo
+from spotmpi.core.wording import Echo, silent
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.reader import RunState
 
@@ -40,7 +40,7 @@ def init(path: Path | str = "job.toml", script: str | None = None) -> Path:
 
 
 def plan_run(
-    source: Source, overrides: Iterable[str] = (), on: TargetLike = None, echo: Echo = lambda text: None
+    source: Source, overrides: Iterable[str] = (), on: TargetLike = None, echo: Echo = silent
 ) -> Mapping[str, Any]:
     """What `run` would start, as plain JSON values; nothing is started or written.
 
@@ -131,7 +131,7 @@ def resume(
 
 
 def plan_resume(
-    run: str, overrides: Iterable[str] = (), on: TargetLike = None, echo: Echo = lambda text: None
+    run: str, overrides: Iterable[str] = (), on: TargetLike = None, echo: Echo = silent
 ) -> Mapping[str, Any]:
     """What `resume` would start, as plain JSON values; nothing is started or written."""
     paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
@@ -152,13 +152,13 @@ def _preview(plan: Plan, echo: Echo) -> Mapping[str, Any]:
     return preview(plan, sys.executable, os.geteuid() == 0)
 
 
-def list_runs(on: TargetLike = None, mine: bool = False, echo: Echo = lambda text: None) -> list[RunState]:
+def list_runs(on: TargetLike = None, mine: bool = False, echo: Echo = silent) -> list[RunState]:
     """All recorded runs, oldest first; with *mine* only those that this user submitted."""
     states = [_keep_results(state, echo, on) for state in targets.backend(on).list()]
     return [state for state in states if state.owner in (None, names.user())] if mine else states
 
 
-def status(run: str, on: TargetLike = None, echo: Echo = lambda text: None) -> RunState:
+def status(run: str, on: TargetLike = None, echo: Echo = silent) -> RunState:
     """The current state of a run; its id may be shortened."""
     return _keep_results(_with_price(targets.backend_of(run, on).state(run)), echo, on)
 
@@ -183,7 +183,7 @@ def drill(
     fault: str = "evict",
     on: TargetLike = None,
     on_event: Callable[[Event], None] = lambda event: None,
-    echo: Echo = lambda text: None,
+    echo: Echo = silent,
 ) -> Recovery | PoolRecovery:
     """Inject a fault (evict, delete, kill) into a member of a training run or a pool; what recovery cost.
 
@@ -201,7 +201,7 @@ def shell_command(run: str, node: int | str = 0, on: TargetLike = None) -> Seque
     return backend.shell(backend.state(run).id, member(node))
 
 
-def pull(run: str, on: TargetLike = None, echo: Echo = lambda text: None, part: str | None = None) -> Path:
+def pull(run: str, on: TargetLike = None, echo: Echo = silent, part: str | None = None) -> Path:
     """Copy a run's folder (checkpoints, logs, TensorBoard events), or one *part* of it, to this machine; its path here.
 
     If its JobSet is gone and this machine has no record of it, *run* has to be its full id.
@@ -212,9 +212,7 @@ def pull(run: str, on: TargetLike = None, echo: Echo = lambda text: None, part: 
     return backend.pull(run, echo, part)
 
 
-def clean(
-    older: float | str, delete: bool = False, on: TargetLike = None, echo: Echo = lambda text: None
-) -> list[RunState]:
+def clean(older: float | str, delete: bool = False, on: TargetLike = None, echo: Echo = silent) -> list[RunState]:
     """The runs that ended longer ago than *older*, seconds or ``"30d"``; with *delete* their folders are deleted.
 
     The copy of a cluster's run without a recorded end is kept unless its cluster reports that the run has ended. *echo*

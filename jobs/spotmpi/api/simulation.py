@@ -23,7 +23,7 @@ from spotmpi.capacity.simulation import Outcome, join, planned, simulate, window
 from spotmpi.capacity.traces import Trace, market, read_trace
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
-from spotmpi.core.wording import Echo
+from spotmpi.core.wording import Echo, silent
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.workers import MOST_DOLLARS
 
@@ -76,7 +76,7 @@ def simulate_job(
     prices: Prices,
     now: datetime,
     seed: int = 0,
-    echo: Echo = lambda text: None,
+    echo: Echo = silent,
 ) -> Simulation:
     """The job of *spec* in *windows* windows of the traces in *folder*, drawn with *seed*; *echo* gets its progress.
 

@@ -15,7 +15,7 @@ from spotmpi.backends.base import Backend
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import SpotmpiError, UnknownRun
 from spotmpi.core.names import RunPaths
-from spotmpi.core.wording import Echo
+from spotmpi.core.wording import Echo, silent
 from spotmpi.runs.reader import RunState
 
 _NOTICEABLE = 2.0  # seconds of waiting without a word
@@ -23,9 +23,7 @@ _OVERDUE = 30.0  # seconds that the end of a run may take beyond its grace befor
 _STOPPED = "stopped by its user"
 
 
-def stop(
-    run: str, now: bool = False, wait: bool = True, on: TargetLike = None, echo: Echo = lambda text: None
-) -> RunState:
+def stop(run: str, now: bool = False, wait: bool = True, on: TargetLike = None, echo: Echo = silent) -> RunState:
     """Stop a run after a checkpoint, or *now* without one; no effect on a run that has ended.
 
     *echo* gets a message with what it waits for, and for how long, if that takes time.
@@ -34,7 +32,7 @@ def stop(
 
 
 def stop_run(
-    backend: Backend, run: str, reason: str, echo: Echo = lambda text: None, now: bool = False, wait: bool = True
+    backend: Backend, run: str, reason: str, echo: Echo = silent, now: bool = False, wait: bool = True
 ) -> RunState:
     """Stop a run of *backend* for *reason*, as `stop` does."""
     before = backend.state(run)

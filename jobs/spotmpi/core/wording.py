@@ -109,6 +109,10 @@ def echo(text: str) -> None:
     print(f"spotmpi: {printable_lines(text)}", file=sys.stderr, flush=True)
 
 
+def silent(text: str) -> None:
+    """Print nothing, as functions do whose caller gives no `Echo`."""
+
+
 def shorten(text: str, longest: int) -> str:
     """*text* with at most so many letters: of a longer one both ends, since the ends of paths differ."""
     half = (longest - 3) // 2

@@ -16,7 +16,7 @@ from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.backends.kubernetes.volume_access import volume_access
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import InputError, Problem, input_error
-from spotmpi.core.wording import Echo, counted
+from spotmpi.core.wording import Echo, counted, silent
 from spotmpi.data import fetch
 from spotmpi.data.local_source import Index, Source, source_of
 from spotmpi.data.remote_source import Download, authority_of, downloads_of, is_remote
@@ -54,7 +54,7 @@ def push(
     sources: Sequence[str],
     folder: str,
     storage: Storage,
-    echo: Echo = lambda text: None,
+    echo: Echo = silent,
     authority: Path | None = None,
 ) -> list[Transfer]:
     """Copy *sources* to *folder* of the volume, one after the other.
@@ -157,17 +157,17 @@ def _require_other_names(
         raise InputError(problems)
 
 
-def ls(folder: str, storage: Storage, echo: Echo = lambda text: None) -> list[dict[str, Any]]:
+def ls(folder: str, storage: Storage, echo: Echo = silent) -> list[dict[str, Any]]:
     """The entries of *folder* of the volume ("" is its top): name, bytes, and the number of files of a folder."""
     return _with_store(storage, echo, lambda store, api: store.entries(folder_name(folder) if folder else ""))
 
 
-def pull(folder: str, into: Path, storage: Storage, echo: Echo = lambda text: None) -> Transfer:
+def pull(folder: str, into: Path, storage: Storage, echo: Echo = silent) -> Transfer:
     """Copy every file below *folder* of the volume to *into* on this machine; the same call continues after a break."""
     return _with_store(storage, echo, lambda store, api: store.pull(folder_name(folder, reading=True), into))
 
 
-def clean(older: float, delete: bool, storage: Storage, echo: Echo = lambda text: None) -> list[dict[str, Any]]:
+def clean(older: float, delete: bool, storage: Storage, echo: Echo = silent) -> list[dict[str, Any]]:
     """Versions of data sets and models on the volume that no run has named for *older* seconds: kind, name, key, bytes.
 
     They were copied there for runs that read them from a store on somebody's machine. A run names them while its JobSet

@@ -13,10 +13,9 @@ from spotmpi.agent.pod_context import AGENT_PLAN
 from spotmpi.core import names
 from spotmpi.core.errors import UnreadableRun
 from spotmpi.plan import pods, pool
+from spotmpi.plan.templates import Object
 from spotmpi.plan.volume_pod import Volume
 from spotmpi.spec.job import JobSpec
-
-Object = dict[str, Any]
 
 ANNOTATION_SPEC = "spotmpi.dev/spec"
 

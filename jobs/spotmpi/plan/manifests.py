@@ -21,10 +21,9 @@ from spotmpi.plan.agent_plan import AgentInputs, agent_plan, pod_layout
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.cluster_plan import ANNOTATION_SPEC, agent_plan_text, cached_plan, pod_templates
 from spotmpi.plan.placement import Beginning
+from spotmpi.plan.templates import Object
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.workers import Workers
-
-Object = dict[str, Any]
 
 OWNER_UID = "<uid of the JobSet>"  # filled in once the JobSet exists
 TTL_SECONDS = 24 * 3600

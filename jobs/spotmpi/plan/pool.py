@@ -6,17 +6,15 @@ They are not a second replicated Job of the JobSet, which could not restart the 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from spotmpi.agent import protocol
 from spotmpi.agent.plan import WORKER
 from spotmpi.plan import pods
 from spotmpi.plan.cluster import ClusterTarget
+from spotmpi.plan.templates import Object
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.roles import worker_spec
 from spotmpi.spec.workers import Workers
-
-Object = dict[str, Any]
 
 ANNOTATION_WORKERS = "spotmpi.dev/workers"  # how many of the role `WORKER` a run is to have
 

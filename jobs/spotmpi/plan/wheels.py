@@ -5,17 +5,17 @@ from __future__ import annotations
 import base64
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spotmpi.agent import pod_context
 from spotmpi.agent.plan import Wheels
 from spotmpi.core import names
 from spotmpi.plan import cluster_plan, pods
+from spotmpi.plan.templates import Object
 
 if TYPE_CHECKING:
     from spotmpi.images.wheels import PackedWheels
 
-Object = dict[str, Any]
 
 LARGEST = 1_040_000  # bytes of a ConfigMap's data; Kubernetes takes 1 MiB
 _VOLUME = "wheels"

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from spotmpi.agent.protocol import STRONG, WEAK
 from spotmpi.metrics.rates import Point
-from spotmpi.report.figures import IDEAL, MEASURED, TRACE, XY, BarChart, Chart, Curve, Drawing, with_count
+from spotmpi.report.figures import IDEAL, MEASURED, TRACE, XY, BarChart, Chart, Curve, Drawing, time_unit, with_count
 from spotmpi.report.report import Report, batch, label
 from spotmpi.report.rows import Line, Row
 
@@ -138,7 +138,7 @@ def time_chart(
 ) -> Chart:
     """The values of a scalar of this *name* over time, a curve for each of *traces*, which have a label each."""
     longest = max(points[-1].time for _, points in traces)
-    unit, size = ("hours", 3600.0) if longest > 7200 else ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)
+    unit, size = time_unit(longest)
     curves = [
         Curve(of, TRACE, colour, tuple((x / size, y) for x, y in average(points)))
         for colour, (of, points) in zip(colours or range(len(traces)), traces, strict=True)

@@ -36,6 +36,11 @@ def tick(value: float) -> str:
     return f"{value:,.10g}" if abs(value) >= 1e-3 or value == 0 else f"{value:.3g}"
 
 
+def time_unit(longest: float) -> tuple[str, float]:
+    """The unit of an axis that shows times up to *longest* seconds, and how many seconds it has."""
+    return ("hours", 3600.0) if longest > 7200 else ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)
+
+
 def with_count(name: str, count: int, what: str) -> str:
     """A name with a count: "fp16, 2 nodes"."""
     return f"{name}, {counted(count, what)}" if name else counted(count, what)

@@ -19,6 +19,7 @@ from spotmpi.plan.run_plan import threads
 from spotmpi.report.figures import Drawing, share
 from spotmpi.report.rows import EDGE_LIMIT, SPREAD_LIMIT, Line, Row, iteration_seconds, slowest
 from spotmpi.report.trial_results import AWS, Machine, NodePlacement, TrialResult
+from spotmpi.runs import data_fingerprint
 from spotmpi.runs.fingerprint import command_of
 from spotmpi.spec.job import JobSpec
 
@@ -215,12 +216,7 @@ def _gpus(gpus: Sequence[dict[str, str]]) -> str:
 def _data(run: TrialResult) -> str:
     data, context = run.work["data"], run.training.context
     fingerprint = context.get("data_fingerprint")
-    parts = []
-    if data and data["state"] is None:
-        parts.append(data["path"])
-    elif data:
-        size = f"{counted(data['files'], 'file')}, {data['bytes'] / 1e6:.1f} MB"
-        parts.append(f"{data['path']} ({size}, {(data['content'] or data['state'])[:12]})")
+    parts = [data_fingerprint.text(data)] if data else []
     if context.get("samples"):
         known = "synthetic" if run.synthetic else fingerprint and str(fingerprint)[:12]
         parts.append(counted(context["samples"], "sample") + (f" ({known})" if known else ""))

@@ -26,6 +26,7 @@ from spotmpi.report.figures import (
     interval,
     number,
     share,
+    time_unit,
     with_count,
 )
 from spotmpi.report.report import Report, Section, label
@@ -52,7 +53,6 @@ _MICRO_BENCHMARK_VALUES = (
     ("warm_files_per_second", "reading, warm", "files/s"),
 )
 _OUTCOME_COLOURS = {record.SUCCEEDED: 2, record.INTERRUPTED: 1, record.FAILED: 3, record.STOPPED: 0}
-_UNITS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 _SHARES = {5: "works", 4: "waits"}
 _STREAM_HEADER = ("Variant", "Nodes", "Workers", "Batches/s", "MB/s of a rank", "Ranks wait", "Workers wait", "Skipped")
 _STREAM_MEDIANS = ("batches_per_second", "mb_per_second", "ranks_wait", "workers_wait", "postprocess_wait")
@@ -238,7 +238,7 @@ def timeline_section(attempts: Sequence[Attempt]) -> Section | None:
 
 def _timeline_chart(attempts: Sequence[Attempt], origin: float) -> Chart:
     longest = max(each.end for each in attempts) - origin
-    unit, size = next((unit, size) for unit, size in _UNITS if longest > 3 * size or size == 1.0)
+    unit, size = time_unit(longest)
     curves = tuple(
         Curve(
             each.outcome,

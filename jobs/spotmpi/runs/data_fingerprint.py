@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from spotmpi.agent.files import error_text, write_atomically
 from spotmpi.core import names
 from spotmpi.core.errors import input_error
+from spotmpi.core.wording import counted
 
 # Bytes that are hashed while a run starts; hashing more would delay it.
 HASHED_AT_START = 8 << 20
@@ -84,6 +85,16 @@ def same(one: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
         return True
     contents = with_content(one)["content"], with_content(other)["content"]
     return None not in contents and contents[0] == contents[1]
+
+
+def text(data: dict[str, Any] | None) -> str:
+    """An identity as people read it: the path, and what was read of it."""
+    if data is None:
+        return "none"
+    if data["state"] is None:
+        return str(data["path"])
+    size = f"{counted(data['files'], 'file')}, {data['bytes'] / 1e6:,.1f} MB"
+    return f"{data['path']} ({size}, {(data['content'] or data['state'])[:12]})"
 
 
 def _scan(folder: Path) -> list[_File]:

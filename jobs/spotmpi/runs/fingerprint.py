@@ -22,7 +22,7 @@ from spotmpi.agent import hardware
 from spotmpi.agent.files import write_atomically
 from spotmpi.agent.launchers import is_mpi
 from spotmpi.core import code_folder, names
-from spotmpi.core.wording import counted, shortened
+from spotmpi.core.wording import shortened
 from spotmpi.runs import data_fingerprint
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def differences(one: dict[str, Any], other: dict[str, Any], declared: Iterable[s
         result += _unequal("code", *files)
     data = one.get("data"), other.get("data")
     if "data" not in skipped and data[0] != data[1] and not data_fingerprint.same(*data):
-        result.append(f"data: {_data_text(data[0])}, {_data_text(data[1])}")
+        result.append(f"data: {data_fingerprint.text(data[0])}, {data_fingerprint.text(data[1])}")
     return result
 
 
@@ -169,15 +169,6 @@ def _text(value: object) -> str:
     if isinstance(value, list):
         value = " ".join(map(str, value))
     return "none" if value in (None, "") else shortened(value)
-
-
-def _data_text(data: dict[str, Any] | None) -> str:
-    if data is None:
-        return "none"
-    if data["state"] is None:
-        return str(data["path"])
-    size = f"{counted(data['files'], 'file')}, {counted(data['bytes'], 'byte')}"
-    return f"{data['path']} ({size}, {(data['content'] or data['state'])[:12]})"
 
 
 def _image(spec: JobSpec) -> dict[str, str] | None:

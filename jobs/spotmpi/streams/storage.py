@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from spotmpi.agent.files import exists, is_folder
 from spotmpi.agent.protocol import counted
+from spotmpi.agent.store import require_missing
 from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Part
 
@@ -85,10 +86,6 @@ def file_system(source: str) -> tuple[Any, str]:
 def _local_files() -> Any:
     """The files of this machine, where fsspec takes what cannot be read for missing: rows would be left out."""
     from fsspec.implementations.local import LocalFileSystem
-
-    def require_missing(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):
-            raise error
 
     class LocalFiles(LocalFileSystem):
         def walk(self, path: str, maxdepth: int | None = None, topdown: bool = True, **options: Any) -> Any:

@@ -193,7 +193,7 @@ class PlacedRun:
             self._clock.seconds += self.start
             self._history.record_decisions(self._decisions())
             if "elastic" in plan:
-                own = on_hosts(plan, [plan["hosts"][number] for number in self.used], 0)
+                own = on_hosts(plan, [plan["hosts"][number] for number in self.used])
                 self._history.set_pods(own, [Member(NODE, number) for number in self.used], 0)
             self._history.record_start(self._number, [])
             self._progress = Progress(0.0)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from spotmpi.agent.hardware import INSTANCE_TYPE
 from spotmpi.aws import quotas
 from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.concurrent_calls import CallFailure
@@ -20,7 +20,6 @@ from spotmpi.environments.zones.market_data import MarketData, MarketQuery, fetc
 from spotmpi.environments.zones.ranking import rank
 from spotmpi.environments.zones.rows import Row, comparison_rows
 
-_TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
 MAX_NODES = 5000
 
 
@@ -109,7 +108,7 @@ def _require_well_formed(types: Sequence[str], nodes: int, regions: Sequence[str
     problems = [
         Problem("--types", each, "not an EC2 instance type; write it like g5.xlarge")
         for each in types
-        if not _TYPE.fullmatch(each)
+        if not INSTANCE_TYPE.fullmatch(each)
     ]
     if not types:
         problems.append(Problem("--types", None, "give at least one instance type, such as g5.xlarge"))

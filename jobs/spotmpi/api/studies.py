@@ -13,11 +13,10 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.core.events import Event
-from spotmpi.core.wording import Echo
-from spotmpi.spec import variants
+from spotmpi.core.wording import Echo, silent
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import Source, read_spec, read_toml, with_entries
-from spotmpi.study import pricing, study_file
+from spotmpi.study import parameters, pricing, study_file
 from spotmpi.study.study import Study, StudyOptions, WrongStudy, grid_study, read_base
 from spotmpi.study.sweep import Sweep
 
@@ -35,7 +34,7 @@ def bench(
     overrides: Iterable[str] = (),
     on: TargetLike = None,
     on_event: Callable[[Event], None] = lambda event: None,
-    echo: Echo = lambda text: None,
+    echo: Echo = silent,
 ) -> Sweep:
     """Run the trials of a study, one after the other, and return the sweep with their outcomes.
 
@@ -67,7 +66,7 @@ def plan_bench(
     options: StudyOptions = study_file.NO_OPTIONS,
     overrides: Iterable[str] = (),
     on: TargetLike = None,
-    echo: Echo = lambda text: None,
+    echo: Echo = silent,
 ) -> Study:
     """The study that `bench` would run, with its `trials` in order; nothing is started."""
     study, _ = _prepare(source, options, overrides, on, lambda event: None, echo)
@@ -91,7 +90,7 @@ def study_of(source: Source, options: StudyOptions, overrides: Iterable[str] = (
     if isinstance(source, str | Path) and study_file.is_study(read_toml(Path(source))):
         return study_file.load(Path(source), overrides, options, convert)
     spec, faults = read_base(lambda: with_entries(read_spec(source, overrides), convert))
-    texts, problems = variants.with_places(wording.option("variant"), options.variants, convert)
+    texts, problems = parameters.settings_with_places(wording.option("variant"), options.variants, convert)
     options, faults = replace(options, variants=texts), faults.with_problems(problems)
     if spec.dataset is not None:
         remedy = "a study measures runs alone: build it with `spotmpi data build`, and name it as `data`"

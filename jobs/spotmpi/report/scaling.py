@@ -29,7 +29,7 @@ from spotmpi.report.figures import (
 from spotmpi.report.report import Report, Section, label
 from spotmpi.report.rows import Line, Row, iteration_seconds
 from spotmpi.report.trial_results import TrialResult
-from spotmpi.spec.variants import Variant
+from spotmpi.study.parameters import Variant
 
 _MODEL_HEADER = ("Variant", "Nodes", "Measured", "Model", "95 % interval", "Error", "Verdict")
 _CURVE_RANGE = 2  # the curve of a model that is valid there ends at so many times the largest measured count

@@ -13,10 +13,9 @@ from typing import Any
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.core.price import Price
-from spotmpi.spec import variants
 from spotmpi.spec.job import JobSpec, duration
 from spotmpi.spec.source import WrongKeys
-from spotmpi.spec.variants import Variant
+from spotmpi.study.parameters import Variant, read_variants
 
 PENDING = "pending"
 RUNNING = "running"
@@ -351,7 +350,7 @@ def grid_study(spec: JobSpec, options: StudyOptions, faults: Faults = Faults()) 
     if counts["repeats"] > MOST_REPEATS:
         problems.append(Problem(wording.option("repeats"), counts["repeats"], f"must be at most {MOST_REPEATS:,}"))
     base = spec.model_copy(update={"nodes": 1})
-    named, wrong_variants = variants.read(options.variants, base, faults.wrong)
+    named, wrong_variants = read_variants(options.variants, base, faults.wrong)
     values = {"nodes": list(nodes), "variants": [variant.text for variant in named[1:]], **counts}
     configurations = tuple(itertools.product((variant.name for variant in named), nodes))
     source = {"spec": base.canonical(), **values}

@@ -14,13 +14,12 @@ from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.price import Price
 from spotmpi.forecast.published import published_tables
-from spotmpi.spec import source, variants
+from spotmpi.spec import source
 from spotmpi.spec.job import Duration, JobSpec
 from spotmpi.spec.kubernetes import SpecModel
 from spotmpi.spec.source import Convert, load_spec, problem, read_toml, resolve_paths, with_entries
-from spotmpi.spec.variants import BASE, Variant
 from spotmpi.study import parameters as known_parameters
-from spotmpi.study.parameters import NODES, Value, Values
+from spotmpi.study.parameters import BASE, NODES, Value, Values, Variant, settings_with_places, vary
 from spotmpi.study.study import (
     MOST_REPEATS,
     REPEATS,
@@ -115,7 +114,7 @@ def _with_places(value: Any, field: str, convert: Convert) -> tuple[Any, list[Pr
         found = {key: _with_places(each, f"{field}.{key}", convert) for key, each in value.items()}
         problems = [problem for _, some in found.values() for problem in some]
         return {key: each for key, (each, _) in found.items()}, problems
-    return variants.with_places(field, value, convert) if _is_list_of(value, str) else (value, [])
+    return settings_with_places(field, value, convert) if _is_list_of(value, str) else (value, [])
 
 
 def from_values(values: Mapping[str, Any]) -> Study:
@@ -337,7 +336,7 @@ def _variant(tables: _Tables, base: JobSpec, values: Values, varied: Sequence[st
 
 def _set(spec: JobSpec, setting: str, field: str) -> JobSpec:
     try:
-        return variants.vary(spec, setting, setting)
+        return vary(spec, setting, setting)
     except InputError as error:
         raise InputError([Problem(field, setting, problem.remedy) for problem in error.problems]) from None
 

@@ -10,9 +10,9 @@ import pytest
 
 from spotmpi.core.errors import InputError, RunInUse, SpotmpiError, UnknownRun
 from spotmpi.runs import fingerprint
-from spotmpi.spec import variants
 from spotmpi.spec.job import JobSpec
 from spotmpi.study import execution
+from spotmpi.study.parameters import read_variants
 from spotmpi.study.study import StudyOptions, Trial, grid_study
 from spotmpi.study.sweep import Sweep, find_sweep, load_sweep, unfinished_sweep
 from tests.transient_errors import TransientErrors
@@ -42,7 +42,7 @@ def test_a_trial_runs_its_variants_spec_on_its_nodes() -> None:
 
 
 def test_a_value_with_commas_stays_whole_inside_brackets_and_quotes() -> None:
-    (base, lists, text), problems = variants.read(['l:args=["a", "b"],slots=2', 't:env.X="1,2",env.Y=z'], SPEC)
+    (base, lists, text), problems = read_variants(['l:args=["a", "b"],slots=2', 't:env.X="1,2",env.Y=z'], SPEC)
     assert (base.spec, lists.spec.args, lists.spec.slots) == (SPEC, ["a", "b"], 2)
     assert text.spec.env == {"X": "1,2", "Y": "z"}
     assert problems == []
@@ -67,14 +67,14 @@ def test_a_value_with_commas_stays_whole_inside_brackets_and_quotes() -> None:
     ],
 )
 def test_a_wrong_variant_is_refused_with_its_text_and_a_remedy(text: str, message: str) -> None:
-    (base,), (problem,) = variants.read([text], SPEC)
+    (base,), (problem,) = read_variants([text], SPEC)
     assert base.spec == SPEC
     assert message in str(problem)
     assert problem.field.startswith("variants")
 
 
 def test_two_variants_of_one_name_or_of_one_meaning_are_refused_at_once() -> None:
-    valid, problems = variants.read(["a:slots=2", "a:slots=3", "b:slots=2"], SPEC)
+    valid, problems = read_variants(["a:slots=2", "a:slots=3", "b:slots=2"], SPEC)
     assert [variant.name for variant in valid] == ["base", "a"]
     assert [problem.remedy for problem in problems] == [
         "two variants have this name; choose another",

@@ -153,7 +153,7 @@ class Copies:
             self._stopped.wait(pause)
 
     def _follow_source(self) -> None:
-        """Copy what is newer there until the connection ends."""
+        """Copy newer checkpoints from the node that they come from, until the connection to it ends."""
         source = self._source
         assert source is not None, "it is followed"
         with self._channel(*source) as channel:

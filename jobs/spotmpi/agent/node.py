@@ -137,14 +137,18 @@ def write_environment(context: AgentContext, attempt: int) -> dict[str, str]:
 
 
 def serve_forks(context: AgentContext) -> None:
-    """Start the fork server of this node, unless it runs or the plan has none; without it rank wrappers say so."""
+    """Start the fork server of this node, unless it runs or the plan has none.
+
+    Where it does not start, rank wrappers start ranks without it and print that.
+    """
     server = _fork_server(context)
     if server is not None:
         from . import preload
 
         rank_wrapper = [sys.executable, "-I", "-S", RANK_WRAPPER]
         with contextlib.suppress(OSError):
-            # Without those of an interface, which nothing reads before a rank starts: no other node may be known yet.
+            # Without the variables of a network interface: it is chosen once other nodes are known, and only ranks
+            # read them.
             preload.serve(server, context.plan["folder"], rank_wrapper, _environment(context, {}))
 
 

@@ -176,10 +176,11 @@ class PodRecord(record.Record):
         self._print(LINE, [attempt, member.text, number, self._time, line.rank, line.stream, line.text])
 
     def _write_batch(self) -> None:
+        """Append to the files, and print the same lines, also where an append fails: they have their numbers."""
         try:
-            self._check(final=False)  # time has passed
+            self._check(final=False)  # another agent may have begun a later attempt since the batch began
             super()._write_batch()
-        finally:  # what is numbered is printed
+        finally:
             texts, self._unprinted = self._unprinted, []
             sys.stdout.write("".join(texts))
             sys.stdout.flush()

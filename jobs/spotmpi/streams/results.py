@@ -24,8 +24,8 @@ class Message(NamedTuple):
     value: bytes | None
 
 
-class Hidden(bytes):
-    """A file without rows that is to be hidden from readers of its folder.
+class FileWithoutRows(bytes):
+    """A file that gets a name which hides it from readers of its folder.
 
     That is one of Parquet with no columns or some without a type, since those of others do not fit it, and one of JSON
     Lines, in which many readers want a row. It has some byte, unlike what a machine that lost its power may have.
@@ -64,7 +64,7 @@ def _encode(write: str, results: Any) -> Any:
     if is_topic(write):
         return [_message(row) for row in _rows(results)]
     if write in FORMATS:
-        return "".join(_json(row) + "\n" for row in _rows(results)).encode() or Hidden(b"\n")
+        return "".join(_json(row) + "\n" for row in _rows(results)).encode() or FileWithoutRows(b"\n")
     return results
 
 
@@ -93,7 +93,7 @@ def _parquet(results: Any) -> bytes:
     file = BytesIO()
     pyarrow.parquet.write_table(table, file)
     has_types = table.num_columns and not any(map(pyarrow.types.is_null, table.schema.types))
-    return file.getvalue() if table.num_rows or has_types else Hidden(file.getvalue())
+    return file.getvalue() if table.num_rows or has_types else FileWithoutRows(file.getvalue())
 
 
 def table_of(results: Any) -> Any:

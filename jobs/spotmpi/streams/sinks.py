@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from spotmpi.agent import record
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import FILES
-from spotmpi.streams.results import Hidden
+from spotmpi.streams.results import FileWithoutRows
 
 Results = Sequence[tuple[int, Any]]  # what `spotmpi.streams.results.encode` gave for batches, by number
 _EMPTY = ".empty"  # in a folder of files: a JSON list of those that the results have without a byte
@@ -106,7 +106,7 @@ class ResultFiles:
             StreamError: the disk is full.
         """
         for number, content in results:
-            path = self._folder / f"{'_' * isinstance(content, Hidden)}{self._name(number)}"
+            path = self._folder / f"{'_' * isinstance(content, FileWithoutRows)}{self._name(number)}"
             # Another process may write the same results, as where the node of an earlier attempt is still up.
             partial = self._folder / f".results-{number:08d}.{os.urandom(4).hex()}.part"
             try:

@@ -13,8 +13,7 @@ from spotmpi.backends import targets
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.entries.store import Store
-from spotmpi.spec.dataset import DatasetBuild
-from spotmpi.spec.job import Data, JobSpec
+from spotmpi.spec.job import Data, DatasetBuild, JobSpec
 from spotmpi.spec.source import Source, read_spec
 from spotmpi.streams.dataset import Dataset, lookup
 from spotmpi.streams.errors import StreamError

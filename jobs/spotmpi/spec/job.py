@@ -3,7 +3,7 @@
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -13,12 +13,11 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WrapValidator
 
 from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.agent.protocol import CHECKPOINT_EVERY, CHECKPOINT_KEEP
-from spotmpi.core.errors import input_error
-from spotmpi.spec.dataset import DatasetBuild
+from spotmpi.core.errors import Problem, input_error
 from spotmpi.spec.kubernetes import FilePath, Kubernetes, SpecModel
 from spotmpi.spec.stream import Stream
 from spotmpi.spec.workers import Count, Cpus, Memory, Pool, Price, Workers
-from spotmpi.streams.order import CONSUMER
+from spotmpi.streams.order import CONSUMER, FUNCTION
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -284,6 +283,27 @@ class Capacity(SpecModel):
         given = self.model_dump(exclude_defaults=True)
         keys = ("order", "zones", "instance_types", "market")
         return {f"capacity.{key}": given[key] for key in keys if key in given}
+
+
+class DatasetBuild(SpecModel):
+    """A call of a function with `@spotmpi.dataset`; see docs/datasets.md."""
+
+    build: str = Field(
+        description="module:function with @spotmpi.dataset, of `code` or `files`", examples=["sets:ratings"]
+    )
+    arguments: dict[str, Any] = Field(
+        {},
+        description="its arguments by name; paths are relative to the spec",
+        examples=[{"raw": "s3://set/*.csv", "cut": 0.5}],
+    )
+    workers: Count | None = Field(None, description="number of workers (default: that of the function)", examples=[4])
+    cpu: Cpus | None = Field(None, description='CPUs of each worker, such as 2, 0.5 or "500m"', examples=[2])
+    memory: Memory | None = Field(None, description='memory of each worker, such as "4Gi"', examples=["4Gi"])
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with it."""
+        if not FUNCTION.fullmatch(self.build):
+            yield Problem("dataset.build", self.build, "write module:function, such as sets:ratings")
 
 
 class Metrics(SpecModel):

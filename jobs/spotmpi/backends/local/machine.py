@@ -88,7 +88,7 @@ def _is_copy(path: str) -> bool:
 def _source(source: str | None) -> dict[str, Any]:
     """Whether the path or pattern of a source has files, and these have rows; assumed of what cannot be listed."""
     from spotmpi.spec.source import is_path  # few runs have a stream
-    from spotmpi.streams.row_check import lacks_rows
+    from spotmpi.streams.checks import lacks_rows
 
     if source is None or not is_path(source):
         return {}
@@ -108,7 +108,7 @@ def _function_problems(spec: JobSpec, is_target: bool) -> tuple[Problem, ...]:
         return ()
     from spotmpi.core.errors import Problem  # few runs have a stream
     from spotmpi.spec.validate_cluster import consumer
-    from spotmpi.streams.function_check import problem
+    from spotmpi.streams.checks import function_problem
 
     folder = spec.code or (str(Path.cwd()) if is_target and not spec.files else None)
     has_own_packages = (
@@ -117,7 +117,7 @@ def _function_problems(spec: JobSpec, is_target: bool) -> tuple[Problem, ...]:
     named = [(f"stream.{key}", name) for key, name in spec.stream.functions.items()]
     named += [("command", name) for name in consumer(spec)[1:]]
     files = list(map(Path, spec.files))
-    found = ((key, name, problem(name, files, folder, is_target and has_own_packages)) for key, name in named)
+    found = ((key, name, function_problem(name, files, folder, is_target and has_own_packages)) for key, name in named)
     return tuple(Problem(key, name, remedy) for key, name, remedy in found if remedy)
 
 

@@ -24,10 +24,9 @@ from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.backends.downloads import report_skipped
 from spotmpi.backends.kill_ranks import PROGRAM, require_killed
 from spotmpi.backends.slurm import queue
-from spotmpi.backends.slurm.controller import Controller
 from spotmpi.backends.slurm.files import RunFiles, archive
 from spotmpi.backends.slurm.follow import Watch
-from spotmpi.backends.slurm.login import Login, NoAnswer, NoController
+from spotmpi.backends.slurm.login import Controller, Login, NoAnswer, NoController
 from spotmpi.backends.slurm.queue import QueuedJob
 from spotmpi.core import archives, names, wording
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error

@@ -22,11 +22,10 @@ from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.api.stopping import stop_run
 from spotmpi.backends import targets
 from spotmpi.backends.slurm import backend as slurm_backend
-from spotmpi.backends.slurm import controller, files
+from spotmpi.backends.slurm import files, login
 from spotmpi.backends.slurm.backend import SlurmBackend
-from spotmpi.backends.slurm.controller import Controller
 from spotmpi.backends.slurm.follow import Watch
-from spotmpi.backends.slurm.login import Login, NoAnswer
+from spotmpi.backends.slurm.login import Controller, Login, NoAnswer
 from spotmpi.backends.slurm.queue import QueuedJob, parse
 from spotmpi.backends.targets import Target
 from spotmpi.core import reminders
@@ -319,7 +318,7 @@ def test_a_job_that_never_reached_slurmctld_is_given_to_it_again(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(controller, "RETRY_INTERVAL", 0.0)
+    monkeypatch.setattr(login, "RETRY_INTERVAL", 0.0)
     slurm.lose_controller(2, words)
     submit(backend)
     assert [call.split()[0] for call in slurm.calls if call.startswith("sbatch")] == ["sbatch"] * 3
@@ -375,7 +374,7 @@ def test_of_a_job_that_slurmctld_took_before_it_was_lost_no_end_is_recorded(
 @pytest.fixture
 def messages(backend: SlurmBackend, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What commands say while they wait for slurmctld, which they ask again at once."""
-    monkeypatch.setattr(controller, "RETRY_INTERVAL", 0.01)
+    monkeypatch.setattr(login, "RETRY_INTERVAL", 0.01)
     texts: list[str] = []
     backend.controller = Controller(texts.append, limit=30.0)
     return texts

@@ -14,7 +14,7 @@ from spotmpi.backends.local import machine
 from spotmpi.core.errors import Problem
 from spotmpi.spec.source import read_spec
 from spotmpi.spec.validate import validate
-from spotmpi.streams.function_check import problem
+from spotmpi.streams.checks import function_problem
 
 FLOW = """
 import numpy
@@ -67,7 +67,7 @@ def _private(): ...
 def test_a_name_that_a_module_binds_anywhere_at_its_top_level_is_there(tmp_path: Path, name: str) -> None:
     path = tmp_path / "flow.py"
     path.write_text(FLOW)
-    assert problem(f"flow:{name}", [path], None, False) is None
+    assert function_problem(f"flow:{name}", [path], None, False) is None
 
 
 @pytest.mark.parametrize("name", ["absent", "method", "local", "results"])
@@ -75,7 +75,7 @@ def test_another_one_is_named_with_those_that_there_are(tmp_path: Path, name: st
     path = tmp_path / "flow.py"
     path.write_text(FLOW)
     text = f"the module flow has no {name}, but Model, serve, train; correct the name"
-    assert problem(f"flow:{name}", [path], None, False) == text
+    assert function_problem(f"flow:{name}", [path], None, False) == text
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_another_one_is_named_with_those_that_there_are(tmp_path: Path, name: st
 def test_nothing_is_said_of_a_module_that_gives_itself_names_or_cannot_be_read(tmp_path: Path, text: str) -> None:
     path = tmp_path / "flow.py"
     path.write_text(f"{text}\n")
-    assert problem("flow:absent", [path], None, True) is None
+    assert function_problem("flow:absent", [path], None, True) is None
 
 
 def test_the_module_is_looked_for_where_the_run_has_it(tmp_path: Path) -> None:
@@ -106,23 +106,23 @@ def test_the_module_is_looked_for_where_the_run_has_it(tmp_path: Path) -> None:
     code, package = str(tmp_path / "code"), tmp_path / "code" / "flow"
     cases: list[tuple[list[Path], str | None]] = [([], code), ([package], None), ([package], str(tmp_path))]
     for files, place in cases:
-        assert problem("flow:train", files, place, False) is None
-        assert problem("flow.steps:prepare", files, place, False) is None
-        of_package = problem("flow:prepare", files, place, False)
-        of_module = problem("flow.steps:train", files, place, False)
+        assert function_problem("flow:train", files, place, False) is None
+        assert function_problem("flow.steps:prepare", files, place, False) is None
+        of_package = function_problem("flow:prepare", files, place, False)
+        of_module = function_problem("flow.steps:train", files, place, False)
         assert of_package == "the module flow has no prepare, but train; correct the name"
         assert of_module == "the module flow.steps has no train, but prepare; correct the name"
     assert (
-        problem("flow:absent", [tmp_path / "other.py"], str(tmp_path / "other"), False) is None
+        function_problem("flow:absent", [tmp_path / "other.py"], str(tmp_path / "other"), False) is None
     )  # an image may have it
 
 
 def test_a_module_of_this_interpreter_counts_where_the_run_has_that(tmp_path: Path) -> None:
     missing = f"{sys.executable} has no module absent_flow, nor have `code` and `files`: name its file in `files`"
-    assert problem("absent_flow:train", [], str(tmp_path), True) == missing
-    assert problem("absent_flow:train", [], str(tmp_path), False) is None
-    assert problem("json:absent", [], None, True) is None
-    assert "module tabnanny" not in (problem("tabnanny:absent", [], None, True) or "")
+    assert function_problem("absent_flow:train", [], str(tmp_path), True) == missing
+    assert function_problem("absent_flow:train", [], str(tmp_path), False) is None
+    assert function_problem("json:absent", [], None, True) is None
+    assert "module tabnanny" not in (function_problem("tabnanny:absent", [], None, True) or "")
 
 
 PREDICT = ["-m", "spotmpi.streams.rank", "predict", "flow:absent"]

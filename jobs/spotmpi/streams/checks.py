@@ -1,22 +1,30 @@
-"""Whether a module lacks a function, before a run that would call it starts. Standard library only; imports no module.
+"""What is wrong with the functions and files of a stream, before a run that would use them starts.
 
-Only what is certain counts: of a module that is not here, or that gives itself names while it runs, ranks and workers
-say what is wrong.
+Only what is certain counts: of a module that is not here or gives itself names while it runs, or a file that cannot be
+read here or is no text, ranks and workers say what is wrong. No module is imported for it.
 """
 
 from __future__ import annotations
 
 import ast
+import bz2
+import gzip
 import importlib.util
+import lzma
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import IO, Any
 
 _LISTED = 10  # functions in a message
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_MAX_FILES = 100  # of which the rows are looked for; the first file of almost every source has one
+_MAX_PIECE = 1 << 20  # bytes: a file may have no line end at all
+_OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
-def problem(name: str, files: Sequence[Path], folder: str | None, is_here: bool) -> str | None:
+def function_problem(name: str, files: Sequence[Path], folder: str | None, is_here: bool) -> str | None:
     """Why ``module:function`` cannot be called, with the remedy; None where it can, or where that is not certain.
 
     The run has *files* and what is in *folder*; *is_here* says that it has the packages of this interpreter, too.
@@ -96,3 +104,48 @@ def _is_dynamic(node: ast.AST) -> bool:
     if isinstance(node, ast.Attribute):
         return node.attr in ("__dict__", "modules")
     return getattr(node, "name", "") in ("*", "__getattr__")  # of an import, or a function of the module
+
+
+def lacks_rows(paths: Iterable[Path]) -> bool:
+    """Whether it is certain that none of some files has a row."""
+    checked = False
+    for number, path in enumerate(paths):
+        if number == _MAX_FILES or _may_have_rows(path):
+            return False
+        checked = True
+    return checked
+
+
+def _may_have_rows(path: Path) -> bool:
+    opened = _OPEN.get(path.suffix.lower())
+    form = path.with_suffix("").suffix.lower() if opened else path.suffix.lower()
+    try:
+        with (opened or open)(path, "rb") as file:
+            if form == ".csv":
+                return sum(1 for _, line in zip(range(2), _lines(file), strict=False)) > 1
+            if form in (".jsonl", ".ndjson"):
+                return any(True for _ in _lines(file))
+            if form in (".parquet", ".pq"):
+                return _parquet_has_rows(file)
+    except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error):
+        pass  # the reason is better told by whoever reads it whole
+    return True
+
+
+def _parquet_has_rows(file: IO[bytes]) -> bool:
+    """Whether a file of Parquet has rows, by its footer; as if it had where PyArrow is not installed here.
+
+    Raises:
+        ValueError, OSError: it is none that can be read here.
+    """
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        return True
+    return bool(parquet.read_metadata(file).num_rows)
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """The lines that are more than space, in pieces of bounded size; a carriage return may end one, too."""
+    pieces = iter(lambda: file.readline(_MAX_PIECE), b"")
+    return (line for piece in pieces for line in piece.splitlines() if line.strip())

@@ -87,7 +87,7 @@ def reproduce(
         _require_same_code(target, spec)
         for manifest, where in list(_data_of(target, opened, echo)):  # all are found before the first is built
             rebuild.build(manifest, where)
-        spec = run_entries.with_places(spec, _rebuilt_places(spec, rebuild.datasets, on))
+        spec = spec.with_inputs(_rebuilt_places(spec, rebuild.datasets, on))
         again, files, different = _rerun(target, spec, on, echo)
     return Reproduction((*rebuild.rebuilt, again), rebuild.files + files, (*changed, *rebuild.different, *different))
 

@@ -6,9 +6,7 @@ one for each URL, so that records lead to the entry from there as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote
 
 from spotmpi.agent.files import is_file
@@ -24,34 +22,19 @@ _FOLDERS = ("data", "init")  # keys of what ranks read as a folder
 
 
 def places(spec: JobSpec) -> dict[str, str]:
-    """What a run reads that may be an entry: `data`, `init` and the source of its stream, by key."""
-    found = {
-        "data": spec.data.path if spec.data else None,
-        "init": spec.init,
-        "stream.source": spec.stream.source if spec.stream else None,
-    }
-    return {key: place for key, place in found.items() if place and f"/{FILES}" in place}
+    """Those of the `inputs` of a run that may be entries, by key."""
+    return {key: place for key, place in spec.inputs.items() if f"/{FILES}" in place}
 
 
 def in_store(spec: JobSpec, store: Store) -> JobSpec:
     """The recorded *spec* of a run, which reads from *store* what it has read there, in a copy, or where it was."""
     found = {key: reference_in(place) for key, place in places(spec).items()}
-    return with_places(spec, {key: store.place(each) for key, each in found.items() if each and store.get(each)})
-
-
-def with_places(spec: JobSpec, changes: Mapping[str, str]) -> JobSpec:
-    """*spec* that reads other places, by the keys of `places`."""
-    values: dict[str, Any] = {key: place for key, place in changes.items() if key == "init"}
-    if "data" in changes and spec.data:
-        values["data"] = spec.data.model_copy(update={"path": changes["data"]})
-    if "stream.source" in changes and spec.stream:
-        values["stream"] = spec.stream.model_copy(update={"source": changes["stream.source"]})
-    return spec.model_copy(update=values) if values else spec
+    return spec.with_inputs({key: store.place(each) for key, each in found.items() if each and store.get(each)})
 
 
 def with_copies(spec: JobSpec) -> JobSpec:
     """*spec* of a run on this machine, which reads copies of the entries that are behind a URL."""
-    return with_places(spec, {key: copy_of(place) for key, place in places(spec).items() if key in _FOLDERS})
+    return spec.with_inputs({key: copy_of(place) for key, place in places(spec).items() if key in _FOLDERS})
 
 
 def copy_of(place: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from spotmpi.agent import pod_context
-from spotmpi.api.run_entries import places, with_places
+from spotmpi.api.run_entries import places
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.backends.kubernetes.volume_access import volume_access
@@ -52,7 +52,7 @@ def on_volume(spec: JobSpec, persistent: tuple[str, ...]) -> JobSpec:
             remedy = "set kubernetes.volume, to which it is copied"
             raise input_error(key, str(reference), f"is in a store {where}: {remedy}")
         changes[key] = f"{STORE}/{folder(reference)}/{FILES}"
-    return with_places(spec, changes)
+    return spec.with_inputs(changes)
 
 
 def send(spec: JobSpec, plan: Mapping[str, Any], echo: Echo) -> None:

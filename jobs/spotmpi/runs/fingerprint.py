@@ -92,12 +92,12 @@ def _data_of(spec: JobSpec, local: bool) -> dict[str, Any] | None:
 
 def _entries(spec: JobSpec) -> list[str]:
     """The entries of a store that are its data, the source of its stream and its init, by kind, name and key."""
-    places = [spec.data.path if spec.data else None, spec.stream.source if spec.stream else None, spec.init]
-    if not any(place and f"/{_FILES}" in place for place in places):
+    places = spec.inputs.values()
+    if not any(f"/{_FILES}" in place for place in places):
         return []
     from spotmpi.entries.store import reference_in  # few runs have any
 
-    found = (reference_in(place) for place in places if place)
+    found = map(reference_in, places)
     return [f"{each.kind}:{each.name}@{each.key}" for each in found if each]
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -442,6 +442,22 @@ class JobSpec(SpecModel):
     def code_paths(self) -> tuple[Path | None, list[Path]]:
         """The folder of `code`, if any, and each of `files`."""
         return Path(self.code) if self.code else None, [Path(path) for path in self.files]
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """What the run reads by path, which may be an entry of a store: `data`, `stream.source` and `init`, by key."""
+        source = self.stream.source if self.stream else None
+        found = {"data": self.data.path if self.data else None, "stream.source": source, "init": self.init}
+        return {key: path for key, path in found.items() if path}
+
+    def with_inputs(self, paths: Mapping[str, str]) -> Self:
+        """The spec with other paths, by the keys of `inputs`."""
+        changes: dict[str, Any] = {key: path for key, path in paths.items() if key == "init"}
+        if self.data and "data" in paths:
+            changes["data"] = self.data.model_copy(update={"path": paths["data"]})
+        if self.stream and "stream.source" in paths:
+            changes["stream"] = self.stream.model_copy(update={"source": paths["stream.source"]})
+        return self.model_copy(update=changes) if changes else self
 
     @property
     def title(self) -> str:

@@ -58,15 +58,12 @@ def with_entries(spec: JobSpec, convert: Convert = str) -> JobSpec:
     Raises:
         InputError: there is no such entry.
     """
-    changes: dict[str, Any] = {}
-    if spec.data and (path := convert(_place(spec.data.path, _DATASETS))) != spec.data.path:
-        changes["data"] = spec.data.model_copy(update={"path": path})
-    if spec.init and (init := convert(_place(spec.init, _MODELS))) != spec.init:
-        changes["init"] = init
-    name = spec.stream.source if spec.stream else None
-    if spec.stream and name and (source := _place(name, _DATASETS, is_source=True)) != name:
-        changes["stream"] = spec.stream.model_copy(update={"source": source})
-    return spec.model_copy(update=changes) if changes else spec
+    found = {}
+    for key, path in spec.inputs.items():
+        is_source = key == "stream.source"
+        place = _place(path, _MODELS if key == "init" else _DATASETS, is_source)
+        found[key] = place if is_source else convert(place)
+    return spec.with_inputs({key: place for key, place in found.items() if place != spec.inputs[key]})
 
 
 def setting_with_places(text: str, convert: Convert) -> str:

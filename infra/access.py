@@ -49,10 +49,7 @@ def run_rules(queueing: bool) -> list[rbac.v1.PolicyRuleArgs]:
     ]
     if queueing:
         rules.append(("kueue.x-k8s.io", ("localqueues", "workloads"), _READ))
-    return [
-        rbac.v1.PolicyRuleArgs(api_groups=[group], resources=list(what), verbs=list(verbs))
-        for group, what, verbs in rules
-    ]
+    return [_rule(*rule) for rule in rules]
 
 
 class Access(KubernetesComponent):
@@ -128,21 +125,14 @@ class Access(KubernetesComponent):
         """
         account = names.PLACEMENT_ACCOUNT
         rules = [
-            rbac.v1.PolicyRuleArgs(api_groups=["jobset.x-k8s.io"], resources=["jobsets"], verbs=["get", "patch"]),
-            rbac.v1.PolicyRuleArgs(api_groups=["batch"], resources=["jobs"], verbs=["patch"]),
-            rbac.v1.PolicyRuleArgs(api_groups=[""], resources=["pods"], verbs=["list", "patch"]),
-            rbac.v1.PolicyRuleArgs(api_groups=[""], resources=["events"], verbs=["list"]),
+            _rule("jobset.x-k8s.io", ("jobsets",), ("get", "patch")),
+            _rule("batch", ("jobs",), ("patch",)),
+            _rule("", ("pods",), ("list", "patch")),
+            _rule("", ("events",), ("list",)),
         ]
         owner = core.v1.ServiceAccount(f"{self._name}-placement", metadata=self._meta(account), opts=self.child())
-        role = rbac.v1.Role(f"{self._name}-placement", metadata=self._meta(account), rules=rules, opts=self.child())
         subject = rbac.v1.SubjectArgs(kind="ServiceAccount", name=account, namespace=self.namespace)
-        rbac.v1.RoleBinding(
-            f"{self._name}-placement",
-            metadata=self._meta(account),
-            role_ref=_role_ref("Role", account),
-            subjects=[subject],
-            opts=self.child(owner, role),
-        )
+        self._grant(subject, "placement", account, self.namespace, rules, owner)
         server = networking.v1.NetworkPolicyEgressRuleArgs(
             ports=[networking.v1.NetworkPolicyPortArgs(protocol="TCP", port=443)]
         )
@@ -151,24 +141,12 @@ class Access(KubernetesComponent):
     def _users(self, args: AccessArgs) -> None:
         """Rights in the namespace, and to read why a run waits: nodes, their events, the autoscaler's status."""
         group = rbac.v1.SubjectArgs(kind="Group", name=names.USERS_GROUP, api_group="rbac.authorization.k8s.io")
-        role = rbac.v1.Role(
-            f"{self._name}-users",
-            metadata=self._meta("spotmpi-users"),
-            rules=run_rules(args.queueing),
-            opts=self.child(),
-        )
-        rbac.v1.RoleBinding(
-            f"{self._name}-users",
-            metadata=self._meta("spotmpi-users"),
-            role_ref=_role_ref("Role", "spotmpi-users"),
-            subjects=[group],
-            opts=self.child(role),
-        )
+        self._grant(group, "users", "spotmpi-users", self.namespace, run_rules(args.queueing))
         cluster_role = rbac.v1.ClusterRole(
             f"{self._name}-users",
             metadata=meta.v1.ObjectMetaArgs(name="spotmpi-users"),
             rules=[
-                rbac.v1.PolicyRuleArgs(api_groups=[""], resources=["nodes"], verbs=list(_READ)),
+                _rule("", ("nodes",), _READ),
                 rbac.v1.PolicyRuleArgs(
                     api_groups=["apiextensions.k8s.io"],
                     resources=["customresourcedefinitions"],
@@ -185,20 +163,32 @@ class Access(KubernetesComponent):
             subjects=[group],
             opts=self.child(cluster_role),
         )
-        self._read_rights(group, "autoscaler-status", "kube-system", _AUTOSCALER_STATUS)
-        self._read_rights(group, "node-events", "default", _EVENTS)
+        self._grant(group, "autoscaler-status", "spotmpi-autoscaler-status", "kube-system", [_AUTOSCALER_STATUS])
+        self._grant(group, "node-events", "spotmpi-node-events", "default", [_EVENTS])
 
-    def _read_rights(self, group: rbac.v1.SubjectArgs, what: str, namespace: str, rule: rbac.v1.PolicyRuleArgs) -> None:
-        """The right to read one reason why runs wait, in a namespace other than the runs' own."""
-        metadata = meta.v1.ObjectMetaArgs(name=f"spotmpi-{what}", namespace=namespace)
-        role = rbac.v1.Role(f"{self._name}-{what}", metadata=metadata, rules=[rule], opts=self.child())
+    def _grant(
+        self,
+        subject: rbac.v1.SubjectArgs,
+        what: str,
+        role: str,
+        namespace: pulumi.Input[str],
+        rules: Sequence[rbac.v1.PolicyRuleArgs],
+        *after: pulumi.Resource,
+    ) -> None:
+        """A Role of that name in a namespace, and its binding to *subject*, which waits for *after*."""
+        metadata = meta.v1.ObjectMetaArgs(name=role, namespace=namespace)
+        created = rbac.v1.Role(f"{self._name}-{what}", metadata=metadata, rules=list(rules), opts=self.child())
         rbac.v1.RoleBinding(
             f"{self._name}-{what}",
             metadata=metadata,
-            role_ref=_role_ref("Role", f"spotmpi-{what}"),
-            subjects=[group],
-            opts=self.child(role),
+            role_ref=_role_ref("Role", role),
+            subjects=[subject],
+            opts=self.child(*after, created),
         )
+
+
+def _rule(group: str, resources: Sequence[str], verbs: Sequence[str]) -> rbac.v1.PolicyRuleArgs:
+    return rbac.v1.PolicyRuleArgs(api_groups=[group], resources=list(resources), verbs=list(verbs))
 
 
 def _labelled(key: str, value: str) -> meta.v1.LabelSelectorArgs:

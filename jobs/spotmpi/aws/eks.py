@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from spotmpi.aws.account import Aws
 from spotmpi.aws.errors import CallError, CloudError
@@ -50,6 +52,13 @@ def require_account(aws: Aws, arn: str) -> None:
     cluster = parse(arn)
     assert cluster is not None, arn
     _require_caller(aws, cluster)
+
+
+def node_groups(aws: Aws, region: str, cluster: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The managed node groups of a cluster by name, each with what EKS says of it."""
+    for name in sorted(aws.pages("eks", region, "list_nodegroups", "nodegroups", clusterName=cluster)):
+        described = aws.call("eks", region, "describe_nodegroup", clusterName=cluster, nodegroupName=name)
+        yield name, described["nodegroup"]
 
 
 def describe(aws: Aws, cluster: Cluster) -> Endpoint:

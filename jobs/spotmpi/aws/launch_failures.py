@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from spotmpi.aws.account import Aws
 from spotmpi.aws.eks import require_account
@@ -110,11 +111,16 @@ def last_launch_failure(aws: Aws, environment: Environment, groups: Collection[s
             continue
         arguments = {"AutoScalingGroupName": scaling.name, "MaxRecords": _ACTIVITIES}
         activities = aws.call("autoscaling", environment.region, "describe_scaling_activities", **arguments)
-        launches = (
-            each for each in activities["Activities"] if str(each.get("Description", "")).startswith("Launching")
-        )
-        newest = next(launches, None)
-        if newest and newest["StatusCode"] == "Failed" and newest["StartTime"].timestamp() > since:
-            failure = explain_failure("", newest.get("StatusMessage") or newest.get("Cause") or "")
-            return f"node group {scaling.group}: {failure.message} ({failure.remedy})"
+        found = failure_of_newest(activities["Activities"])
+        if found and found[0].timestamp() > since:
+            return f"node group {scaling.group}: {found[1].message} ({found[1].remedy})"
     return None
+
+
+def failure_of_newest(activities: Iterable[Mapping[str, Any]]) -> tuple[datetime, LaunchFailure] | None:
+    """When and why the newest launch failed among the *activities* of a group, newest first; None where it did not."""
+    launches = (each for each in activities if str(each.get("Description", "")).startswith("Launching"))
+    newest = next(launches, None)
+    if newest is None or newest["StatusCode"] != "Failed":
+        return None
+    return newest["StartTime"], explain_failure("", newest.get("StatusMessage") or newest.get("Cause") or "")

@@ -20,11 +20,15 @@ def name_of(environment: str) -> str:
     return f"/aws/eks/{environment}/cluster"
 
 
+def with_prefix(aws: Aws, region: str, prefix: str) -> set[str]:
+    """The names of the log groups that begin like that."""
+    groups = aws.pages("logs", region, "describe_log_groups", "logGroups", logGroupNamePrefix=prefix)
+    return {str(each["logGroupName"]) for each in groups}
+
+
 def exists(aws: Aws, region: str, environment: str) -> bool:
     """Whether the environment's log group exists."""
-    name = name_of(environment)
-    groups = aws.pages("logs", region, "describe_log_groups", "logGroups", logGroupNamePrefix=name)
-    return any(each["logGroupName"] == name for each in groups)
+    return name_of(environment) in with_prefix(aws, region, name_of(environment))
 
 
 def delete(aws: Aws, region: str, environment: str) -> None:

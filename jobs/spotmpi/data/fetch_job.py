@@ -51,10 +51,7 @@ def fetch_job(name: str, namespace: str, volume: volume_pod.Volume) -> dict[str,
     spec["volumes"].append({"name": "downloads", "secret": {"secretName": name, "items": items, "defaultMode": 0o440}})
     (container,) = spec["containers"]
     container["volumeMounts"].append({"name": "downloads", "mountPath": _DOWNLOADS, "readOnly": True})
-    rules = [
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [fetch.NOT_RETRYABLE]}},
-    ]
+    rules = [pods.on_disruption("Ignore"), pods.on_exit("FailJob", fetch.NOT_RETRYABLE)]
     labels = volume_pod.labels(PURPOSE)
     return {
         "apiVersion": "batch/v1",

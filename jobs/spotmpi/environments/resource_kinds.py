@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spotmpi.aws import log_group
 from spotmpi.aws.account import Aws
 from spotmpi.aws.errors import CallError
 from spotmpi.environments.resource_inventory import (
@@ -118,10 +119,7 @@ def _log_groups(aws: Aws, inventory: ResourceInventory) -> Ids:
     prefixes = sorted(
         {f"/aws/eks/{inventory.name}/", f"/aws/containerinsights/{inventory.name}/"} | inventory.of(LOG_GROUPS)
     )
-    items: set[str] = set()
-    for prefix in prefixes:
-        groups = aws.pages("logs", inventory.region, "describe_log_groups", "logGroups", logGroupNamePrefix=prefix)
-        items |= {each["logGroupName"] for each in groups}
+    items = {name for prefix in prefixes for name in log_group.with_prefix(aws, inventory.region, prefix)}
     return sorted(
         each for each in items if each in prefixes or any(each.startswith(p) for p in prefixes if p[-1] == "/")
     )

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from spotmpi.aws import log_group
 from spotmpi.aws.account import Aws
 from spotmpi.environments.resource_inventory import ResourceInventory
 from spotmpi.environments.resource_kinds import Ids, Tag, cluster_exists, key_exists, tag_filter, tags_of
@@ -104,11 +105,7 @@ def _listed(service: str, method: str, key: str, id: str) -> Callable[[Aws, str,
 
 
 def _log_groups(aws: Aws, region: str, ids: Ids) -> set[str]:
-    items: set[str] = set()
-    for id in ids:
-        groups = aws.pages("logs", region, "describe_log_groups", "logGroups", logGroupNamePrefix=id)
-        items |= {each["logGroupName"] for each in groups}
-    return items
+    return {name for id in ids for name in log_group.with_prefix(aws, region, id)}
 
 
 def _keys(aws: Aws, region: str, ids: Ids) -> set[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spotmpi.aws import eks
 from spotmpi.aws.account import Aws
 from spotmpi.aws.errors import CallError
 from spotmpi.aws.kubernetes_versions import minor
@@ -73,8 +74,7 @@ def running(aws: Aws, region: str, cluster: str) -> RunningVersions:
         addon = aws.call("eks", region, "describe_addon", clusterName=cluster, addonName=name)["addon"]
         if addon.get("tags", {}).get(TAG) == cluster:
             addons[name] = str(addon["addonVersion"])
-    names = aws.pages("eks", region, "list_nodegroups", "nodegroups", clusterName=cluster)
-    groups = [_node_group(aws, region, cluster, name) for name in sorted(names)]
+    groups = [_node_group(name, each) for name, each in eks.node_groups(aws, region, cluster)]
     return RunningVersions(str(description["version"]), str(description["status"]), addons, tuple(groups))
 
 
@@ -142,8 +142,7 @@ def group_of(labels: Mapping[str, str]) -> str | None:
     return labels.get(names.LABEL_GROUP) or (SYSTEM if labels.get(names.LABEL_ROLE) == SYSTEM else None)
 
 
-def _node_group(aws: Aws, region: str, cluster: str, name: str) -> NodeGroupVersion:
-    description = aws.call("eks", region, "describe_nodegroup", clusterName=cluster, nodegroupName=name)["nodegroup"]
+def _node_group(name: str, description: Mapping[str, Any]) -> NodeGroupVersion:
     return NodeGroupVersion(
         name=name,
         group=group_of(description.get("labels", {})),

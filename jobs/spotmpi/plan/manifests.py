@@ -213,15 +213,8 @@ def _job(spec: JobSpec, target: ClusterTarget, submission: Submission, role: str
         "backoffLimit": 0,
         "podFailurePolicy": {
             "rules": [
-                {
-                    "action": "FailJob",
-                    "onExitCodes": {
-                        "containerName": pods.CONTAINER,
-                        "operator": "In",
-                        "values": [protocol.INTERRUPTED, protocol.NOT_RETRYABLE],
-                    },
-                },
-                {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                pods.on_exit("FailJob", protocol.INTERRUPTED, protocol.NOT_RETRYABLE),
+                pods.on_disruption("FailJob"),
             ]
         },
         "template": pods.template(spec, target, submission.run, role),

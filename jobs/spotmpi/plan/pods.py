@@ -36,6 +36,16 @@ _FABRIC = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0", "FI_EFA_FORK_SAFE"
 FILLING = 600  # millicores that a pod requests of each CPU of a node that it is to fill
 
 
+def on_exit(action: str, *codes: int) -> dict[str, Any]:
+    """The rule of a Job's pod failure policy for these exit codes of our container."""
+    return {"action": action, "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [*codes]}}
+
+
+def on_disruption(action: str) -> dict[str, Any]:
+    """The rule of a Job's pod failure policy for pods that Kubernetes ends, as on a node that is drained."""
+    return {"action": action, "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+
+
 def template(spec: JobSpec, target: ClusterTarget, run: str, role: str = NODE) -> dict[str, Any]:
     """The pod template of every member of *run* in a *role*, with the user's templates merged over it."""
     labels, kind = names.run_labels(run) | {names.LABEL_ROLE: role}, spec.kubernetes.instance_type

@@ -26,7 +26,6 @@ def workers_job(spec: JobSpec, own: Workers, target: ClusterTarget, run: str) ->
     count up to ``limits.interruptions``. Where a worker finds that no pod of the run can work, all of them end.
     """
     workers = worker_spec(spec, own)
-    ends = {"containerName": pods.CONTAINER, "operator": "In"}
     job: Object = {
         **sizes(workers.nodes),
         "suspend": True,
@@ -34,9 +33,9 @@ def workers_job(spec: JobSpec, own: Workers, target: ClusterTarget, run: str) ->
         "backoffLimitPerIndex": spec.limits.interruptions,
         "podFailurePolicy": {
             "rules": [
-                {"action": "FailJob", "onExitCodes": {**ends, "values": [protocol.NOT_RETRYABLE]}},
-                {"action": "Ignore", "onExitCodes": {**ends, "values": [protocol.INTERRUPTED]}},
-                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                pods.on_exit("FailJob", protocol.NOT_RETRYABLE),
+                pods.on_exit("Ignore", protocol.INTERRUPTED),
+                pods.on_disruption("Ignore"),
             ]
         },
         "template": pods.template(workers, target, run, own.role),

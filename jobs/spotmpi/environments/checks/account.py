@@ -10,10 +10,10 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
 
-from spotmpi.aws import prices, scaling
+from spotmpi.aws import eks, prices, scaling
 from spotmpi.aws.kubernetes_versions import KubernetesVersion
 from spotmpi.aws.kubernetes_versions import offered as offered_versions
-from spotmpi.aws.launch_failures import explain_failure
+from spotmpi.aws.launch_failures import explain_failure, failure_of_newest
 from spotmpi.aws.registry import has_image
 from spotmpi.core.environment import Environment, NodeGroup
 from spotmpi.core.wording import counted
@@ -105,10 +105,7 @@ def addons(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
 
 def node_groups(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
     """The health of each EKS node group with the reason for an issue, and whether the last instance launch failed."""
-    cluster = live.environment.cluster
-    for name in subject.aws.pages("eks", subject.region, "list_nodegroups", "nodegroups", clusterName=cluster):
-        arguments = {"clusterName": cluster, "nodegroupName": name}
-        group = subject.aws.call("eks", subject.region, "describe_nodegroup", **arguments)["nodegroup"]
+    for name, group in eks.node_groups(subject.aws, subject.region, live.environment.cluster):
         issues = group.get("health", {}).get("issues", [])
         title = f"node group {name}"
         for issue in issues:
@@ -124,14 +121,10 @@ def _last_launch(subject: Subject, title: str, node_group: Mapping[str, Any]) ->
     size = node_group.get("scalingConfig", {})
     healthy = Finding(title, "ok", f"healthy, {size.get('minSize', 0)} to {size.get('maxSize', '?')} nodes")
     for group in node_group.get("resources", {}).get("autoScalingGroups", []):
-        activities = scaling.activities(subject.aws, subject.region, group["name"])
-        launches = [each for each in activities if str(each.get("Description", "")).startswith("Launching")]
-        if launches and launches[0]["StatusCode"] == "Failed":
-            failure = explain_failure("", str(launches[0].get("StatusMessage", "")))
-            when = f"{launches[0]['StartTime']:%Y-%m-%d %H:%M} UTC"
-            return Finding(
-                title, "warning", f"the last instance launch failed ({when}): {failure.message}", failure.remedy
-            )
+        failed = failure_of_newest(scaling.activities(subject.aws, subject.region, group["name"]))
+        if failed:
+            message = f"the last instance launch failed ({failed[0]:%Y-%m-%d %H:%M} UTC): {failed[1].message}"
+            return Finding(title, "warning", message, failed[1].remedy)
     return healthy
 
 

@@ -226,7 +226,7 @@ class Throughput:
         return f"stream: {stream_text(figures)}"
 
     def is_due(self, time: float) -> bool:
-        """Whether there is to be a line for the iteration of an event at *time*."""
+        """Whether there is to be a line for the iteration of an event at *time*, after which the next is due later."""
         if self.in_output or (self._is_bar and abs(time - self._bar_shown) < _BAR_EVERY):
             return False
         self._bar_shown = time

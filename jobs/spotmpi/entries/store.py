@@ -160,7 +160,7 @@ class Store:
         return next((each for each in reversed(entries) if label in (None, str(each.version))), None)
 
     def _known(self, kind: str | None, name: str) -> str:
-        """What there is of a name, else the names."""
+        """The versions and aliases of a name, for a message; where it has none, the names of entries."""
         known = self.list(kind, on_damage=lambda line: None)
         texts = [each.title for each in known if each.name == name][-_SHOWN:]
         for each in KINDS if texts else ():

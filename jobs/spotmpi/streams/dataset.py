@@ -189,7 +189,10 @@ def is_installed(file: str | None) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _installed_into(folder: str) -> frozenset[tuple[str, ...]]:
-    """The names in a folder that the records of packages there have; those of editable ones name files elsewhere."""
+    """The first parts of the paths of files that packages have installed into a folder, by their records.
+
+    Packages that are installed as editable have their files elsewhere.
+    """
     from importlib import metadata
 
     records = [found for found in metadata.distributions(path=[folder]) if found.read_text("RECORD")]

@@ -126,8 +126,8 @@ class RunFiles:
     def pull(self, part: str | None) -> dict[str, str]:
         """Copy the folder, or a *part* of it, to this machine, but for the run's key and what the copy knows better.
 
-        What was left out, and why: among the records there are no links, which would lead what is added to them later
-        to other files.
+        Returns:
+            What was left out, and why. Links among the records are: what is added to these later would go to others.
         """
         if self._login.host is None:
             return {}

@@ -191,6 +191,7 @@ class Controller:
         self._folder = os.path.join(runs, plan["run"])
         self._shared = ""  # the state in the run folder
         self._parallelism: Dict[int, int] = {}  # of Jobs, as far as this controller has set it
+        self._gated: Dict[str, float] = {}  # until when each pod was seen to have a scheduling gate, by name
 
     def look(self) -> bool:
         """Look at the run once, and change what is to be changed; whether there is nothing to decide any more."""
@@ -210,11 +211,14 @@ class Controller:
                 self._patch(jobset, {**state, "moving": False}, [_replace("/spec/suspend", False)])
                 self._scale(state)
             return False
+        self._gated.update(
+            (pod["metadata"]["name"], self._api.now) for pod in pods if pod["spec"].get("schedulingGates")
+        )
         failed = self._failed_again()
         if failed is not None:  # else nobody knows at the moment, and pods keep their gates
             self._admit(pods, failed)
         excluded = failed if failed and self._may_change(pods) else []
-        seen = gang(pods, self._sizes, excluded)
+        seen = gang(pods, self._sizes, excluded, self._gated)
         if self._capacity["standby"]:
             seen = placement.waiting_since_whole(state, seen, self._api.now)
         if seen.waiting_since is not None:
@@ -242,9 +246,8 @@ class Controller:
     def _admit(self, pods: List[Object], excluded: Sequence[str]) -> None:
         """Let those of *pods* that have a gate get a node, but none that is *excluded*."""
         for pod in pods:
-            gates = pod["spec"].get("schedulingGates") or []
-            others = [each for each in gates if each["name"] != pod_context.MACHINES_GATE]
-            if len(others) < len(gates):
+            others = _other_gates(pod)
+            if len(others) < len(pod["spec"].get("schedulingGates") or []):
                 patch = [_replace("/spec/schedulingGates", others)]
                 if excluded:
                     affinity = pod_context.affinity_without(pod["spec"].get("affinity") or {}, excluded)
@@ -306,7 +309,7 @@ class Controller:
         target = placement.placement_of(self._capacity, state["at"])
         note = placement.to_text({**state, "moving": False})
         changes = [_replace("/spec/suspend", True)]
-        for index in range(len(jobset["spec"]["replicatedJobs"])):
+        for index, replicated in enumerate(jobset["spec"]["replicatedJobs"]):
             template = _TEMPLATE % index
             changes += [
                 _replace(template + "/spec/nodeSelector", target["node_selector"]),
@@ -314,7 +317,8 @@ class Controller:
                 _replace("%s/metadata/annotations/%s" % (template, _POINTER), note),
             ]
             if is_gated:
-                changes.append(_replace(template + "/spec/schedulingGates", [{"name": pod_context.MACHINES_GATE}]))
+                gates = [*_other_gates(replicated["template"]["spec"]["template"]), {"name": pod_context.MACHINES_GATE}]
+                changes.append(_replace(template + "/spec/schedulingGates", gates))
         return changes
 
     def _patch(self, jobset: Object, state: placement.State, changes: Patch) -> None:
@@ -326,19 +330,30 @@ class Controller:
         sys.stdout.flush()
 
 
-def gang(pods: List[Object], sizes: Sequence[int], excluded: Collection[str] = ()) -> placement.Gang:
+def gang(
+    pods: List[Object],
+    sizes: Sequence[int],
+    excluded: Collection[str] = (),
+    gated: Optional[Mapping[str, float]] = None,
+) -> placement.Gang:
     """What is seen of the pods of a gang with these allowed numbers of nodes; those that are going away do not count.
 
-    It waits since the pod was created without which too few have a node, or node 0 has none. One that is *excluded* is
-    none.
+    It waits since a node was asked for by the pod without which too few have one, or by that of node 0. One that is
+    *excluded* is none. For a pod no node is asked for before its creation, and while it has a scheduling gate, which it
+    had until the time in *gated*, by name.
     """
     own = _present(pods)
-    waiting, created = [pod for pod in own if not _has_node(pod, excluded)], min(map(_created, own), default=None)
+    waiting = [pod for pod in own if not _has_node(pod, excluded)]
+    created = min(map(_created, own), default=None)
+
+    def asked(pod: Object) -> float:
+        return max(_created(pod), (gated or {}).get(pod["metadata"]["name"], 0.0))
+
     fit = [_scheduled(pod) for pod in own if _has_node(pod, excluded)]
     nodes = tuple(sorted((_number(pod, sizes[-1]), _scheduled(pod)) for pod in own if pod["spec"].get("nodeName")))
-    newest, missing = sorted(map(_created, waiting), reverse=True), sizes[0] - len(fit)
+    newest, missing = sorted(map(asked, waiting), reverse=True), sizes[0] - len(fit)
     waits = [newest[:missing][-1]] if newest and missing > 0 else []
-    waits += [_created(pod) for pod in waiting if _number(pod, sizes[-1]) == 0]
+    waits += [asked(pod) for pod in waiting if _number(pod, sizes[-1]) == 0]
     if not waits:
         return placement.Gang(len(fit), None, created, nodes=nodes)
     since = min(waits)
@@ -350,6 +365,12 @@ def _present(pods: List[Object]) -> List[Object]:
     """Those of *pods* that wait or run, and are not going away."""
     present = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     return [pod for pod in present if pod["status"].get("phase") in ("Pending", "Running")]
+
+
+def _other_gates(pod: Object) -> List[Object]:
+    """The scheduling gates of a *pod*, or of its template, that are not this controller's."""
+    gates: List[Object] = pod["spec"].get("schedulingGates") or []
+    return [each for each in gates if each["name"] != pod_context.MACHINES_GATE]
 
 
 def _has_node(pod: Object, excluded: Collection[str]) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ def template(spec: JobSpec, target: ClusterTarget, run: str, role: str = NODE) -
             "securityContext": pod_security(),
             "dnsConfig": {"searches": [f"{run}.{target.namespace}.svc.cluster.local"]},
             "nodeSelector": {**target.node_selector, **of_type, **spec.kubernetes.node_selector},
-            **_affinity(target, spec.kubernetes.avoid),
+            **_affinity(target),
             "tolerations": _tolerations(spec, target),
             "imagePullSecrets": [{"name": name} for name in spec.kubernetes.pull_secrets],
             "containers": [_container(spec, target, run, role)],
@@ -74,7 +74,12 @@ def template(spec: JobSpec, target: ClusterTarget, run: str, role: str = NODE) -
             **_spread(target, _selector(spec, run, role)),
         },
     }
-    return _restricted(templates.merge(own, target.templates, CONTAINER))
+    pod = templates.merge(own, target.templates, CONTAINER)
+    if spec.kubernetes.avoid:  # whatever node affinity a template has
+        with contextlib.suppress(AttributeError, TypeError, ValueError):  # of one that the API server refuses
+            affinity = pod["spec"].get("affinity") or {}
+            pod["spec"]["affinity"] = pod_context.affinity_without(affinity, spec.kubernetes.avoid)
+    return _restricted(pod)
 
 
 def python(source: str, *arguments: str) -> list[str]:
@@ -280,15 +285,14 @@ def _volumes(spec: JobSpec, target: ClusterTarget, run: str) -> list[dict[str, A
     ]
 
 
-def _affinity(target: ClusterTarget, avoided: Sequence[str]) -> dict[str, Any]:
-    """Affinity to nodes of several groups, and to none that is *avoided*; a single group is in the node selector."""
-    terms: list[dict[str, Any]] = [
+def _affinity(target: ClusterTarget) -> dict[str, Any]:
+    """Affinity to nodes of several groups; a single group is in the node selector."""
+    terms = [
         {"matchExpressions": [{"key": key, "operator": "In", "values": [value]} for key, value in labels.items()]}
         for labels in target.one_of
     ]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    affinity = pod_context.affinity_without({"nodeAffinity": required} if terms else {}, avoided)
-    return {"affinity": affinity} if affinity else {}
+    return {"affinity": {"nodeAffinity": required}} if terms else {}
 
 
 def _selector(spec: JobSpec, run: str, role: str) -> dict[str, Any]:

@@ -19,11 +19,13 @@ It knows from where it has its rules:
   condition Suspended without ever having had pods (jobset_controller.go, suspendJobs).
 - The scheduler knows nothing of what is wrong with a node: the next pod gets the same one, as long as it is there. The
   autoscaler removes one that nothing has used for five minutes (scale-down-unneeded-time).
-- A pod with a scheduling gate gets no node. Its gates can be taken away, and its node affinity be narrowed while it has
-  one; nothing else of a pod may change that matters here (kubernetes/kubernetes, pkg/apis/core/validation,
-  ValidatePodUpdate). At a resume gates of the template are added to those of the Job (jobset_controller.go, resumeJob).
-- All requirements of a term of the affinity have to hold; `matchFields` of `metadata.name` have one value (Kubernetes,
-  "Assigning Pods to Nodes").
+- A pod with a scheduling gate gets no node, and no autoscaler looks at it. Its gates can be taken away, and its node
+  affinity be narrowed while it has one, by requirements behind those of its terms; nothing else of a pod may change
+  that matters here (kubernetes/kubernetes, pkg/apis/core/validation, ValidatePodUpdate and
+  validateNodeAffinityMutation). At a resume gates of the template are added to those of the Job, and a Job that is made
+  anew has those of the template alone (jobset_controller.go, resumeJob and constructJobsFromTemplate).
+- One term of the affinity has to hold, and all requirements of it; `matchFields` of `metadata.name` have one value
+  (Kubernetes, "Assigning Pods to Nodes").
 - Times are whole seconds by the API server's clock.
 - The cluster autoscaler says of each pod for which it starts no node why not, with the numbers of node groups by reason
   and without their names, again in each of its loops (kubernetes/autoscaler, cluster-autoscaler/processors/status/
@@ -45,6 +47,7 @@ from tests.cloud.json_values import copied
 Object = dict[str, Any]
 START = 1_795_000_000
 IDLE = 300.0  # seconds after which the autoscaler removes a node
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MUTABLE = ("nodeSelector", "tolerations", "schedulingGates")
 
 
@@ -66,7 +69,7 @@ class PlacedCluster:
         self.parallelism = dict.fromkeys(range(size), 1)  # of the Job of each node
         self.may_scale = True
         self.may_change_pods = True
-        self._gates: list[Object] = []  # of the Jobs
+        self._gates: dict[int, list[Object]] = {}  # of the Job of each pod, once it was made
         self.last_first = False  # the scheduler, which has no order for pods of one time, takes the last pods first
         self.gone = False
         self.meddle = False  # somebody else changes the JobSet between a look and a patch, once
@@ -149,8 +152,13 @@ class PlacedCluster:
         new = changed["spec"].get("schedulingGates", [])
         assert all(each in gates for each in new), "only deletion is allowed"
         assert gates or changed == pod, "pod updates may not change fields other than these"
-        before = (pod["spec"].get("affinity") or {}).get("nodeAffinity")
-        assert before is None or changed["spec"]["affinity"]["nodeAffinity"] == before, "not played here"
+        before, after = _terms(pod), _terms(changed)
+        assert not before or len(before) == len(after), "no term may be added or removed"
+        for old, narrowed in zip(before, after, strict=False):
+            for key in ("matchExpressions", "matchFields"):
+                assert narrowed.get(key, [])[: len(old.get(key, []))] == old.get(key, []), "only additions are allowed"
+        others = [{key: each for key, each in _affinity(at).items() if key != _REQUIRED} for at in (pod, changed)]
+        assert others[0] == others[1], "nothing else of the affinity may change"
         self._pods[self._pods.index(pod)] = changed
         return True
 
@@ -161,14 +169,23 @@ class PlacedCluster:
     def replace_a_pod(self, number: int = -1) -> None:
         """JobSet restarts the Job of one node alone, by default the last; or of a pod that stands by."""
         number = self.size - 1 if number < 0 else number
+        self._gates.pop(number, None)
         if number < self.size:
             self.parallelism[number] = 1  # of the new Job
         self._pods = [pod for pod in self._pods if pod["metadata"]["name"] != str(number)]
         self._pods += [self._pod(number)] if number < self.size else []
 
     def lose_a_node(self) -> None:
-        """JobSet restarts the gang of a run that lost a node: all pods anew."""
+        """JobSet restarts the gang of a run that lost a node: all Jobs and pods anew."""
+        self._gates = {}
         self._create_pods()
+
+    def open_gate(self, name: str) -> None:
+        """Somebody else takes the scheduling gate of this *name* from all pods."""
+        for pod in self._pods:
+            pod["spec"]["schedulingGates"] = [
+                each for each in pod["spec"].get("schedulingGates", []) if each["name"] != name
+            ]
 
     def pass_time(self, seconds: float = 5.0) -> None:
         """What happens in some seconds."""
@@ -184,8 +201,8 @@ class PlacedCluster:
             self._set_condition("Suspended", "False")
             both = zip(self._selectors, self._templates, strict=True)
             self._selectors = [{**selector, **template["spec"]["nodeSelector"]} for selector, template in both]
-            added = self._templates[0]["spec"].get("schedulingGates", [])
-            self._gates += [each for each in added if each not in self._gates]
+            for number, gates in self._gates.items():
+                gates += [each for each in self._template(number).get("schedulingGates", []) if each not in gates]
             self._create_pods()
         self._schedule()
         for name in self.nodes():
@@ -231,8 +248,17 @@ class PlacedCluster:
             LABEL_ROLE: role,
         }
         metadata = {"name": str(number), "creationTimestamp": self._stamp(), "labels": labels}
-        gated = {"schedulingGates": copied(self._gates)} if self._gates else {}
-        return {"metadata": metadata, "spec": gated, "status": {"phase": "Pending"}}
+        template = self._template(number)
+        gates = self._gates.setdefault(number, copied(template.get("schedulingGates", [])))
+        spec = {"schedulingGates": copied(gates)} if gates else {}
+        if "affinity" in template:
+            spec["affinity"] = copied(template["affinity"])
+        return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
+
+    def _template(self, number: int) -> Object:
+        """The spec of the template of a pod, in the JobSet."""
+        spec: Object = self._templates[int(number >= self.size)]["spec"]
+        return spec
 
     def _stamp(self) -> str:
         return datetime.fromtimestamp(int(self.now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -297,11 +323,26 @@ def group_of(pod: Object) -> str | None:
     return name and name.partition(".")[0]
 
 
+def _affinity(pod: Object) -> Object:
+    """The node affinity of *pod*."""
+    affinity: Object = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    return affinity
+
+
+def _terms(pod: Object) -> list[Object]:
+    terms: list[Object] = _affinity(pod).get(_REQUIRED, {}).get("nodeSelectorTerms", [])
+    return terms
+
+
 def _admits(pod: Object, node: str) -> bool:
-    """Whether the affinity of *pod* permits the *node*."""
-    affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
-    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
-    fields = [term["matchFields"] for term in terms]
-    assert all(each["key"] == "metadata.name" and each["operator"] == "NotIn" for term in fields for each in term)
-    assert all(len(each["values"]) == 1 for term in fields for each in term)
-    return not fields or any(all(node not in each["values"] for each in term) for term in fields)
+    """Whether the affinity of *pod* permits the *node*, which has its place as a label."""
+    terms = _terms(pod)
+    fields = [each for term in terms for each in term.get("matchFields", [])]
+    assert all(each["key"] == "metadata.name" and each["operator"] == "NotIn" for each in fields)
+    assert all(len(each["values"]) == 1 for each in fields)
+    labels = {"place": node.split(".")[1]}
+    return not terms or any(
+        all(node not in each["values"] for each in term.get("matchFields", []))
+        and all(labels.get(each["key"]) in each["values"] for each in term.get("matchExpressions", []))
+        for term in terms
+    )

@@ -20,6 +20,7 @@ from spotmpi.capacity.controller import DeadlinePolicy
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.manifests import Submission, kubernetes_plan
 from spotmpi.plan.placement import Beginning
+from spotmpi.plan.templates import Template
 from spotmpi.spec.source import from_values
 from tests.clocks import SetClock
 from tests.unit.agent.placed_cluster import START, PlacedCluster
@@ -52,16 +53,21 @@ def planned(
     nodes: int | list[int] = SIZE,
     block: tuple[float, float] | None = None,
     standby: int = 0,
+    template: dict[str, Any] | None = None,
     **capacity: Any,
 ) -> tuple[Any, Any]:
-    """The JobSet of a run on *groups*, and the plan of its agents; the *block* starts and ends at these seconds."""
+    """The JobSet of a run on *groups*, and the plan of its agents; the *block* starts and ends at these seconds.
+
+    The user's pod *template* is merged over its own.
+    """
     blocks = {}
     if block is not None:
         start, end = (START + each for each in block)
         blocks[BLOCK] = Block(reservation="cr-00000001", start=start, leave=end - LEAVE, end=end)
     spec = from_values({"command": ["x"], "nodes": nodes, "standby": standby, "capacity": capacity})
     job_per_node = isinstance(nodes, list) or standby > 0
-    order = tuple(replace(target(each), job_per_node=job_per_node) for each in groups)
+    templates = () if template is None else (Template("pod.yaml", {"spec": template}),)
+    order = tuple(replace(target(each), job_per_node=job_per_node, templates=templates) for each in groups)
     rate, beginning = RATES[groups[0]], Beginning("it is the cheapest", FORECAST, blocks)
     submission = Submission("x-1", "ann", {}, {}, {}, rate=rate, rates=RATES, beginning=beginning)
     objects = kubernetes_plan(spec, replace(order[0], order=order), submission)
@@ -84,10 +90,10 @@ class PlacedRun:
 
     def __init__(self, folder: Path, free: dict[str, int], iterations: int, start: float, **capacity: Any) -> None:
         nodes, block = capacity.pop("nodes", SIZE), capacity.pop("block", None)
-        standby = capacity.pop("standby", 0)
+        standby, template = capacity.pop("standby", 0), capacity.pop("template", None)
         order = capacity.get("order") or capacity.pop("groups", (NEAR, OTHER, FAR))
         groups = tuple(group for group in order if group in free)
-        jobset, self.plan = planned(groups, nodes, block, standby, **capacity)
+        jobset, self.plan = planned(groups, nodes, block, standby, template, **capacity)
         self.used: list[int] = []  # the pods of the nodes of an attempt
         self.share = 1.0  # of the speed that the nodes should have, which they have
         self._enough = 0.0  # seconds for which there were enough nodes

@@ -88,6 +88,27 @@ def test_without_the_right_to_change_pods_the_run_goes_on_as_without_a_controlle
     assert run.ended is not None and run.groups == [NEAR] and SICK in run.cluster.nodes()
 
 
+def test_scheduling_gates_and_node_affinity_of_a_pod_template_stay(tmp_path: Path) -> None:
+    places = {"key": "place", "operator": "In", "values": ["1", "2", "3", "4", "5"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [places]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    template = {"schedulingGates": [{"name": "ours/quota"}], "affinity": {"nodeAffinity": required}}
+    run = run_on(tmp_path, {**BY_ORDER, "template": template}, near=SIZE + 3, other=SIZE)
+    run.run_for(10 * MINUTE)
+    assert run.groups == [NEAR], "a group that was asked for no node has not given too few"
+    while len(run.groups) == 1:  # until it excludes a node, once that has failed its check twice
+        run.cluster.open_gate("ours/quota")
+        run.run_for(MINUTE)
+    run.run_for(10 * MINUTE)
+    run.cluster.replace_a_pod()
+    run.run_for(MINUTE)
+    assert run.groups == [NEAR, NEAR] and run.cluster.nodes() == [], "the gate is still there, also of a new Job"
+    run.cluster.open_gate("ours/quota")
+    run.run_until(lambda: False, 2 * DEADLINE)
+    assert run.ended is not None and {*run.checked} == {SICK}
+    assert SICK not in run.cluster.nodes() and f"{NEAR}.0.0" not in run.cluster.nodes()
+
+
 def test_a_pod_that_is_deleted_before_it_is_changed_lets_no_other_in_on_the_machine_at_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

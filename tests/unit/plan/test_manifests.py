@@ -253,6 +253,13 @@ def test_no_pod_gets_a_node_that_is_avoided_in_any_of_its_groups() -> None:
     names = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in ("ip-1", "ip-2")]
     assert terms(TARGET) is None
     assert terms(TARGET, avoid=["ip-1", "ip-2"]) == [{"matchFields": names}]
+    own = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator": "Exists"}]}]}
+    affinity = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": own}}}
+    with_own = replace(TARGET, templates=(Template("pod.yaml", {"spec": affinity}),))
+    assert terms(with_own, avoid=["ip-1", "ip-2"]) == [{**own["nodeSelectorTerms"][0], "matchFields": names}]
+    for wrong in ("x", {"nodeAffinity": 1}, {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [1]}}):
+        refused = replace(TARGET, templates=(Template("pod.yaml", {"spec": {"affinity": wrong}}),))
+        assert next(values_of(plan({**SMALL, "kubernetes": {"avoid": ["ip-1"]}}, refused)[0], "affinity")) == wrong
     both = on_groups(TARGET, [GROUP, LIKE])
     assert [each["matchFields"] for each in terms(both, avoid=["ip-1", "ip-2"])] == [names, names]
     assert [each["matchExpressions"] for each in terms(both, avoid=["ip-1"])] == [

@@ -118,7 +118,8 @@ def _driver_seconds(value: object) -> object:
 def _deadline(value: object) -> object:
     """Seconds, or a time with its offset from UTC."""
     if isinstance(value, str) and re.match(r"\s*\d{4}-", value):
-        value = datetime.fromisoformat(value.strip())
+        with contextlib.suppress(ValueError):
+            value = datetime.fromisoformat(value.strip())
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ValueError('give the offset from UTC too, such as "2027-01-31T18:00+01:00"')

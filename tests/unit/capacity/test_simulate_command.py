@@ -129,6 +129,9 @@ def test_a_deadline_may_be_a_time_of_day(spec: str) -> None:
     assert "12 h 1 min to the deadline" in printed or "12 h to the deadline" in printed  # up to 30 s later
     errors = simulate(spec, "--set", "capacity.deadline=2027-01-31T18:00").stderr
     assert "give the offset from UTC too" in errors
+    for wrong in ("2027-02-30T00:00Z", "2026-10-25T02:30[Europe/Berlin]"):
+        errors = simulate(spec, "--set", f"capacity.deadline={wrong}").stderr
+        assert 'write a duration such as "30h", or a time such as' in errors
     past = (datetime.now(UTC) - timedelta(days=9, minutes=1)).isoformat()
     errors = simulate(spec, "--set", f"capacity.deadline={past}").stderr
     assert errors.startswith("spotmpi: capacity.deadline = '9 days ago': on-demand nodes need 8 h 5 min"), errors

@@ -91,7 +91,7 @@ def _run_forked(arguments: list[str], server: str, explains: bool) -> int | None
     import _socket
 
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    is_forked = False
+    is_forked, answer = False, b""
 
     def forward(number: int, frame: object) -> None:
         """Send a signal on; where no process has been forked yet, end by it."""
@@ -125,7 +125,7 @@ def _run_forked(arguments: list[str], server: str, explains: bool) -> int | None
         reason, remedy = "no fork server: %s" % error.strerror, _ENDED
     if not is_forked:
         local_rank = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("LOCAL_RANK", "0"))
-        if explains and reason and local_rank == "0":
+        if explains and reason and (answer or local_rank == "0"):  # the server gives its reason to one rank
             _print_error("ranks start without preload: %s; %s" % (reason, remedy))
         return None
     status = _rest(connection)[1:]

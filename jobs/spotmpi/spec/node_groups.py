@@ -257,15 +257,16 @@ def _choose_for_deadline(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice |
     table = spec.capacity
     problems = [*_conflicts(spec, _DEADLINE, None), *_unknown(spec, groups)]
     candidates = _named(spec, groups)
-    misfits = {group.name: why for group in candidates if (why := _misfit(spec, group, group.max))}
+    considered = candidates or groups  # where none is allowed, that none would fit is a problem as well
+    misfits = {group.name: why for group in considered if (why := _misfit(spec, group, group.max))}
     fitting: dict[tuple[str, str, str, str | None], NodeGroup] = {}
     for group in candidates:
         if group.name not in misfits:
             fitting.setdefault((group.zone, group.market, group.type, group.reservation), group)
     markets = (*(MARKETS if table.market == "auto" else (table.market,)), CAPACITY_BLOCK)
     chosen = tuple(group for market in markets for group in fitting.values() if group.market == market)
-    if not fitting and not problems:
-        problems.append(_refusal(spec, candidates, misfits))
+    if len(misfits) == len(considered):
+        problems.append(_refusal(spec, considered, misfits))
     elif fitting and table.market != "spot" and not any(group.market == "on-demand" for group in chosen):
         without = 'set capacity.market = "spot", which may be late'
         remedy = (

@@ -617,6 +617,10 @@ def test_all_problems_of_a_deadline_come_before_anything_is_started(
         "capacity.market = 'auto': the deadline needs an on-demand group that the run fits, and there is none: add one "
         'to its stack (spotmpi:groups with `market`), or set capacity.market = "spot", which may be late',
     ]
+    with pytest.raises(InputError) as caught:
+        plan_of(lab_file, *DEADLINE, 'capacity.zones=["us-east-1b"]', "nodes=99")
+    zone, nodes = map(str, caught.value.problems)
+    assert zone.startswith("capacity.zones = 'us-east-1b'") and nodes.startswith("nodes = 99: 99 nodes x 1 slot fit no")
     with_on_demand(lab_file)
     with pytest.raises(InputError) as caught:
         plan_of(lab_file, *DEADLINE, "capacity.prices.p9=1", 'capacity.instance_types=["g4dn.xlarge", "p5"]')

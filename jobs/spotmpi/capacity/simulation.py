@@ -48,7 +48,7 @@ def window_ticks(job: Job, market: Market) -> int:
 def simulate(job: Job, market: Market, starts: Indices, policy: Policy) -> Outcome:
     """What *policy* costs in the windows of *market* that begin at the ticks *starts*.
 
-    Capacity changes at ticks, and a loss is noticed at once; it costs the work that the job says.
+    Capacity changes at ticks, and a loss is noticed at once; it costs the work that the job says, and so does a move.
     """
     windows = _Windows(job, market, starts)
     for index in range(window_ticks(job, market)):
@@ -96,8 +96,7 @@ class _Windows:
     def moment(self, index: int) -> Moment:
         """All jobs at tick number *index*, after the loss of what is no longer offered."""
         market, at = self.market, self.starts + index
-        count = len(self.starts)
-        price = np.empty((count, SPOT + len(self.pool)))
+        price = np.empty((len(self.starts), SPOT + len(self.pool)))
         price[:, NONE], price[:, ON_DEMAND] = 0.0, market.on_demand
         price[:, SPOT:] = market.price[:, at].T[:, self.pool]
         usable = np.empty(price.shape, dtype=bool)
@@ -107,19 +106,18 @@ class _Windows:
             usable[:, SPOT:] = False
         lost = ~usable[self.jobs, self.mode]
         self.work += np.where(lost, np.minimum(self.job.lost_work, self.progress), 0.0)
-        self.mode = np.where(lost, NONE, self.mode)
+        self.mode, self.progress = np.where(lost, NONE, self.mode), np.where(lost, 0.0, self.progress)
         self.starting = np.where(lost, 0.0, self.starting)
         elapsed = index * market.step
         tick = min(market.step, self.job.deadline - elapsed)
         price *= self.nodes
-        unsaved = np.zeros(count)  # nodes are released at a checkpoint
         return Moment(
             elapsed=elapsed,
             tick=tick,
             mode=self.mode,
             starting=self.starting,
             work=self.work,
-            unsaved=unsaved,
+            unsaved=np.minimum(self.job.lost_work, self.progress),
             spent=self.spent,
             state=self.states[:, at],
             price=price,
@@ -130,6 +128,7 @@ class _Windows:
         """Let all jobs work for a tick in the *mode* of each, (jobs,)."""
         job, tick, active = self.job, moment.tick, self.unfinished
         mode = np.where(active, mode, NONE)
+        self.work = np.where(active & (mode != moment.mode), self.work + moment.unsaved, self.work)
         begun = (mode != moment.mode) & (mode != NONE)
         starting = np.where(begun, job.overhead, np.where(mode == NONE, 0.0, moment.starting))
         speed = self.speeds[mode]

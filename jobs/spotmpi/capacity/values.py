@@ -268,10 +268,15 @@ class _Recursion:
         else:
             going[:, ON_DEMAND] = fresh
         value = np.minimum(going, fresh[:, None])
+        again = self._at(fresh, self.repeated) - fresh if setting.lost_work else np.zeros_like(fresh)
+        if setting.lost_work:  # nodes that work are left at the same cost as by a loss
+            left = fresh[:, None] + self.repeated_share * again[:, None]
+            np.minimum(going[:, SPOT : SPOT + gangs], left, out=value[:, SPOT : SPOT + gangs])
         # On-demand nodes are left later under the same condition as now. Else each decision would compare their return
         # with one a step later, which saves nearly as much, and put it off.
         if setting.on_demand is not None:
-            np.minimum(going[:, ON_DEMAND], fresh + self.leave, out=value[:, ON_DEMAND])
+            left = fresh + self.leave + _REPEATED[1] * again
+            np.minimum(going[:, ON_DEMAND], left, out=value[:, ON_DEMAND])
         return np.asarray(value)
 
     def _forbid(self, going: Floats, started: Floats, seconds: float) -> None:

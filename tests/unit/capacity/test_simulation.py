@@ -20,6 +20,7 @@ from spotmpi.capacity.job import Job
 from spotmpi.capacity.market import Market
 from spotmpi.capacity.optimum import optimum
 from spotmpi.capacity.simulation import join, planned, simulate, window_ticks
+from spotmpi.capacity.values import ON_DEMAND, SPOT
 from tests.unit.capacity.markets import described, recorded, traces_of
 
 HOUR = 3600.0
@@ -71,6 +72,20 @@ def test_work_that_a_loss_costs_is_done_again() -> None:
     market = described([1, 1, 0, *[1] * 40])
     assert planned(replace(job, lost_work=0.0), market, ZERO).seconds[0] == 4200.0
     assert planned(job, market, ZERO).seconds[0] == 4200.0 + 900.0
+
+
+@pytest.mark.parametrize(("lost_work", "again"), [(0.0, 0.0), (900.0, 900.0), (HOUR, 1200.0)])
+def test_a_move_costs_the_work_that_a_loss_costs(lost_work: float, again: float) -> None:
+    """As a real run counts it, which does not know whether its program writes a checkpoint at the notice."""
+    job = Job(3600.0, 4 * HOUR, overhead=0.0, lost_work=lost_work)
+
+    def at_20_minutes(before: int, after: int) -> Policy:
+        return lambda moment: np.array([before if moment.elapsed < 1200 else after])
+
+    moved = simulate(job, described([1] * 40), ZERO, at_20_minutes(ON_DEMAND, SPOT))
+    lost = simulate(job, described([1, 1, *[0] * 40]), ZERO, at_20_minutes(SPOT, ON_DEMAND))
+    for outcome in (moved, lost):
+        assert outcome.seconds[0] == 3600.0 + again and outcome.starts[0] == 2
 
 
 def test_a_job_for_spot_nodes_alone_ends_when_its_budget_is_spent() -> None:

@@ -202,7 +202,7 @@ class PlacedCluster:
             both = zip(self._selectors, self._templates, strict=True)
             self._selectors = [{**selector, **template["spec"]["nodeSelector"]} for selector, template in both]
             for number, gates in self._gates.items():
-                gates += [each for each in self._template(number).get("schedulingGates", []) if each not in gates]
+                gates += [each for each in self._template(pod).get("schedulingGates", []) if each not in gates]
             self._create_pods()
         self._schedule()
         for name in self.nodes():

@@ -201,7 +201,7 @@ class PlacedCluster:
             self._set_condition("Suspended", "False")
             both = zip(self._selectors, self._templates, strict=True)
             self._selectors = [{**selector, **template["spec"]["nodeSelector"]} for selector, template in both]
-            for number, gates in self._gates.items():
+            for pod, gates in self._gates.items():
                 gates += [each for each in self._template(pod).get("schedulingGates", []) if each not in gates]
             self._create_pods()
         self._schedule()

@@ -211,9 +211,11 @@ class Controller:
                 self._patch(jobset, {**state, "moving": False}, [_replace("/spec/suspend", False)])
                 self._scale(state)
             return False
-        self._gated.update(
-            (pod["metadata"]["name"], self._api.now) for pod in pods if pod["spec"].get("schedulingGates")
-        )
+        names = {pod["metadata"]["name"]: bool(pod["spec"].get("schedulingGates")) for pod in pods}
+        former = self._gated
+        self._gated = {
+            name: self._api.now if gated else former[name] for name, gated in names.items() if gated or name in former
+        }
         failed = self._failed_again()
         if failed is not None:  # else nobody knows at the moment, and pods keep their gates
             self._admit(pods, failed)

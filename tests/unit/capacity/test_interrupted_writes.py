@@ -129,6 +129,7 @@ def told(story: Story, folder: Path, faulty: int = -1, fault: str = "") -> tuple
 LONG = pytest.mark.extensive("a longer story, whose writes are of the same kinds")
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "story",
     [moved, given_back, at_fault, *(pytest.param(each, marks=LONG) for each in (shrunk, on_demand, in_a_block))],

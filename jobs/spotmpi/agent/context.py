@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from . import hardware, pod_context, record
 from .clock import Clock
@@ -148,6 +148,8 @@ class Members:
         self.hardware: Dict[Member, Dict[str, Any]] = {}  # as `hardware.describe_pod` gives it
         self.notices: Dict[Member, str] = {}  # why nodes are about to go away
         self.unfit: Dict[Member, str] = {}  # what is wrong with the nodes that have failed their check
+        # Takes the name of a machine and what is wrong with it, where the attempt goes on without that node.
+        self.avoid: Callable[[str, str], object] = lambda machine, reason: None
         self.ended: Dict[Member, Tuple[int, str]] = {}  # exit code and reason of launchers that other agents started
         self.idle: Set[Member] = set()  # the nodes on which no process of the attempt is left
 

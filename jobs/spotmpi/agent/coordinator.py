@@ -353,6 +353,7 @@ class AttemptLoop(_NodeZero):
         members = self._transport.open_members(self._context, number, history.record)
         if isinstance(members, Outcome):
             return self._record_outcome(history, members), False
+        members.avoid = lambda machine, reason: self._repeat(lambda: history.avoid(machine, reason, True))
         is_over = continues = False
         try:
             outcome = final or self._run_one(history, members, number)

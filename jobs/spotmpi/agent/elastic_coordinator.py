@@ -108,8 +108,21 @@ class ElasticCoordinator(StandbyCoordinator):
         super()._welcome(node, **more, nodes=self._nodes)
 
     def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
-        if "ready" not in message or message.get("nodes") == self._nodes:  # else it is about to get ready anew
+        if "unfit" in message:
+            self._leave_out(connection, str(message.get("notice")))
+        elif "ready" not in message or message.get("nodes") == self._nodes:  # else it is about to get ready anew
             super()._handle(connection, message)
+
+    def _leave_out(self, connection: Connection, reason: str) -> None:
+        """Go on without a pod whose machine has failed its check, which comes before it is a node of an attempt."""
+        member = next((member for member, worker in self.workers.items() if worker is connection), None)
+        if member is None:
+            return  # of a pod that has been lost meanwhile
+        machine = self.machines[member].get("name")
+        if machine is not None:
+            self.avoid(str(machine), reason)
+        connection.close()
+        self._forget(member)
 
 
 def _rename(values: dict[Member, Any], member_of: dict[Member, Member]) -> None:

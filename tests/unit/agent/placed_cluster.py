@@ -232,6 +232,10 @@ class PlacedCluster:
         """The names of the nodes that the pods have."""
         return sorted(each["spec"]["nodeName"] for each in self._pods if "nodeName" in each["spec"])
 
+    def node_of(self, number: int) -> str | None:
+        """The name of the node of a pod, if it has one."""
+        return next((pod["spec"].get("nodeName") for pod in self._pods if pod["metadata"]["name"] == str(number)), None)
+
     def placed(self) -> list[int]:
         """The numbers of the pods that have a node."""
         return sorted(int(pod["metadata"]["name"]) for pod in self._pods if "nodeName" in pod["spec"])

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from spotmpi.agent import protocol
+from spotmpi.agent.attempt_history import avoided_machines
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.elastic_coordinator import ElasticCoordinator
 from spotmpi.agent.peers import Channel
@@ -180,6 +182,25 @@ def test_the_next_agent_of_node_0_goes_on_with_those_that_are_left(gang: Callabl
     run.until("the third attempt", lambda: any("of 3 2 1 3" in text for text in run.texts(0, 1)))
     summary = end_well(run, tmp_path)
     assert [attempt["world"]["size"] for attempt in summary["attempts"]] == [3, 2, 2]
+
+
+def test_a_machine_that_fails_its_check_is_avoided_while_others_work(
+    gang: Callable[..., Gang], broken: Path, tmp_path: Path
+) -> None:
+    """Else each attempt would end with the check of that machine, whose next pod gets it again, and none begin."""
+    broken.write_text("machine-1\n")
+    run = elastic(gang, [1, 2], "5s", resources={"gpu": 1})
+    for pod in (0, 1):
+        run.start(pod)
+    assert run.agents[1].wait(LIMIT) == protocol.INTERRUPTED
+    folder, reason = str(run.paths.folder), "0 of 1 GPUs visible: No devices"
+    run.until("machine-1 is avoided", lambda: avoided_machines(folder) == {"machine-1": reason})
+    started(run, 1, 1)
+    run.start(1, restart_count=1)
+    says = f"this pod does not get ready: {reason}"
+    run.until("the next one stands by", lambda: says in (run.folder / "output-1-1").read_text())
+    summary = end_well(run, tmp_path)
+    assert [(attempt["cause"], attempt["world"]["size"]) for attempt in summary["attempts"]] == [("succeeded", 1)]
 
 
 def test_a_node_that_is_unfit_is_that_of_its_machine_also_where_places_change_then(tmp_path: Path) -> None:

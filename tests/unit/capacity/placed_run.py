@@ -85,7 +85,8 @@ class PlacedRun:
     iterations, if any, and before a move where the program writes one ``at_notice``; later iterations are repeated.
     With several numbers of ``nodes`` it begins on what is there after the patience, goes on with what is left at once,
     and is as fast as these are many. One of ``standby`` takes the place of a lost node at once. Nodes that are ``sick``
-    fail the check of each attempt on them.
+    fail the check of each attempt on them; one with several numbers of nodes goes on without those, except for node 0
+    (`ElasticCoordinator`).
     """
 
     def __init__(self, folder: Path, free: dict[str, int], iterations: int, start: float, **capacity: Any) -> None:
@@ -177,6 +178,9 @@ class PlacedRun:
         self._enough = self._enough + self.step if size and 0 in here else 0.0
         if 0 in here and self._fail_checks():
             return
+        if "elastic" in self.plan:
+            here = [number for number in here if self.cluster.node_of(number) not in self.sick]
+            size = largest_size(self.plan["elastic"], len(here))
         if self.used and (not set(self.used) <= set(here) or (size or 0) > len(self.used)):
             self._end_attempt(INTERRUPTION, lost=not set(self.used) <= set(here))
             self.used = []
@@ -233,6 +237,14 @@ class PlacedRun:
         if not failed:
             return False
         self._checking = set()
+        if "elastic" in self.plan and self.cluster.node_of(0) not in self.sick:
+            history = self._history or self._open_history()
+            for each in sorted(set(failed) - set(self.checked)):
+                history.avoid(each, "0 of 8 GPUs visible", True)
+            if history is not self._history:
+                history.record.close()
+            self.checked += failed
+            return False
         self._end_attempt(INTERRUPTION, lost=True)
         history = self._open_history()
         number = history.begin()

@@ -177,3 +177,10 @@ def test_a_run_that_has_enough_other_nodes_is_not_moved(tmp_path: Path, nodes: l
     run.run_until(lambda: len(run.checked) >= 2, DEADLINE)
     run.run_for(MINUTE)
     assert [group for group, _ in itertools.groupby(run.groups)] == [NEAR]
+
+
+def test_a_run_with_several_sizes_goes_on_without_a_machine_that_fails_each_check(tmp_path: Path) -> None:
+    run = PlacedRun(tmp_path, {NEAR: 2}, 600, 60.0, nodes=[1, SIZE], order=[NEAR], patience="1m")
+    run.sick = {f"{NEAR}.1.0"}
+    run.run_until(lambda: False, 3 * DEADLINE)
+    assert run.ended is not None and avoided_machines(str(tmp_path / "x-1")).keys() == run.sick

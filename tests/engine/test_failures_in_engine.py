@@ -10,8 +10,8 @@ from threading import Thread
 
 import pytest
 
-from spotmpi.backends.targets import Terminated
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.termination import Terminated
 from spotmpi.environments.down import down
 from spotmpi.environments.up import UpOptions, up
 from tests.engine.engine import Engine

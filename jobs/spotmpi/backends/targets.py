@@ -1,7 +1,6 @@
 """The target that a user names with --on, its backend, and how a run there is submitted, and followed until it ends.
 
-While a run is followed Ctrl-C stops it, and a second Ctrl-C stops it without a checkpoint. SIGTERM and SIGHUP end the
-command alone.
+While a run is followed Ctrl-C stops it, and a second Ctrl-C stops it without a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from spotmpi.backends.base import Backend, Plan
 from spotmpi.core import names, wording
 from spotmpi.core.errors import InputError, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import Event
+from spotmpi.core.termination import Terminated, raised_when_terminated
 from spotmpi.runs import reader, recorded_plan
 
 if TYPE_CHECKING:
@@ -245,39 +245,6 @@ def follow(
     if last is None or not last.terminal:
         raise SpotmpiError(f"the events of run {run} ended before the run did; {messages.remedy.format(run=run)}")
     return backend.state(run)
-
-
-class Terminated(SystemExit):
-    """SIGTERM has come, as to a cancelled job of CI, or SIGHUP, as of a closed terminal: the name is `signal`.
-
-    Either ends a command with a shell's exit code for that signal, once what must not break off is finished.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(128 + number)
-        self.signal = signal.Signals(number).name
-
-
-@contextmanager
-def raised_when_terminated() -> Iterator[None]:
-    """In the context SIGTERM and SIGHUP raise `Terminated`.
-
-    Not one that is ignored, as by nohup, or that somebody else handles. Outside the main thread, which alone gets
-    signals, nothing changes.
-    """
-    in_main = threading.current_thread() is threading.main_thread()
-    handled = [each for each in (signal.SIGTERM, signal.SIGHUP) if in_main and signal.getsignal(each) == signal.SIG_DFL]
-    for each in handled:
-        signal.signal(each, _raise_terminated)
-    try:
-        yield
-    finally:
-        for each in handled:
-            signal.signal(each, signal.SIG_DFL)
-
-
-def _raise_terminated(number: int, frame: FrameType | None) -> None:
-    raise Terminated(number)
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from spotmpi.backends.targets import Terminated, raised_when_terminated
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.pulumi import NO_SUCH_STACK, require_deployment, written_at
+from spotmpi.core.termination import Terminated, raised_when_terminated
 from spotmpi.core.wording import Echo
 from spotmpi.environments.changes import Preview, read_steps
 from spotmpi.environments.pulumi_errors import explain, rejects_keys

@@ -73,9 +73,9 @@ async def _is_active(api: ClusterApi, name: str, echo: Echo) -> bool:
         if terminal_condition(found, "Complete") is None and not _abandoned(found, api.now()) and not is_deleted:
             return True
         await api.delete(cluster_api.JOB, name, wait=True)
-        if wait.is_over(f"the Job {name} of before is deleted"):
+        if wait.is_over(f"the earlier Job {name} is deleted"):
             remedy = f"`kubectl describe job {name}` shows what it waits for, perhaps a pod on a node that is gone"
-            raise SpotmpiError(f"the Job {name} of before is not deleted after {_DELETION_LIMIT:g} s: {remedy}")
+            raise SpotmpiError(f"the earlier Job {name} is not deleted after {_DELETION_LIMIT:g} s: {remedy}")
         await asyncio.sleep(POLL_INTERVAL / 2)
     return False
 

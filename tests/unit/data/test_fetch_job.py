@@ -129,9 +129,9 @@ def test_an_earlier_job_that_stays_is_named_and_waited_for_so_long_alone(
     cluster.put(job("Failed"))
     cluster.before_request = lambda request: cluster.put(job("Failed"))
     messages: list[str] = []
-    with pytest.raises(SpotmpiError, match=rf"^the Job {NAME} of before is not deleted after 0.02 s: `kubectl "):
+    with pytest.raises(SpotmpiError, match=rf"^the earlier Job {NAME} is not deleted after 0.02 s: `kubectl "):
         asyncio.run(fetch.fetch(cluster.api(), VOLUME, [[DOWNLOAD]], "voc", messages.append))
-    assert messages == [f"waiting until the Job {NAME} of before is deleted (gives up after 0.02 s)"]
+    assert messages == [f"waiting until the earlier Job {NAME} is deleted (gives up after 0.02 s)"]
 
 
 def test_a_job_is_created_suspended_gets_its_downloads_and_is_reported_until_it_ends(script: Start) -> None:

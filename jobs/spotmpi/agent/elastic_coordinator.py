@@ -93,7 +93,7 @@ class ElasticCoordinator(StandbyCoordinator):
         new = [Member(NODE, index) if index < nodes else Member(STANDBY, index - nodes) for index in range(self._all)]
         member_of = dict(zip(order, new))  # noqa: B905 (Python 3.8 has no strict)
         self._assignment.pods = {member_of[before]: self._assignment.pods[before] for before in order}
-        by_member = (self.workers, self.machines, self.hardware, self.notices, self.unfit, self.ended, self._last_seen)
+        by_member = (self.workers, self.machines, self.hardware, self.notices, self.ended, self._last_seen)
         for values in by_member:
             _rename(values, member_of)
         for member, machine in self.machines.items():

@@ -215,10 +215,12 @@ def test_a_node_that_is_unfit_is_that_of_its_machine_also_where_places_change_th
             connection: Any = SimpleNamespace(lost=False, closed=True, register=lambda selector: False)
             connection.close = connection.finish = lambda: None
             members.workers[node], members.machines[node] = connection, {"name": name, "member": node.text}
-        members.notices[Member(NODE, 1)] = members.unfit[Member(NODE, 1)] = "GPU 0 is broken"
+        avoided: list[tuple[str, str]] = []
+        members.avoid = lambda machine, reason: avoided.append((machine, reason))
+        members._handle(members.workers[Member(NODE, 1)], {"notice": "GPU 0 is broken", "unfit": 1})
         members.ready.add(Member(NODE, 2))
         members.serve(0.0)
         assert members.machines[Member(NODE, 1)]["name"] == "well", "it is the node of the attempt now"
-        assert [members.machines[node]["name"] for node in members.unfit] == ["sick"]
+        assert avoided == [("sick", "GPU 0 is broken")] and not members.unfit
     finally:
         members.close()

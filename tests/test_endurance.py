@@ -29,6 +29,8 @@ from tests.cluster.faults import (
 from tests.contract.processes import wait_until
 from tests.testbed.faults import Fault, ShiftedClocks, stopped
 
+pytestmark = pytest.mark.extensive("for those who change the endurance test")
+
 COUNTS = (FAILURE, INTERRUPTION, None)
 
 

@@ -15,6 +15,8 @@ import pytest
 from spotmpi.agent import processes
 from tests.forked_python import ForkedPython
 
+pytestmark = pytest.mark.extensive("for those who change the tests")
+
 IMPORTS = ("json", "tests.clocks")
 START = Callable[[list[str], IO[bytes]], "ForkedPython | subprocess.Popen[bytes]"]
 SHOWS = """

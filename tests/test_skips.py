@@ -13,6 +13,8 @@ import pytest
 from tests.skips import MAY_BE_SKIPPED
 from tests.tools import REPOSITORY
 
+pytestmark = pytest.mark.extensive("for those who change the tests")
+
 TESTS = """
 import os
 import pytest

@@ -727,6 +727,7 @@ def patient_with_ranks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CoordinatorStopSignal, "patience", lambda self: 60.0)
 
 
+@pytest.mark.extensive("for those who change the simulator or the agent: 18 times a part of the schedules above")
 @pytest.mark.parametrize(
     ("defect", "message"),
     [

@@ -60,7 +60,15 @@ def test_a_lost_worker_costs_its_parts_and_the_files_are_those_of_any_number_of_
     assert Store().problems(found.manifest) == []
 
 
-@pytest.mark.parametrize("start", [["script.py"], ["-m", "shop.sets"]], ids=["a script", "a module of a package"])
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(["script.py"], id="a script"),
+        pytest.param(
+            ["-m", "shop.sets"], id="a module of a package", marks=pytest.mark.extensive("as by a script, by its name")
+        ),
+    ],
+)
 def test_a_program_builds_a_data_set_of_its_own_which_a_module_finds(tmp_path: Path, start: list[str]) -> None:
     """The package was not shipped, and the key another one than that of the module when it is imported."""
     (tmp_path / "script.py").write_text(SCRIPT)

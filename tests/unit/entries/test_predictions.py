@@ -376,6 +376,7 @@ def test_without_the_record_of_a_run_with_variables_it_is_said_that_these_are_mi
         spotmpi.reproduce("datasets:double-numbers", modules.folder, pool=pool)
 
 
+@pytest.mark.extensive("a run and a data set more; the tests above have each")
 def test_a_data_set_of_predictions_is_made_again_of_these_as_they_were_kept(
     numbers: DataSet, modules: Modules, pool: InProcess
 ) -> None:

@@ -88,7 +88,9 @@ def test_a_value_is_in_one_set_whichever_type_of_time_or_number_a_file_has(
     ],
     ids=str,
 )
-@pytest.mark.parametrize("by", ["value", None])
+@pytest.mark.parametrize(
+    "by", ["value", pytest.param(None, marks=pytest.mark.extensive("the rows are taken in the same way"))]
+)
 def test_types_that_pyarrow_cannot_take_rows_of_are_split_as_plain_ones(
     tmp_path: Path, modules: Modules, pool: InProcess, kind: pyarrow.DataType, plain: pyarrow.DataType, by: str | None
 ) -> None:

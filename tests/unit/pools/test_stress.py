@@ -27,11 +27,12 @@ def run_stress(seed: int, seconds: float) -> None:
 
 
 @pytest.mark.timeout(8 * stress.LIMIT)
+@pytest.mark.extensive("a long search: test_drivers and test_local_pool_faults have its parts")
 def test_each_result_of_drivers_under_stress_arrives_once_and_right_at_the_right_driver() -> None:
     run_stress(1, 20.0)
 
 
 @pytest.mark.timeout(600 + 8 * stress.LIMIT)
-@pytest.mark.nightly("10 minutes; by day 20 s of it")
+@pytest.mark.nightly("10 minutes; the test above has 20 s of it")
 def test_drivers_under_stress_for_ten_minutes() -> None:
     run_stress(2, 600.0)

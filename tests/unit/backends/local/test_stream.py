@@ -445,6 +445,7 @@ def postprocess(result, seed):
     assert [json.loads(line)["y"] for line in lines] == [2 * row for row in range(40)]
 
 
+@pytest.mark.extensive("a refusal; the test above resizes the workers of a stage")
 def test_a_stage_without_workers_of_its_own_is_not_resized(local: BackendHarness, tmp_path: Path) -> None:
     values = {"command": ["sleep", "30"], "launcher": "none", "files": [str(EXAMPLE)], "stream": STREAM}
     run = local.submit(values)

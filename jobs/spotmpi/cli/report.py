@@ -102,7 +102,7 @@ def print_report(report: Report, file: IO[str] | None = None, width: int | None 
         console.width = _FILE_WIDTH
     grid = _grid(main.header, main.numeric, main.cells, padding=1)
     if console.measure(grid, options=console.options.update_width(_UNLIMITED)).maximum > console.width:
-        grid = _grid(main.short, main.numeric, main.cells, padding=0)
+        grid = _grid(main.short, main.numeric, main.short_cells, padding=0)
     console.print(grid)
     for line in [main.caption, *(f"{letter}: {note}" for letter, note in main.notes)]:
         if line:

@@ -37,14 +37,15 @@ _TO = "\N{EN DASH}"
 class Table:
     """``cells`` has one list per row, as long as ``header``; columns that are ``numeric`` align right.
 
-    ``short`` is a shorter header for narrow terminals. ``notes`` explain the letters in the last column, ``caption``
-    the columns.
+    ``short`` and ``short_cells`` are for narrow terminals. ``notes`` explain the letters in the last column,
+    ``caption`` the columns.
     """
 
     header: list[str]
     short: list[str]
     numeric: list[bool]
     cells: list[list[str]]
+    short_cells: list[list[str]]
     notes: list[tuple[str, str]]
     caption: str
 
@@ -59,6 +60,7 @@ def table(report: Report) -> Table:
         short=[_SHORT.get(name, name) for name, _, _ in columns],
         numeric=[numeric for _, numeric, _ in columns],
         cells=[[cell(row) for _, _, cell in columns] for row in report.rows],
+        short_cells=[[_SHORT_CELLS.get(cell, cell)(row) for _, _, cell in columns] for row in report.rows],
         notes=[(letter, flag) for flag, letter in names.items()],
         caption=_caption(report),
     )
@@ -90,7 +92,7 @@ def _columns(report: Report, flags: dict[str, str]) -> list[_Column]:
         ("Samples/s", True, lambda row: number(row.samples_per_second)),
     ]
     if any(row.efficiency is not None for row in rows):
-        columns.append(("Efficiency", True, lambda row: "base" if row.is_base else share(row.efficiency)))
+        columns.append(("Efficiency", True, _efficiency))
     columns.append(("Final loss", True, lambda row: number(row.loss)))
     for name in dict.fromkeys(row.quality[0] for row in rows if row.quality):
         columns.append((quality_name(name), True, partial(_quality, name)))
@@ -103,6 +105,19 @@ def _columns(report: Report, flags: dict[str, str]) -> list[_Column]:
 
 def _quality(name: str, row: Row) -> str:
     return number(row.quality[1] if row.quality and row.quality[0] == name else None)
+
+
+def _efficiency(row: Row) -> str:
+    bounds = row.efficiency_bounds
+    between = f" ({100 * bounds.low:.1f}{_TO}{100 * bounds.high:.1f})" if bounds else ""
+    return f"{_short_efficiency(row)}{between}"
+
+
+def _short_efficiency(row: Row) -> str:
+    return "base" if row.is_base else share(row.efficiency)
+
+
+_SHORT_CELLS: dict[Callable[[Row], str], Callable[[Row], str]] = {_efficiency: _short_efficiency}
 
 
 def _spread(row: Row) -> str:

@@ -150,7 +150,8 @@ def method(runs: Sequence[TrialResult]) -> list[str]:
         "range of its iterations relative to their median."
     )
     text.append(
-        "Efficiency is samples/s per rank relative to the smallest number of ranks of the same variant. "
+        "Efficiency is samples/s per rank relative to the smallest number of ranks of the same variant, and its "
+        "interval includes the noise of both. "
         f"A spread above {share(SPREAD_LIMIT, 0)} and an efficiency above {share(EFFICIENCY_LIMIT, 0)} are flagged as "
         "unreliable. So are rates of the first and the last tenth of the iterations that differ by more than "
         f"{share(EDGE_LIMIT, 0)}: burst credits of network, disk or CPU may have run out."

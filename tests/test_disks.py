@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 PROJECT = Path(__file__).resolve().parent.parent
 ROOMS = (
     *("agent", "core", "runs", "backends", "api", "cli", "data", "images", "metrics"),
@@ -104,6 +106,7 @@ def _places() -> Iterator[str]:
             yield from [str(path.relative_to(PROJECT))] * found
 
 
+@pytest.mark.extensive("looks through all sources, for those who change them")
 def test_nothing_is_decided_by_a_file_that_a_disk_does_not_show_but_for_the_reason_given() -> None:
     assert dict(Counter(_places())) == {name: count for name, (count, _) in PLACES.items()}
 

@@ -136,6 +136,7 @@ def test_it_goes_to_the_next_group_only_if_not_even_the_smallest_number_came(tmp
     assert run.sizes == [4]
 
 
+@pytest.mark.extensive("a long search: test_placement has it for one number of nodes")
 def test_nodes_that_are_too_few_for_the_next_number_are_given_back_and_asked_for_again_later_and_later(
     tmp_path: Path,
 ) -> None:

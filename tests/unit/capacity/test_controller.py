@@ -235,7 +235,13 @@ def on_demand_run(folder: Path) -> PlacedRun:
     return run
 
 
-@pytest.mark.parametrize("groups", [(NEAR, FAR), (NEAR, OTHER, FAR)], ids=["one", "two"])
+@pytest.mark.parametrize(
+    "groups",
+    [
+        pytest.param((NEAR, FAR), id="one"),
+        pytest.param((NEAR, OTHER, FAR), id="two", marks=pytest.mark.extensive("half a minute; one group is the same")),
+    ],
+)
 def test_spot_groups_that_a_run_has_waited_for_are_asked_again_an_hour_after_the_wait(
     tmp_path: Path, groups: tuple[str, ...]
 ) -> None:

@@ -59,7 +59,10 @@ class Faults:
         return request
 
 
-@pytest.mark.parametrize("seed", range(6))
+MORE_SEEDS = pytest.mark.extensive("more moments of the same kind")
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=MORE_SEEDS) for seed in range(2, 6))])
 @pytest.mark.parametrize("nodes", [SIZE, [1, 2, SIZE]], ids=["one number", "several"])
 def test_a_run_keeps_its_deadline_whenever_its_controllers_are_killed(
     tmp_path: Path, seed: int, nodes: int | list[int]
@@ -102,7 +105,7 @@ def test_a_move_is_made_once_at_whichever_request_the_controller_is_killed(
     assert run.cluster.places() == [FAR] * SIZE
 
 
-@pytest.mark.parametrize("step", range(12))
+@pytest.mark.parametrize("step", [pytest.param(step, marks=[MORE_SEEDS] if step % 3 else []) for step in range(12)])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_machine_at_fault_is_excluded_once_at_whichever_request_the_controller_is_killed(
     tmp_path: Path, step: int, after: bool

@@ -342,6 +342,7 @@ PyMODINIT_FUNC PyInit_late(void) { return PyModule_Create(&definition); }
     assert {path.name for path in code_module.files_of(load().ratings)} == {"sets.py", library.name}
 
 
+@pytest.mark.extensive("interpreters of other hash seeds; test_values has most kinds of values in them")
 def test_the_digest_is_the_same_in_another_process_with_another_hash_seed(folder: Path) -> None:
     import subprocess
 

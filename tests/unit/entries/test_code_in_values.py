@@ -665,6 +665,7 @@ def test_what_a_type_that_is_not_used_stands_for_makes_no_difference(modules: Mo
     assert digest(modules) == before
 
 
+@pytest.mark.extensive("interpreters of other hash seeds; test_values has most kinds of values in them")
 def test_digests_are_those_of_another_process_with_another_hash_seed(modules: Modules, tmp_path: Path) -> None:
     here = {}
     for name, (text, _) in COUNTS.items():

@@ -66,6 +66,7 @@ def uses(source: str) -> Iterator[tuple[str, str]]:
             yield from ((node.module, alias.name) for alias in node.names)
 
 
+@pytest.mark.extensive("looks through all sources, for those who change them")
 def test_no_source_of_the_client_names_what_macos_lacks() -> None:
     """Also where no test comes by."""
     absent = {module: set(absent_names(module)) for module in MODULES}

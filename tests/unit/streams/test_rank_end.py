@@ -80,19 +80,25 @@ LOADED = (
 )
 
 
+ERRORS = [
+    ("train", "train", "own_flow:prepare", protocol.NOT_RETRYABLE, ["prepare", "check"], f"error: {FAILED}"),
+    ("predict", "predict_twice", "", protocol.NOT_RETRYABLE, [], f"error: {TWICE}"),
+    ("train", "load", "", protocol.NOT_RETRYABLE, ["load", "check"], f"error: {LOADED}"),
+    ("train", "away", "", protocol.FAILED, [], "SourceError: s3://set cannot be read: no answer"),
+    ("train", "column", "own_flow:columns", 1, ["column"], f"KeyError: 'price'; {HAS}"),
+]
+MORE_ERRORS = [
+    ("train", "lost", "", protocol.INTERRUPTED, [], "StreamLost: the scheduler of the stream is lost"),
+    ("train", "train_raises", "", 1, ["train_raises", "check"], "ValueError: odd"),
+    ("predict", "column_of_results", "own_flow:columns", 1, ["column_of_results"], f"KeyError: 'price'; {HAS}"),
+    ("train", "own_dictionary", "own_flow:columns", 1, ["own_dictionary"], "KeyError: 'x'"),
+]
+MORE = pytest.mark.extensive("other exceptions that are shown in the same ways")
+
+
 @pytest.mark.parametrize(
     ("mode", "function", "prepare", "code", "frames", "shown"),
-    [
-        ("train", "train", "own_flow:prepare", protocol.NOT_RETRYABLE, ["prepare", "check"], f"error: {FAILED}"),
-        ("predict", "predict_twice", "", protocol.NOT_RETRYABLE, [], f"error: {TWICE}"),
-        ("train", "load", "", protocol.NOT_RETRYABLE, ["load", "check"], f"error: {LOADED}"),
-        ("train", "away", "", protocol.FAILED, [], "SourceError: s3://set cannot be read: no answer"),
-        ("train", "lost", "", protocol.INTERRUPTED, [], "StreamLost: the scheduler of the stream is lost"),
-        ("train", "train_raises", "", 1, ["train_raises", "check"], "ValueError: odd"),
-        ("train", "column", "own_flow:columns", 1, ["column"], f"KeyError: 'price'; {HAS}"),
-        ("predict", "column_of_results", "own_flow:columns", 1, ["column_of_results"], f"KeyError: 'price'; {HAS}"),
-        ("train", "own_dictionary", "own_flow:columns", 1, ["own_dictionary"], "KeyError: 'x'"),
-    ],
+    [*ERRORS, *(pytest.param(*each, marks=MORE) for each in MORE_ERRORS)],
 )
 def test_an_error_is_one_line_below_the_frames_of_the_user_alone(
     tmp_path: Path, mode: str, function: str, prepare: str, code: int, frames: list[str], shown: str

@@ -94,7 +94,9 @@ def test_what_only_memory_has_is_on_the_volume_when_the_run_ends(local: BackendH
     assert result(local, run) == undisturbed()
 
 
-@pytest.mark.parametrize("killed", ["the guarded one", "both"])
+@pytest.mark.parametrize(
+    "killed", ["both", pytest.param("the guarded one", marks=pytest.mark.extensive("the easier case"))]
+)
 def test_a_killed_agent_costs_a_resumed_run_no_more(local: BackendHarness, killed: str) -> None:
     run = local.submit(job())
     local.wait_for_iteration(run, 10)

@@ -384,7 +384,10 @@ STARTED = {"event": "started", "attempt": 1}
 
 
 @pytest.mark.parametrize("words", [DOWN, NO_MUNGE, FROZEN])
-@pytest.mark.parametrize("command", ["status", "list", "stop"])
+@pytest.mark.parametrize(
+    "command",
+    ["status", *(pytest.param(each, marks=pytest.mark.extensive("waits as status does")) for each in ("list", "stop"))],
+)
 def test_commands_wait_for_slurmctld_or_munge_and_say_so_once(
     backend: SlurmBackend, slurm: ScriptedSlurm, messages: list[str], command: str, words: str
 ) -> None:

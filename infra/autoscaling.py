@@ -56,7 +56,7 @@ def values(args: AutoscalerArgs) -> dict[str, Any]:
             "expander": "priority,least-waste",
             "max-node-provision-time": "10m",
             "node-info-cache-expire-time": "10m",
-            "scale-down-unneeded-time": "5m",
+            "scale-down-unneeded-time": "3m",  # less than the first pause of a run that gave nodes back
             "scale-down-delay-after-add": "5m",
             "skip-nodes-with-system-pods": False,
             "skip-nodes-with-local-storage": False,

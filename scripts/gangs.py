@@ -76,7 +76,7 @@ class Times:
     stagger: float = 10.0  # between two instances of one request
     boot: float = 120.0  # from a launch to a node that is Ready
     failure: float = 30.0  # until a launch for which there is no instance is a failed activity
-    unneeded: float = 300.0  # infra/autoscaling.py, scale-down-unneeded-time
+    unneeded: float = 180.0  # infra/autoscaling.py, scale-down-unneeded-time
     backoff: float = 1800.0  # the autoscaler's default of max-node-group-backoff-duration
     fleet: float = 60.0  # between calls of CreateFleet
     launch: float = 600.0  # between calls of LaunchInstances
@@ -325,7 +325,7 @@ VARIANTS = {DEFAULT: Times()} | {
         ("stagger", "between two instances of a request", (5.0, 20.0)),
         ("boot", "from a launch to a Ready node", (60.0, 240.0)),
         ("failure", "until a launch has failed", (15.0, 60.0)),
-        ("unneeded", "the autoscaler removes nodes after", (60.0, 600.0)),
+        ("unneeded", "the autoscaler removes nodes after", (60.0, 300.0)),
         ("backoff", "its longest backoff", (300.0,)),
         ("fleet", "between calls of CreateFleet", (300.0, 900.0)),
         ("launch", "between calls of LaunchInstances", (300.0, 1200.0)),
@@ -385,10 +385,10 @@ def main() -> int:
         (name, *(f"{each['idle per shortage']}; {each['later than the first']}" for each in compare(ways).values()))
         for name, ways in variants.items()
     ]
-    requests = sum(len(each[LIMITED]) for each in results.values())
+    requests, fewer = (sum(len(each[LIMITED]) for each in kind) for kind in (results.values(), [variants[DEFAULT]]))
     text = "\n\n".join(
         [
-            f"Of {datetime.now(UTC):%-d %B %Y}: {requests} requests; {len(variants[DEFAULT][LIMITED])} in the last table.",
+            f"Of {datetime.now(UTC):%-d %B %Y}: {requests} requests, {fewer} in the last table.",
             table(("requests", "way", *compared[0][2]), rows),
             table((f"{next(iter(SETS))}: idle; later", *WAYS), changed),
         ]

@@ -55,6 +55,16 @@ def test_nodes_wait_no_longer_than_the_limit_and_cost_less_with_it_and_nothing_w
     assert figures["CreateFleet"]["later than the first"] == "0 min"
 
 
+def test_nodes_that_are_released_cost_less_where_they_are_removed_before_the_run_asks_again() -> None:
+    requests = [*SHORTAGES, *gangs.recorded_shortages("16 H100 us-central1", 16, 8, seed=4)]
+    sooner, later = (
+        [gangs.WAYS[gangs.LIMITED](each, Times(unneeded=seconds)) for each in requests]
+        for seconds in (Times().unneeded, 300.0)
+    )
+    assert Times().unneeded < gangs.capacity_of(1)["partial"], "the first pause"
+    assert sum(each.idle for each in sooner) < 0.9 * sum(each.idle for each in later)
+
+
 def test_without_a_limit_fifteen_nodes_are_paid_for_until_the_sixteenth_comes() -> None:
     lasting = Shortage(16, ((15,) * 60 + (16,),), 60.0)
     outcome = gangs.WAYS["groups, no limit"](lasting, Times())

@@ -105,6 +105,7 @@ def test_the_autoscaler_prefers_groups_in_the_order_of_the_settings() -> None:
     values = releases(run("g5"))["cluster-autoscaler"]["values"]
     assert values["autoDiscovery"] == {"clusterName": "spotmpi-g5"}
     assert values["extraArgs"]["expander"] == "priority,least-waste"
+    assert values["extraArgs"]["scale-down-unneeded-time"] == "3m", "as simulated by scripts/gangs"
     assert yaml.safe_load(values["expanderPriorities"]) == {
         100: ["^eks-spotmpi-g5-g5-[0-9a-f]{7}-[0-9a-f]{8}.*"],
         99: ["^eks-spotmpi-g5-g6-[0-9a-f]{7}-[0-9a-f]{8}.*"],

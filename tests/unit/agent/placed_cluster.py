@@ -18,7 +18,7 @@ It knows from where it has its rules:
   (EC2 User Guide, Capacity Blocks for ML). A JobSet whose gang waits for one is submitted suspended, and it gets the
   condition Suspended without ever having had pods (jobset_controller.go, suspendJobs).
 - The scheduler knows nothing of what is wrong with a node: the next pod gets the same one, as long as it is there. The
-  autoscaler removes one that nothing has used for five minutes (scale-down-unneeded-time).
+  autoscaler removes one that nothing has used for three minutes (scale-down-unneeded-time).
 - A pod with a scheduling gate gets no node, and no autoscaler looks at it. Its gates can be taken away, and its node
   affinity be narrowed while it has one, by requirements behind those of its terms; nothing else of a pod may change
   that matters here (kubernetes/kubernetes, pkg/apis/core/validation, ValidatePodUpdate and
@@ -46,7 +46,7 @@ from tests.cloud.json_values import copied
 
 Object = dict[str, Any]
 START = 1_795_000_000
-IDLE = 300.0  # seconds after which the autoscaler removes a node
+IDLE = 180.0  # seconds after which the autoscaler removes a node
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MUTABLE = ("nodeSelector", "tolerations", "schedulingGates")
 

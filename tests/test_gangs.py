@@ -95,7 +95,7 @@ def test_the_simulated_decisions_are_those_of_the_controller_on_a_cluster() -> N
     cluster, groups = PlacedCluster(jobset, 4, {}), Groups(shortage, Times())
     api: Any = cluster
     while len(cluster.placed()) < 4:
-        assert groups.now < gangs.HORIZON
+        assert groups.now < 3 * HOUR, "two hours in the simulation"
         zone = None if cluster.suspended or not cluster.places() else names.index(cluster.state["at"])
         ready = groups.step(zone)
         cluster.free, cluster.refusals = {}, {}

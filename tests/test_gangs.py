@@ -17,6 +17,8 @@ from spotmpi.spec.source import from_values
 from tests.unit.agent.placed_cluster import START, PlacedCluster
 from tests.unit.agent.test_placement import BACKOFF, target
 
+pytestmark = pytest.mark.extensive("of a simulation for those who change how nodes are asked for")
+
 HOUR = 3600.0
 SHORTAGES = [*gangs.made_up(4, 1, 6, seed=1), *gangs.made_up(16, 3, 6, seed=2)]
 RECORDED = [*gangs.recorded_shortages("16 H100 us-east4", 16, 3, seed=3)]

@@ -76,7 +76,9 @@ def test_all_missing_prerequisites_are_named_at_once(monkeypatch: pytest.MonkeyP
     with pytest.raises(TestbedError) as refused:
         prerequisites.require()
     assert "run the tests as root" in str(refused.value)
-    assert "containerd runc containernetworking-plugins iproute2 iptables debootstrap buildah" in str(refused.value)
+    assert "containerd runc conmon containernetworking-plugins iproute2 iptables debootstrap buildah" in str(
+        refused.value
+    )
     assert "scripts/cluster-packages" in str(refused.value)
 
 

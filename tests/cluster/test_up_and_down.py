@@ -33,6 +33,7 @@ from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.server import serve_cloud
 from tests.engine.stack_lifecycle import ACCESS
 from tests.testbed.cluster import Cluster
+from tests.testbed.containerd import Containerd
 from tests.testbed.kubernetes import as_yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -103,7 +104,8 @@ class ClusterEnvironment(EngineEnvironment):
         if image in self.testbed.images:
             reference = build_for(image, self.environment.has_gpus).reference(self.environment.repositories[image])
             for node in self.testbed.nodes:
-                node.containerd.ctr("images", "tag", "--force", self.testbed.images[image], reference)
+                assert isinstance(node.runtime, Containerd)
+                node.runtime.ctr("images", "tag", "--force", self.testbed.images[image], reference)
         self.pushed.append(image)
         return self.push_image(image, self.environment, None)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.testbed import cgroups, images, leftovers, prerequisites
+from tests.testbed.containerd import Containerd
 from tests.testbed.control_plane import ControlPlane
 from tests.testbed.controller import Controller
 from tests.testbed.dns import Dns
@@ -28,11 +29,11 @@ NODES = 2
 class Cluster(Kubernetes):
     """A running test cluster; its parts are handles that tests may stop, start and break."""
 
-    def __init__(self, slot: Slot, plane: ControlPlane, nodes: int) -> None:
+    def __init__(self, slot: Slot, plane: ControlPlane, nodes: int, crio_pause: str | None = None) -> None:
         super().__init__(plane.kubeconfig)
         self.slot = slot
         self.plane = plane
-        self.nodes = [Node(slot, index, plane) for index in range(nodes)]
+        self.nodes = [Node(slot, index, plane, crio_pause) for index in range(nodes)]
         self.dns = Dns(slot, plane)
         self.jobset = JobSet(plane)
         self.policy_engine = PolicyEngine(slot, plane)
@@ -48,7 +49,8 @@ class Cluster(Kubernetes):
         for controller in controllers:
             controller.start()
         for node in self.nodes:
-            Store().lend_to(node.folder)
+            if isinstance(node.runtime, Containerd):
+                Store().lend_to(node.folder)
             node.start()
         for node in self.nodes:
             node.wait_until_ready()
@@ -88,17 +90,22 @@ class Cluster(Kubernetes):
         return next(node for node in self.nodes if node.name == name)
 
 
-def start_cluster(image_names: set[str], nodes: int = NODES, *, outlives_us: bool = False) -> Cluster:
-    """Return a started cluster with these images on its nodes; nothing remains if it fails to start."""
+def start_cluster(
+    image_names: set[str], nodes: int = NODES, *, outlives_us: bool = False, crio_pause: str | None = None
+) -> Cluster:
+    """Return a started cluster with these images on its nodes; nothing remains if it fails to start.
+
+    With `crio_pause` its nodes run CRI-O and have no images: they pull that one, and those of pods, from its registry.
+    """
     prerequisites.require()
-    references = images.provide(image_names)
+    references = {} if crio_pause else images.provide(image_names)
     slot, lock = take_slot()
     leftovers.clean(slot)
     try:
         slot.folder.mkdir(parents=True)
         # etcd holds the lock, too: as long as it runs, the slot is taken.
         plane = ControlPlane(slot.folder, outlives_us=outlives_us, inherited_files=[lock.fileno()])
-        cluster = Cluster(slot, plane, nodes)
+        cluster = Cluster(slot, plane, nodes, crio_pause)
         cluster.images, cluster._lock = references, lock
         cluster.start()
     except BaseException:
@@ -117,9 +124,9 @@ def stop_cluster(slot: Slot) -> None:
 
 
 @contextlib.contextmanager
-def running_cluster(image_names: set[str], nodes: int = NODES) -> Iterator[Cluster]:
+def running_cluster(image_names: set[str], nodes: int = NODES, *, crio_pause: str | None = None) -> Iterator[Cluster]:
     """Return a running cluster, which is removed with all its resources at the end of the block."""
-    cluster = start_cluster(image_names, nodes)
+    cluster = start_cluster(image_names, nodes, crio_pause=crio_pause)
     try:
         yield cluster
     finally:

@@ -72,6 +72,14 @@ def provide(names: set[str]) -> dict[str, str]:
     return references
 
 
+def push_debian(registry: str) -> str:
+    """Push the plain Debian that all images begin with to a registry on this machine; its name there."""
+    _provide_base()
+    name = f"{registry}/debian:{_debian_hash()}"
+    _buildah("push", "--tls-verify=false", "--disable-compression", f"{_BASE}:{_debian_hash()}", f"docker://{name}")
+    return name
+
+
 def _build_into(store: Store, image: Image) -> None:
     _require_disk(image)
     started = time.monotonic()

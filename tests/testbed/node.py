@@ -1,4 +1,4 @@
-"""One node: a real kubelet on a containerd of its own; several fit on one machine, side by side."""
+"""One node: a real kubelet on a container runtime of its own; several fit on one machine, side by side."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import yaml
 from tests.testbed import cgroups
 from tests.testbed.containerd import Containerd
 from tests.testbed.control_plane import ControlPlane
+from tests.testbed.crio import Crio
 from tests.testbed.daemon import Daemon, wait_until
 from tests.testbed.errors import TestbedError
 from tests.testbed.kubernetes import Kubernetes
@@ -25,9 +26,12 @@ _MOST_RESTARTS = 3
 
 
 class Node:
-    """A node of the test cluster, and the handles by which tests break it."""
+    """A node of the test cluster, and the handles by which tests break it.
 
-    def __init__(self, slot: Slot, index: int, plane: ControlPlane) -> None:
+    Its runtime is containerd, or with `crio_pause` CRI-O, which pulls that image and those of pods from its registry.
+    """
+
+    def __init__(self, slot: Slot, index: int, plane: ControlPlane, crio_pause: str | None = None) -> None:
         self.name = f"node-{index}"
         self.address = slot.node_address(index)
         self._slot, self._index, self._plane = slot, index, plane
@@ -35,14 +39,18 @@ class Node:
         self._cgroup = f"{slot.cgroup}/{self.name}"
         self._gpus = 0
         self.folder = slot.folder / self.name
-        self.containerd = Containerd(self.folder, f"containerd-{index}", PAUSE_IMAGE, outlives_us=plane.outlives_us)
+        self.runtime: Containerd | Crio
+        if crio_pause:
+            self.runtime = Crio(self.folder, f"crio-{index}", crio_pause, outlives_us=plane.outlives_us)
+        else:
+            self.runtime = Containerd(self.folder, f"containerd-{index}", PAUSE_IMAGE, outlives_us=plane.outlives_us)
         self.kubelet = Daemon(f"kubelet-{index}", self._kubelet_command(), slot.folder, outlives_us=plane.outlives_us)
 
     def start(self) -> None:
-        """Start containerd and the kubelet, without waiting for the node to be ready."""
+        """Start the runtime and the kubelet, without waiting for the node to be ready."""
         cgroups.create(self._cgroup)
         write_cni_configuration(self._slot, self._index, self.folder / "cni")
-        self.containerd.start()
+        self.runtime.start()
         self.kubelet.start()
 
     def wait_until_ready(self, limit: float = _START_LIMIT) -> None:
@@ -63,13 +71,13 @@ class Node:
                 self.kubelet.start()
             return self._readiness()
 
-        wait_until(self.name, readiness, limit, self.containerd.daemon)
+        wait_until(self.name, readiness, limit, self.runtime.daemon)
 
     def stop(self) -> None:
-        """End the kubelet, every container and containerd; the Node object stays, as it does when a machine dies."""
+        """End the kubelet, every container and the runtime; the Node object stays, as it does when a machine dies."""
         self.kubelet.stop()
         self.kill_containers()
-        self.containerd.stop()
+        self.runtime.stop()
 
     def stop_kubelet(self) -> None:
         """End the kubelet alone: containers go on, the node turns NotReady after 20 s."""
@@ -145,7 +153,7 @@ class Node:
             "clusterDNS": [self._slot.gateway],
             "clusterDomain": DOMAIN,
             "resolvConf": str(resolver),
-            "containerRuntimeEndpoint": f"unix://{self.containerd.socket}",
+            "containerRuntimeEndpoint": f"unix://{self.runtime.socket}",
             "failCgroupV1": False,
             "cgroupDriver": "cgroupfs",
             # Two kubelets on one root would remove each other's pods as orphans.

@@ -12,6 +12,7 @@ from tests.testbed.errors import TestbedError
 PACKAGES = {
     "containerd": "containerd",
     "runc": "runc",
+    "conmon": "conmon",
     "containernetworking-plugins": "/usr/lib/cni/bridge",
     "iproute2": "ip",
     "iptables": "iptables-restore",

@@ -50,6 +50,8 @@ plugin_dirs = ["/usr/lib/cni"]
 enable_nri = false
 """
 
+_CGROUPS = "/sys/fs/cgroup"
+
 
 class Crio:
     """A container runtime whose every file is below `folder`; it pulls `pause` and pods' images without TLS."""
@@ -63,8 +65,8 @@ class Crio:
         configuration = folder / "crio.conf"
         configuration.write_text(_CONFIGURATION.format(folder=folder, pause=pause, registry=registry))
         (folder / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
-        arguments = [program("crio"), "--config", configuration, "--config-dir", ""]
-        self.daemon = Daemon(name, arguments, folder.parent, outlives_us=outlives_us)
+        command = [program("crio"), "--config", configuration, "--config-dir", ""]
+        self.daemon = Daemon(name, [*self._with_mounted_cgroups(), *command], folder.parent, outlives_us=outlives_us)
 
     def start(self, limit: float = 60.0) -> None:
         """Start it and wait until it answers."""
@@ -75,6 +77,17 @@ class Crio:
     def stop(self) -> None:
         """End it; containers go on, as they do when the real one is restarted."""
         self.daemon.stop()
+
+    def _with_mounted_cgroups(self) -> list[str | Path]:
+        """Return the begin of a command for which the kernel has only the cgroup controllers that this machine mounts.
+
+        CRI-O would limit huge pages, and no container start, where the kernel has their controller and none is mounted.
+        """
+        known = self.folder / "cgroups"
+        lines = Path("/proc/cgroups").read_text().splitlines(keepends=True)
+        known.write_text("".join(each for each in lines if each[0] == "#" or Path(_CGROUPS, each.split()[0]).is_dir()))
+        script = 'mount --bind "$0" /proc/cgroups && exec "$@"'
+        return ["unshare", "--mount", "--propagation", "slave", "sh", "-c", script, known]
 
     def _health(self) -> str:
         try:

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.nightly("builds CRI-O for minutes; by day the unit tier compares the layout of what is pushed"),
     pytest.mark.tools("crio", "registry"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
 ]
 TRAIN = """
 import os, pathlib, spotmpi

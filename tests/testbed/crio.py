@@ -95,7 +95,7 @@ class Crio:
 
     def _health(self) -> str:
         try:
-            run_command([program("crio"), "status", "--socket", self.socket, "info"], {"PATH": SYSTEM_PATH}, limit=10)
+            run_command([program("crio"), "status", "--socket", self.socket, "info"], {"PATH": SYSTEM_PATH}, limit=60)
         except TestbedError as error:
             return str(error)
         return ""

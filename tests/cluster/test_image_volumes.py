@@ -85,7 +85,8 @@ def test_a_pushed_model_is_a_volume_of_a_runs_pods_that_read_the_blobs_on_the_no
             target = Target(f"kubernetes/{namespace}")
             kubernetes = {"image": debian, "volume": "shared", "templates": [str(template(image, tmp_path))]}
             values = {"name": "read", "command": ["python3", "-c", READ], "launcher": "none", "init": "/model"}
-            state = spotmpi.run({**values, "kubernetes": kubernetes, "limits": {"failures": 0, "start": "5m"}}, on=target)
+            limits = {"failures": 0, "start": "5m"}  # also for a volume that cannot be mounted
+            state = spotmpi.run({**values, "kubernetes": kubernetes, "limits": limits}, on=target)
             lines = [event.values["text"] for event in spotmpi.logs(state.id, on=target) if event.kind == "line"]
             assert state.state == "succeeded", (state.reason, lines)
             runtime = testbed.nodes[0].runtime

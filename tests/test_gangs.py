@@ -14,7 +14,7 @@ from scripts.gangs import STEP, Group, Groups, Outcome, Shortage, Times
 from spotmpi.agent.placement_controller import Controller
 from spotmpi.plan.manifests import Submission, kubernetes_plan
 from spotmpi.spec.source import from_values
-from tests.unit.agent.placed_cluster import START, PlacedCluster
+from tests.unit.agent.placed_cluster import IDLE, START, PlacedCluster
 from tests.unit.agent.test_placement import BACKOFF, target
 
 pytestmark = pytest.mark.extensive("of a simulation for those who change how nodes are asked for")
@@ -63,7 +63,7 @@ def test_nodes_that_are_released_cost_less_where_they_are_removed_before_the_run
         [gangs.WAYS[gangs.LIMITED](each, Times(unneeded=seconds)) for each in requests]
         for seconds in (Times().unneeded, 300.0)
     )
-    assert Times().unneeded < gangs.capacity_of(1)["partial"], "the first pause"
+    assert IDLE == Times().unneeded < gangs.capacity_of(1)["partial"], "the first pause"
     assert sum(each.idle for each in sooner) < 0.9 * sum(each.idle for each in later)
 
 

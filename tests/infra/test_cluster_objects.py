@@ -19,6 +19,7 @@ from spotmpi.plan.volume_pod import LABEL_PURPOSE
 from tests.engine.providers.tls import private_key, self_signed
 from tests.infra.mock_engine import Recording, run
 from tests.unit.agent.peer_ends import Pair, identity, new_identity
+from tests.unit.agent.placed_cluster import IDLE
 
 QUEUES = {"enabled": True, "teams": [{"name": "vision", "gpus": 1}, {"name": "speech", "gpus": 1}]}
 P4D = {"name": "p4d", "type": "p4d.24xlarge", "max": 4, "efa": True}
@@ -105,7 +106,7 @@ def test_the_autoscaler_prefers_groups_in_the_order_of_the_settings() -> None:
     values = releases(run("g5"))["cluster-autoscaler"]["values"]
     assert values["autoDiscovery"] == {"clusterName": "spotmpi-g5"}
     assert values["extraArgs"]["expander"] == "priority,least-waste"
-    assert values["extraArgs"]["scale-down-unneeded-time"] == "3m", "as simulated by scripts/gangs"
+    assert values["extraArgs"]["scale-down-unneeded-time"] == f"{IDLE / 60:g}m", "as in simulated clusters"
     assert yaml.safe_load(values["expanderPriorities"]) == {
         100: ["^eks-spotmpi-g5-g5-[0-9a-f]{7}-[0-9a-f]{8}.*"],
         99: ["^eks-spotmpi-g5-g6-[0-9a-f]{7}-[0-9a-f]{8}.*"],

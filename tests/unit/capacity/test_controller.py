@@ -239,7 +239,7 @@ def on_demand_run(folder: Path) -> PlacedRun:
     "groups",
     [
         pytest.param((NEAR, FAR), id="one"),
-        pytest.param((NEAR, OTHER, FAR), id="two", marks=pytest.mark.extensive("half a minute; one group is the same")),
+        pytest.param((NEAR, OTHER, FAR), id="two", marks=pytest.mark.extensive("asked again as one group is")),
     ],
 )
 def test_spot_groups_that_a_run_has_waited_for_are_asked_again_an_hour_after_the_wait(

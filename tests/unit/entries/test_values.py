@@ -128,7 +128,7 @@ print(len({identify(rows, {"choice": choice}).digest for choice in different}))
 """
 
 
-@pytest.mark.extensive("three interpreters; the test of other hash seeds above has them too")
+@pytest.mark.extensive("three interpreters, for classes that only a script has")
 def test_objects_of_classes_of_a_script_have_the_same_key_in_each_process(tmp_path: Path) -> None:
     """Dask pickles them with their classes, in bytes that differ, and sets were in the order of these."""
     script = tmp_path / "script.py"

@@ -176,6 +176,12 @@ def _allowed(spec: JobSpec, groups: Sequence[NodeGroup]) -> list[NodeGroup]:
     ]
 
 
+def allowed(spec: JobSpec, groups: Sequence[NodeGroup]) -> list[NodeGroup]:
+    """The groups that the spec names or has in its order, all where it names none, whether it fits them or not."""
+    entries = [each for name in spec.capacity.order for each in _entry(name, spec.capacity.order, groups)]
+    return [each for each in _named(spec, groups) if not spec.capacity.order or each in entries]
+
+
 def _named(spec: JobSpec, groups: Sequence[NodeGroup]) -> list[NodeGroup]:
     """The allowed groups that the spec names, all where it names none."""
     named = set(spec.kubernetes.node_groups)

@@ -96,6 +96,21 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choices | list[Problem
     return [Problem("nodes", spec.nodes, remedy)]
 
 
+def nearest(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choices:
+    """As `choose`, and where that finds none, those that the run would have in any zone and of any type.
+
+    Where it finds none of these, all groups that the gang's other keys allow.
+    """
+    capacity = spec.capacity.model_copy(update={"zones": [], "instance_types": []})
+    anywhere = spec.model_copy(update={"capacity": capacity})
+    for each in (spec, anywhere):
+        choices = choose(each, groups)
+        if isinstance(choices, tuple):
+            return choices
+    allowed = node_groups.allowed(spec, groups) or node_groups.allowed(anywhere, groups)
+    return (Choice(tuple(allowed[:1]), gang_spec(spec), (), tuple(allowed[1:])),)
+
+
 def _choose_roles(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choices | list[Problem]:
     """The groups of each role in any zone."""
     choices = [_choose_gang(spec, groups), *(_choose_workers(spec, each, groups) for each in spec.workers)]

@@ -619,12 +619,14 @@ def test_all_problems_of_a_deadline_come_before_anything_is_started(
     ]
     with pytest.raises(InputError) as caught:
         plan_of(lab_file, *DEADLINE, 'capacity.zones=["us-east-1b"]', "nodes=99")
-    zone, nodes = map(str, caught.value.problems)
+    prices, zone, nodes = map(str, caught.value.problems)
+    assert prices.startswith("capacity.prices: needed of g4dn and p3 and p2 for a deadline")
     assert zone.startswith("capacity.zones = 'us-east-1b'") and nodes.startswith("nodes = 99: 99 nodes x 1 slot fit no")
     with_on_demand(lab_file)
     with pytest.raises(InputError) as caught:
         plan_of(lab_file, *DEADLINE, "capacity.prices.p9=1", 'capacity.instance_types=["g4dn.xlarge", "p5"]')
     assert [str(each) for each in caught.value.problems] == [
+        "capacity.prices: needed of g4dn and stable for a deadline, since AWS tells none: not permitted",
         "capacity.instance_types = 'p5': the environment has: g4dn.xlarge, p2.xlarge, p3.xlarge",
         "capacity.prices = 'p9': the environment has: g4dn, p2, p3, stable",
     ]
@@ -653,6 +655,49 @@ def test_what_a_deadline_lacks_in_the_account_comes_together_with_what_is_wrong_
         "capacity.deadline = '10 h'",
         "nodes = [2, 3]",
         "capacity.zones = 'us-east-1b'",
+    ]
+
+
+@pytest.mark.parametrize(
+    "misfit",
+    [("nodes=99",), ("resources.gpu=8",), ("kubernetes.placement_group=true",), ("kubernetes.queue=ml",)],
+)
+def test_a_deadline_of_a_run_that_fits_no_node_group_lacks_prices_quota_and_money_at_once(
+    lab_file: Path, monkeypatch: pytest.MonkeyPatch, account: FakeAccount, misfit: tuple[str, ...]
+) -> None:
+    with_on_demand(lab_file)
+    monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account)
+    account.quotas.values["L-DB2E81BA"] = 4.0
+    prices = "capacity.prices={g4dn=0.2, p3=1.05, p2=0.4, stable=0.5}"
+
+    def problems(*more: str) -> list[str]:
+        with pytest.raises(InputError) as caught:
+            plan_of(lab_file, *DEADLINE, *misfit, *more)
+        return [str(problem) for problem in caught.value.problems]
+
+    quota, budget, *_ = problems(prices, "capacity.budget=5")
+    assert "allows 4 vCPUs in us-east-1" in quota and budget.startswith("capacity.budget = 5.0")
+    monkeypatch.setattr("spotmpi.aws.prices.group_prices", raise_no_rights)
+    missing, quota, *_ = problems()
+    assert "needed of g4dn and p3 and p2 and stable" in missing and "allows 4 vCPUs in us-east-1" in quota
+    spot = problems(prices, 'kubernetes.node_groups=["g4dn"]')
+    assert not any("vCPUs" in problem for problem in spot), "its nodes are on no other"
+
+
+def test_a_capacity_block_that_has_ended_is_named_together_with_a_misfit(
+    lab_file: Path, monkeypatch: pytest.MonkeyPatch, account: FakeAccount
+) -> None:
+    outputs = json.loads(lab_file.read_text())
+    block = {**outputs["node_groups"][0], "name": "block", "market": "capacity-block", "reservation": "cr-0"}
+    lab_file.write_text(json.dumps({**outputs, "node_groups": [*outputs["node_groups"], block]}))
+    monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account)
+    monkeypatch.setattr("spotmpi.aws.capacity_blocks.capacity_blocks", lambda *_: {})
+    with pytest.raises(InputError) as caught:
+        plan_of(lab_file, "kubernetes.image=mine", 'capacity.order=["block", "g4dn"]', "nodes=99")
+    assert [(problem.field, problem.value) for problem in caught.value.problems] == [
+        ("capacity.order", "block"),
+        ("capacity.order", "block"),
+        ("capacity.order", "g4dn"),
     ]
 
 

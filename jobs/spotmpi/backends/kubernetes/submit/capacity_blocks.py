@@ -89,6 +89,5 @@ def notes(blocks: Mapping[str, Block]) -> list[str]:
 
 
 def _groups(spec: JobSpec, environment: Environment | None) -> tuple[NodeGroup, ...]:
-    """The node groups in Capacity Blocks on which the gang of a run may be placed."""
-    choices = roles.choose(spec, environment.node_groups) if environment else []
-    return () if isinstance(choices, list) else choices[0].blocks
+    """The node groups in Capacity Blocks on which the gang of a run may be placed, or might if it fitted them."""
+    return roles.nearest(spec, environment.node_groups)[0].blocks if environment else ()

@@ -36,28 +36,24 @@ def problems(spec: JobSpec, environment: Environment | None, now: datetime) -> I
         remedy = "is one price for all markets, by which none is better: give capacity.prices for each node group"
         yield Problem("price", spec.price, remedy)
     price = None
-    choices = roles.choose(spec, environment.node_groups)
-    if isinstance(choices, list):  # which says why: prices and quotas of what it may else use can be missing, too
-        anywhere = spec.capacity.model_copy(update={"zones": [], "instance_types": []})
-        spec = spec.model_copy(update={"capacity": anywhere})
-        choices = roles.choose(spec, environment.node_groups)
-    if not isinstance(choices, list):
-        gang = choices[0]
-        if gang.fallbacks and environment.placement_account is None:
-            yield no_placement_account("capacity.deadline", environment)
-        fallback = [each for each in gang.every_group if each.market == "on-demand"]
-        try:
-            rates = placement_rates(spec, environment)
-            price = min((rates[each.name] for each in fallback), default=0.0) / spec.nodes or None
-        except SpotmpiError as error:
-            pairs = zip(choices, roles.role_specs(spec), strict=True)
-            used = [each for choice, role in pairs if not role.price for each in choice.every_group]
-            own = own_prices(spec, used)
-            groups = " and ".join(dict.fromkeys(each.name for each in used if each.name not in own))
-            yield Problem(
-                "capacity.prices", own or None, f"needed of {groups} for a deadline, since AWS tells none: {error}"
-            )
-        yield from _quota_problems(spec, environment, fallback)
+    # Where the run fits no group, which another problem says, prices and quotas can be missing, too.
+    choices = roles.nearest(spec, environment.node_groups)
+    gang = choices[0]
+    if gang.fallbacks and environment.placement_account is None:
+        yield no_placement_account("capacity.deadline", environment)
+    fallback = [each for each in gang.every_group if each.market == "on-demand"]
+    try:
+        rates = placement_rates(spec, environment, choices)
+        price = min((rates[each.name] for each in fallback), default=0.0) / spec.nodes or None
+    except SpotmpiError as error:
+        pairs = zip(choices, roles.role_specs(spec), strict=False)
+        used = [each for choice, role in pairs if not role.price for each in choice.every_group]
+        own = own_prices(spec, used)
+        groups = " and ".join(dict.fromkeys(each.name for each in used if each.name not in own))
+        yield Problem(
+            "capacity.prices", own or None, f"needed of {groups} for a deadline, since AWS tells none: {error}"
+        )
+    yield from _quota_problems(spec, environment, fallback)
     job, missing = requirements.job_of(spec, now)
     if not missing:
         if "patience" in spec.capacity.model_fields_set and 0 < job.deadline <= spec.capacity.patience:

@@ -76,16 +76,18 @@ def hourly_rates(spec: JobSpec, environment: Environment | None) -> list[float] 
         return None  # it would be shown alone, or what lacks prices for a deadline is named
 
 
-def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str, float]:
+def placement_rates(
+    spec: JobSpec, environment: Environment | None, choices: roles.Choices | None = None
+) -> dict[str, float]:
     """US dollars per hour of a run by the node group of its gang, where it may be on several or have several sizes.
 
     That is all its nodes, pods that stand by and workers. Empty where AWS does not tell the prices; for a run with a
-    deadline a SpotmpiError says why.
+    deadline a SpotmpiError says why. *choices* are the groups where those that the run fits are not meant.
     """
-    choices = roles.choose(spec, environment.node_groups) if environment else []
-    if environment is None or isinstance(choices, list):
+    found = choices or (roles.choose(spec, environment.node_groups) if environment else [])
+    if environment is None or isinstance(found, list):
         return {}
-    gang, *workers = choices
+    gang, *workers = found
     has_deadline = spec.capacity.deadline is not None
     if not (gang.fallbacks or gang.blocks or has_deadline or len(spec.sizes) > 1):
         return {}
@@ -97,7 +99,7 @@ def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str,
         prices = prices_of(spec, environment, gang.every_group)
         of_workers = sum(
             (role.price or max(prices_of(spec, environment, choice.groups).values())) * role.nodes
-            for choice, role in zip(workers, specs[1:], strict=True)
+            for choice, role in zip(workers, specs[1:], strict=False)  # `nearest` may leave out workers
         )
     except SpotmpiError:
         if has_deadline:

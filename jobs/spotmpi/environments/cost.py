@@ -28,6 +28,7 @@ from spotmpi.core.environment import Environment, NodeGroup
 from spotmpi.core.environment import recorded as recorded_environment
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
+from spotmpi.core.price import paid_nodes
 from spotmpi.environments.resource_kinds import TAG
 from spotmpi.environments.stack_file import stack_of
 from spotmpi.runs import node_usage, reader, recorded_plan
@@ -109,7 +110,7 @@ def _recorded_prices(paths: RunPaths) -> Iterator[tuple[float, float]]:
     for attempt in read_attempts(str(paths.folder), False):
         world = attempt.get("world")
         if world is not None and world["rate"] is not None:
-            nodes = 1 if is_machine else len(world.get("pods") or world["members"]) + world.get("standby", 0)
+            nodes = paid_nodes(len(world.get("pods") or world["members"]) + world.get("standby", 0), is_machine)
             yield attempt.get("allocated", attempt["started"]), world["rate"] / nodes
 
 

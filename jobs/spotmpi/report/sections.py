@@ -87,7 +87,7 @@ def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Sect
 def _worker_price(budget: Budget, row: Row) -> float | None:
     """Dollars per hour of one more worker of the stream of *row*; without a price of its own it counts as a node."""
     price = budget.price_of(row.line.variant, row.nodes)
-    return (price.worker_hour or price.node_hour) if price else None
+    return (price.worker_hour or price.node_hour) if price and not price.machine else None
 
 
 def _cost_per_thousand(row: Row, budget: Budget) -> float | None:
@@ -111,13 +111,13 @@ def cost_section(rows: Sequence[Row], names: Sequence[tuple[Line, str]], budget:
 def _cost_cells(row: Row, name: str, budget: Budget) -> tuple[str, ...]:
     price = budget.price_of(row.line.variant, row.nodes)
     dollars, samples = _cost_per_thousand(row, budget), _cost_of(row, budget, 1e6, row.samples_per_second)
-    return (name, str(row.nodes), number(price.node_hour if price else None), number(dollars), number(samples))
+    return (name, str(row.nodes), number(price.hourly(row.nodes) / row.nodes if price else None), number(dollars), number(samples))
 
 
 def _cost_of(row: Row, budget: Budget, count: float, rate: float | None) -> float | None:
     """Dollars for *count* items at a *rate* per second."""
     price = budget.price_of(row.line.variant, row.nodes)
-    return row.nodes * price.node_hour * count / rate / _HOUR if price and rate else None
+    return price.hourly(row.nodes) * count / rate / _HOUR if price and rate else None
 
 
 def _cost_charts(rows: Sequence[Row], names: Sequence[tuple[Line, str]], budget: Budget) -> tuple[Chart, ...]:

@@ -27,8 +27,8 @@ _SHARE = "; with a node's share of"
 def with_prices(study: Study, on: TargetLike, echo: Echo) -> Study:
     """*study* with the price of a node in each configuration.
 
-    That is the study's own, that of its specs, or that of the node group now. Without a price costs are left
-    out, and *echo* receives the reason.
+    That is the study's own, that of its specs, or that of the node group now. On this machine, which all nodes are, it
+    is the machine's. Without a price costs are left out, and *echo* receives the reason.
 
     Raises:
         InputError: limits.money is set, and a configuration has no price.
@@ -38,7 +38,10 @@ def with_prices(study: Study, on: TargetLike, echo: Echo) -> Study:
         known = _spec_prices(study)
         others = [each for each in study.configurations if each not in known]
         budget = replace(budget, prices={**_target_prices(study, others, on, echo), **known})
-    if any(variant.spec.stream for variant in study.variants):
+    if targets.target_of(on).is_local:
+        known = {each: price for each in study.configurations if (price := budget.price_of(*each))}
+        budget = replace(budget, prices={each: replace(price, machine=True) for each, price in known.items()})
+    elif any(variant.spec.stream for variant in study.variants):
         prices = {each: budget.price_of(*each) for each in study.configurations}
         budget = replace(budget, prices=_with_workers(study, prices, on))
     if budget.money_limit is not None and any(budget.price_of(*each) is None for each in study.configurations):

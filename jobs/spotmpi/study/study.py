@@ -80,7 +80,7 @@ class Budget:
     @property
     def all_prices(self) -> list[Price]:
         """Every known price, the highest first."""
-        known = {*self.prices.values(), *([self.price] if self.price else [])}
+        known = set(self.prices.values()) or ({self.price} if self.price else set())
         return sorted(known, key=lambda price: (-price.node_hour, price.source))
 
     def price_of(self, variant: str, nodes: int) -> Price | None:
@@ -90,7 +90,7 @@ class Budget:
     def cost(self, trial: Trial, seconds: float) -> float | None:
         """Dollars for the nodes of *trial* over *seconds*, None without a price."""
         price = self.price_of(trial.variant, trial.nodes)
-        return None if price is None else trial.nodes * seconds / _HOUR * price.node_hour
+        return None if price is None else seconds / _HOUR * price.hourly(trial.nodes)
 
     def spent(self, trials: Sequence[Trial]) -> tuple[float, float]:
         """Seconds and dollars spent on *trials*, failed tries included."""

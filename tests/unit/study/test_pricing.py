@@ -70,8 +70,8 @@ def test_a_node_costs_its_share_of_a_streams_workers_too(tmp_path: Path) -> None
     stream = {"source": "s3://set", "batch": 8, "workers": {"count": 6, "price": 0.1}}
     spec = {"command": ["train"], "price": 1.5, "stream": stream}
     varied = study_of({"nodes": [1, 2], "stream.workers.count": [6, 3]}, spec)
-    budget = pricing.with_prices(varied, Target("local", tmp_path), quiet).budget
-    costs = {each: price.node_hour * each[1] for each, price in budget.prices.items()}
+    budget = pricing.with_prices(varied, Target("kubernetes", tmp_path), quiet).budget
+    costs = {each: price.hourly(each[1]) for each, price in budget.prices.items()}
     assert sorted(costs.values()) == pytest.approx([1.5 + 0.3, 1.5 + 0.6, 2 * 1.5 + 0.3, 2 * 1.5 + 0.6])
     assert all("share of" in price.source and price.worker_hour == 0.1 for price in budget.prices.values())
 
@@ -79,7 +79,7 @@ def test_a_node_costs_its_share_of_a_streams_workers_too(tmp_path: Path) -> None
 def test_a_forecast_has_the_price_of_a_node_and_that_of_all_workers(tmp_path: Path) -> None:
     stream = {"source": "s3://set", "batch": 8, "workers": {"count": 6, "price": 0.1}}
     varied = study_of({"nodes": [1, 2]}, {"command": ["train"], "price": 1.5, "stream": stream})
-    budget = pricing.with_prices(varied, Target("local", tmp_path), quiet).budget
+    budget = pricing.with_prices(varied, Target("kubernetes", tmp_path), quiet).budget
     (variant,) = varied.variants
     for nodes in (1, 2):
         price = budget.price_of(variant.name, nodes)
@@ -189,6 +189,30 @@ def test_a_price_in_the_study_or_its_spec_needs_no_request_to_aws(lab_target: Ta
     assert prices_of(pricing.with_prices(listed, lab_target, quiet)) == {"base": Price(0.9, "list price")}
     assert prices_of(pricing.with_prices(own, lab_target, quiet)) == {"base": Price(0.7, "from the spec")}
     assert account.requests_of("DescribeSpotPriceHistory") == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "more"),
+    [({"price": 1.5}, {}), ({}, {"price": {"node_hour": 1.5, "source": "list price"}})],
+    ids=["spec", "study"],
+)
+@pytest.mark.parametrize("workers", [{}, {"stream": {"source": "s3://set", "batch": 8, "workers": {"count": 6}}}])
+def test_this_machine_is_paid_once_however_many_nodes_a_trial_has_on_it(
+    tmp_path: Path, spec: dict[str, Any], more: dict[str, Any], workers: dict[str, Any]
+) -> None:
+    """The cost of its runs had the machine once, and the study, its limit and its report each node."""
+    varied = study_of({"nodes": [1, 4]}, {**SPEC.canonical(), **spec, **workers}, **more)
+    sweep = carry_out(pricing.with_prices(varied, Target("local", tmp_path), quiet), tmp_path / "runs")
+    for study in (sweep.study, load_sweep(sweep.folder).study):
+        minutes = sum(trial.seconds for trial in sweep.trials) / 60
+        assert study.budget.spent(sweep.trials)[1] == pytest.approx(1.5 / 60 * minutes)
+        assert [str(price) for price in study.budget.all_prices] == [
+            f"$1.5 an hour ({'from the spec' if spec else 'list price'}; for all nodes, which are this machine)"
+        ]
+    for trial in sweep.trials:
+        record(tmp_path / "runs", trial.runs[-1], sweep.study.spec_of(trial), Recorded())
+    (section,) = (each for each in gather([], tmp_path / "runs", NOW).sections if each.title == "Cost")
+    assert {row[1]: row[2] for row in section.cells} == {"1": "1.500", "4": "0.3750"}
 
 
 def test_without_access_one_line_says_so_and_a_limit_of_money_is_refused_as_on_this_machine(

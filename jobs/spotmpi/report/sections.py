@@ -111,7 +111,13 @@ def cost_section(rows: Sequence[Row], names: Sequence[tuple[Line, str]], budget:
 def _cost_cells(row: Row, name: str, budget: Budget) -> tuple[str, ...]:
     price = budget.price_of(row.line.variant, row.nodes)
     dollars, samples = _cost_per_thousand(row, budget), _cost_of(row, budget, 1e6, row.samples_per_second)
-    return (name, str(row.nodes), number(price.hourly(row.nodes) / row.nodes if price else None), number(dollars), number(samples))
+    return (
+        name,
+        str(row.nodes),
+        number(price.hourly(row.nodes) / row.nodes if price else None),
+        number(dollars),
+        number(samples),
+    )
 
 
 def _cost_of(row: Row, budget: Budget, count: float, rate: float | None) -> float | None:

@@ -169,7 +169,8 @@ def _print_comparison(comparison: Comparison) -> None:
     show_table(("ROW", "BEFORE", "AFTER", "CHANGE", "BOUNDS", ""), rows, right=range(1, 5))
     kinds = dict.fromkeys(change.bounds.kind for change in comparison.changes if change.bounds)
     if kinds:
-        print(f"Iterations/s. Bounds of the change: {'; '.join(kinds)}.")
+        alone = " Each is for one row; faster and slower hold for all rows together." * (len(rows) > 1)
+        print(f"Iterations/s. Bounds of the change: {'; '.join(kinds)}.{alone}")
     print("Changed: " + ("; ".join(comparison.changed) or "nothing that is recorded"))
     if comparison.unmatched:
         print(f"In one of the two only: {'; '.join(comparison.unmatched)}")

@@ -21,9 +21,11 @@ RANGE = "range over the trials"
 _SEED = 1
 _RESAMPLES = 2000
 _TAIL = 0.025  # outside of the interval at either end
+_FALSE_CLAIMS = 0.05  # the chance of any among all that a table makes
 _EDGE_SHARE, _EDGE_LEAST = 0.1, 20  # first and last window: share and minimum number of iterations
 
 Seconds = Sequence[float]  # of the counted iterations of one trial, in order
+Pairs = Sequence[tuple[Sequence[Seconds], Sequence[Seconds]]]  # of sets of trials that are compared
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,10 @@ def rate_bounds(trials: Sequence[Seconds]) -> Bounds | None:
     return Bounds(float(low), float(high), INTERVAL)
 
 
-def mean_ratio(pairs: Sequence[tuple[Sequence[Seconds], Sequence[Seconds]]]) -> tuple[float, Bounds | None]:
+def mean_ratio(pairs: Pairs) -> tuple[float, Bounds | None]:
     """The geometric mean of the ratios of several pairs of sets of trials, and its bounds as in `ratio_bounds`."""
     mean = statistics.geometric_mean(ratio(above, below) for above, below in pairs)
-    fewest = min(len(trials) for pair in pairs for trials in pair)
+    fewest = _fewest(pairs)
     if len(pairs) == 1 or fewest < 2:
         return mean, ratio_bounds(*pairs[0]) if len(pairs) == 1 else None
     if fewest < FEWEST_TRIALS:
@@ -97,6 +99,41 @@ def ratio(above: Sequence[Seconds], below: Sequence[Seconds]) -> float:
     """The median rate of one set of trials over that of another."""
     upper, lower = ([rate(trial) for trial in trials] for trials in (above, below))
     return statistics.median(upper) / statistics.median(lower)
+
+
+def hold_together(comparisons: Sequence[Pairs]) -> list[bool]:
+    """Which of several *comparisons* differ such that the chance of any false claim is at most 5 % (Holm's method).
+
+    Each is a t-test of the logarithms of rates with unequal variances (Welch). Resampling 5 trials cannot tell levels
+    below 1 in 300. One comparison is left to its interval, and those of few trials count for nothing.
+    """
+    chances = {at: _chance(pairs) for at, pairs in enumerate(comparisons) if _fewest(pairs) >= FEWEST_TRIALS}
+    found = [len(chances) == 1] * len(comparisons)
+    for rank, at in enumerate(sorted(chances, key=lambda at: chances[at])):
+        if chances[at] > _FALSE_CLAIMS / (len(chances) - rank):
+            break
+        found[at] = True
+    return found
+
+
+def _chance(pairs: Pairs) -> float:
+    """How likely rates are to differ by as much as those of *pairs* do in the mean, or more, by chance."""
+    from scipy.special import stdtr  # quick to import
+
+    difference, variance, divisor = 0.0, 0.0, 0.0
+    for pair in pairs:
+        for sign, trials in zip((1, -1), pair, strict=True):
+            logs = [math.log(rate(trial)) for trial in trials]
+            difference += sign * statistics.fmean(logs)
+            variance += (share := statistics.variance(logs) / len(logs))
+            divisor += share**2 / (len(logs) - 1)
+    if divisor == 0.0:
+        return float(difference == 0.0)
+    return float(2 * stdtr(variance**2 / divisor, -abs(difference) / math.sqrt(variance)))
+
+
+def _fewest(pairs: Pairs) -> int:
+    return min(len(trials) for pair in pairs for trials in pair)
 
 
 def exposed_share(trained: Sequence[Seconds], without_allreduce: Sequence[Seconds]) -> tuple[float, Bounds | None]:

@@ -28,11 +28,12 @@ class Change:
     after: Row
     ratio: float
     bounds: Bounds | None
+    holds: bool = True  # among all rows
 
     @property
     def verdict(self) -> str:
         """Whether the change exceeds noise."""
-        return significance(self.ratio, self.bounds)
+        return significance(self.ratio, self.bounds, self.holds)
 
     def below(self, limit: float) -> bool:
         """Whether the rate fell below *limit* times the earlier one by more than noise; a single trial has no noise."""
@@ -93,7 +94,12 @@ def compare(before: Report, after: Report, force: bool = False) -> Comparison:
             f"different work ({'; '.join(different_work)}): use {wording.option('force')} to compare anyway, marked"
         )
         raise input_error(wording.option("compare"), None, remedy)
-    changes = tuple(_change(earlier[key], later[key]) for key in both)
+    compared = [(iteration_seconds(later[key].runs), iteration_seconds(earlier[key].runs)) for key in both]
+    together = intervals.hold_together([[pair] for pair in compared])
+    changes = tuple(
+        Change(earlier[key], later[key], intervals.ratio(*pair), intervals.ratio_bounds(*pair), holds)
+        for key, pair, holds in zip(both, compared, together, strict=True)
+    )
     return Comparison(
         changes,
         tuple(each for each in differences if each not in different_work),
@@ -119,11 +125,6 @@ def _key_name(key: _Key) -> str:
 
 def _cells(report: Report) -> dict[_Key, Row]:
     return {(row.line.variant, row.nodes, row.slots): row for row in report.rows if iteration_seconds(row.runs)}
-
-
-def _change(before: Row, after: Row) -> Change:
-    earlier, later = iteration_seconds(before.runs), iteration_seconds(after.runs)
-    return Change(before, after, intervals.ratio(later, earlier), intervals.ratio_bounds(later, earlier))
 
 
 def _json(change: Change) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spotmpi.agent.protocol import STRONG, WEAK
 from spotmpi.core.wording import counted
@@ -38,6 +38,7 @@ _OURS = "ours"
 _COLOUR = 2  # of effects
 NOISE = "within noise"
 UNSURE = "unknown (single trial)"
+AMONG_OTHERS = "unknown (one of several comparisons)"
 FEW = f"unknown (fewer than {intervals.FEWEST_TRIALS} trials)"
 
 
@@ -192,17 +193,19 @@ class Effect:
     ratio: float
     bounds: Bounds | None
     pairs: int
+    holds: bool = True  # among all comparisons of the table
 
     @property
     def verdict(self) -> str:
         """Whether the change exceeds noise."""
-        return significance(self.ratio, self.bounds)
+        return significance(self.ratio, self.bounds, self.holds)
 
 
-def significance(ratio: float, bounds: Bounds | None) -> str:
+def significance(ratio: float, bounds: Bounds | None, holds: bool) -> str:
     """Whether a ratio of rates differs from 1 by more than noise, in words.
 
-    The ranges of few trials cannot tell: those of 2 and 2 equal ones exclude 1 in a third of all cases.
+    The ranges of few trials cannot tell: those of 2 and 2 equal ones exclude 1 in a third of all cases. Of 20 intervals
+    of equal ones, 1 excludes it, so a claim has to *hold* among all that are made (`intervals.hold_together`).
     """
     if bounds is None:
         return UNSURE
@@ -210,12 +213,14 @@ def significance(ratio: float, bounds: Bounds | None) -> str:
         return NOISE
     if bounds.kind == intervals.RANGE:
         return FEW
+    if not holds:
+        return AMONG_OTHERS
     return "faster" if ratio > 1 else "slower"
 
 
 def effects(rows: Sequence[Row], variants: Sequence[Variant]) -> list[Effect]:
     """The effects of all parameters, separately for each node count; of samples/s where the global batch differs."""
-    measured = []
+    measured, compared = [], []
     per_sample = _batches_differ(rows)
     trials = {(row.nodes, row.line.variant): _trial_seconds(row, per_sample) for row in rows if row.typical}
     for name in dict.fromkeys(each for variant in variants for each, _ in _values(variant)):
@@ -228,7 +233,9 @@ def effects(rows: Sequence[Row], variants: Sequence[Variant]) -> list[Effect]:
                     ratio, bounds = intervals.mean_ratio(pairs)
                     words = name.replace("_", " ")
                     measured.append(Effect(words, value, values[0], nodes, ratio, bounds, len(pairs)))
-    return measured
+                    compared.append(pairs)
+    together = zip(measured, intervals.hold_together(compared), strict=True)
+    return [replace(effect, holds=holds) for effect, holds in together]
 
 
 def effect_section(rows: Sequence[Row], variants: Sequence[Variant]) -> Section | None:
@@ -239,7 +246,8 @@ def effect_section(rows: Sequence[Row], variants: Sequence[Variant]) -> Section 
     rate = "samples/s" if _batches_differ(rows) else "iterations/s"
     text = (
         f"{rate.capitalize()} relative to the first value of the same parameter, all else being equal; the geometric "
-        "mean of several pairs.",
+        "mean of several pairs. Each interval is for one comparison; faster and slower hold for all of the table "
+        "together.",
     )
     chart = _effect_chart(measured, rate)
     header = ("Parameter", "Value", "Base value", "Nodes", "Effect", "Bounds", "Pairs", "Verdict")
@@ -255,7 +263,7 @@ def _effect_chart(measured: Sequence[Effect], rate: str) -> BarChart:
             value=each.ratio,
             bounds=(each.bounds.low, each.bounds.high) if each.bounds else None,
             colour=_COLOUR,
-            muted=each.verdict in (NOISE, UNSURE, FEW),
+            muted=each.verdict in (NOISE, UNSURE, FEW, AMONG_OTHERS),
         )
         for each in measured
     )

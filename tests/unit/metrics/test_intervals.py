@@ -57,6 +57,34 @@ def test_the_interval_holds_the_true_rate_at_least_93_times_in_100(
         assert 0.93 <= covered < 0.99
 
 
+@pytest.mark.parametrize(("between", "within"), [(0.02, 0.1), (0.0, 0.1)])
+@pytest.mark.parametrize("count", [5, 8])
+def test_of_many_comparisons_of_equal_rates_none_is_claimed_to_differ_in_95_of_100_tables(
+    count: int, between: float, within: float
+) -> None:
+    """Of 20 intervals of 95 %, one excludes 1 in most tables."""
+    generator = numpy.random.default_rng(7)
+
+    def measured(expected: float = 0.1) -> list[list[float]]:
+        return trials(generator, count, expected, between=between, within=within, iterations=10)
+
+    tables = [[[(measured(), measured())] for _ in range(20)] for _ in range(100)]
+    assert sum(any(intervals.hold_together(table)) for table in tables) <= 11
+    table = [[(measured(), measured(0.2))], [(measured(), measured()), (measured(), measured(0.3))], *tables[0]]
+    assert intervals.hold_together(table)[:2] == [True, True]
+
+
+def test_a_claim_needs_less_where_fewer_are_left_and_those_of_few_trials_count_for_nothing() -> None:
+    generator = numpy.random.default_rng(7)
+    clear, equal = ([(trials(generator, 5), trials(generator, 5, expected))] for expected in (0.2, 0.1))
+    few = [(clear[0][0][:4], clear[0][1])]
+    assert intervals.hold_together([clear, few, equal, few]) == [True, False, False, False]
+    assert intervals.hold_together([equal, few]) == [True, True], "one alone is left to its interval"
+    assert intervals.hold_together([few]) == [False] and intervals.hold_together([]) == []
+    same = [([[0.1] * 5] * 5, [[0.1] * 5] * 5)]
+    assert intervals.hold_together([same, [([[0.1] * 5] * 5, [[0.2] * 5] * 5)]]) == [False, True]
+
+
 def test_the_interval_narrows_with_more_trials() -> None:
     generator = numpy.random.default_rng(5)
     few, many = (limits(intervals.rate_bounds(trials(generator, count))) for count in (6, 40))

@@ -90,6 +90,17 @@ def test_only_an_interval_tells_a_change_from_noise(runs: Path, trials: int, ver
     assert code == 1
 
 
+def test_a_change_is_named_where_it_holds_among_all_rows(runs: Path) -> None:
+    """Each row had its own interval: of 20 that are equal, one was called faster or slower."""
+    near, apart = [10.0, 10.1, 10.2, 10.3, 10.4], [10.35, 10.5, 10.6, 10.7, 10.9]
+    for more, verdict in ((1, "faster"), (9, "unknown (one of several comparisons)")):
+        old = {1: near, **dict.fromkeys(range(2, more + 1), near)}
+        record_rates(runs, f"old{more}", old)
+        record_rates(runs, f"new{more}", {**old, 1: apart})
+        code, out, _ = invoke("report", "--compare", f"old{more}", f"new{more}", "--json")
+        assert code == 0 and json.loads(out)["rows"][0]["verdict"] == verdict
+
+
 def test_different_work_is_compared_only_by_force_and_marked(runs: Path) -> None:
     record_rates(runs, "old", {1: rates_near(10.0)})
     record_rates(runs, "new", {1: rates_near(10.0)}, work={"args": ["--global-batch", "128"]})

@@ -258,7 +258,7 @@ class Attempt:
             self._stalled += passed
             self.progress.last_progress = min(now, self.progress.last_progress + passed)
         pids = [process.pid for process in self._processes.values()]
-        self._announce_left_behind(self._ranks.look(pids))
+        self._announce_left_behind(self._ranks.look(pids, self.launch.ranks.values()))
         has_failed = self._failed_node is not None or self._replica_failure is not None
         if not self._stop_request and not has_failed and self._running():
             self._print_hint(now)

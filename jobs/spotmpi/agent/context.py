@@ -151,6 +151,7 @@ class Members:
         # Takes the name of a machine and what is wrong with it, where the attempt goes on without that node.
         self.avoid: Callable[[str, str], object] = lambda machine, reason: None
         self.ended: Dict[Member, Tuple[int, str]] = {}  # exit code and reason of launchers that other agents started
+        self.ranks: Dict[Member, Dict[int, str]] = {}  # the states of ranks, as `RankWatch` of their node has them
         self.idle: Set[Member] = set()  # the nodes on which no process of the attempt is left
 
     @property

@@ -154,7 +154,7 @@ class CoordinatedAttempt(_NodeZero):
         start = clock.uptime() + plan["limits"]["start"]  # counts from this attempt
         ending = plan.get("ending")
         deadlines = Deadlines(start, run_deadline, history.cost_deadline(), ending and ending["at"])
-        launch = launch._replace(rate=history.world.rate, deadlines=deadlines)
+        launch = launch._replace(rate=history.world.rate, deadlines=deadlines, ranks=self._members.ranks)
         return Attempt(self._number, plan, launch, history.record, self._stop_signal, clock)
 
     def _run_launchers(self, attempt: Attempt) -> Outcome:

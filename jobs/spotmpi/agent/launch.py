@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
 
 from . import launchers, protocol
@@ -60,6 +60,7 @@ class Launch(NamedTuple):
     replicas: Optional[ReplicatedRole] = None
     rate: Optional[float] = None  # US dollars per hour of all nodes
     deadlines: Deadlines = Deadlines()
+    ranks: Mapping[Member, Mapping[int, str]] = {}  # as `Members` has those of other nodes
 
 
 class Location(NamedTuple):

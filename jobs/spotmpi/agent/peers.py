@@ -12,6 +12,7 @@ that closes, or is silent for too long (see `connection`), is a lost host.
     with "attempt":    {"ready": 1, "hardware": {...}}    ranks can start and its data is staged; its hardware, and the
                                                           "nodes" of its welcome
                        {"oom_killed": 1}                  the kernel killed a process of its pod for lack of memory
+                       {"ranks": {rank: state}}           which of its ranks are there, and are busy or idle
                        {"ended": code, "reason": ...}     its launcher has ended, or could not be started
                        {"idle": 1}                        no process of the attempt is left on its node
                        {"start": n, "output": ...}        what request n of mpirun has printed, or with "code" its end
@@ -122,7 +123,7 @@ class Coordinator(Members):
             self.workers[node].close()
             self._forget(node)
             self.notices.pop(node, None)
-        for reported in (self.ready, self.oom_killed, self.ended, self.idle, self.unfit):
+        for reported in (self.ready, self.oom_killed, self.ended, self.ranks, self.idle, self.unfit):
             reported.clear()
         self._fill_vacancies()
         for node in self.workers:
@@ -297,6 +298,8 @@ class Coordinator(Members):
             self.idle.add(node)
         elif "oom_killed" in message:
             self.oom_killed.add(node)
+        elif "ranks" in message:
+            self.ranks[node] = {int(rank): str(state) for rank, state in message["ranks"].items()}
         elif "ended" in message:
             self.ended[node] = (int(message["ended"]), str(message.get("reason")))
 

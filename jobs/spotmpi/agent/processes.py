@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
 from . import rank_wrapper
@@ -20,6 +20,7 @@ LOOK_INTERVAL = 10.0  # seconds between looks at the processes of ranks
 # Of a processor, what a rank at least uses that is busy, and at most one that is idle: in MPI_Finalize a rank of Open
 # MPI 5 polls for the others with 0.03 of one.
 _BUSY, _IDLE = 0.2, 0.1
+_IS_BUSY, _IS_IDLE, _IS_NEITHER = "busy", "idle", ""
 _MAX_COMMAND = 80  # characters
 LEFT_BEHIND = "%s still ran when the ranks that had started it had ended: it was killed"
 _KILL_LIMIT = 5.0  # seconds in which killed processes end, unless the kernel keeps them
@@ -165,14 +166,18 @@ class RankWatch:
         self._pattern = b"\0%s=(\\d{1,9})\0" % variable.encode()
         self._sees_ranks = sys.platform.startswith("linux") and variable not in os.environ
         self._looked = clock.uptime()
-        self._times = dict.fromkeys(expected, 0.0)  # processor seconds of each rank
+        self.states: Dict[int, str] = {}  # of each rank on this machine
+        self._known: Set[int] = set(expected)
+        self._times: Dict[int, float] = {}  # processor seconds of each rank on this machine
         self._stray: Set[int] = set()  # left by ranks of which none was there any more at the last look
         # Ranks that had ended while others ran, or were idle while others were busy, and when that was seen first.
         self._gone: Dict[int, float] = {}
         self._idle: Dict[int, float] = {}
 
-    def look(self, launchers: Collection[int]) -> List[str]:
+    def look(self, launchers: Collection[int], elsewhere: Iterable[Mapping[int, str]] = ()) -> List[str]:
         """Look if that is due; the processes that were killed because ranks had left them behind.
+
+        The states of ranks *elsewhere* are those that watches on other machines have found.
 
         No rank is left here then: mpirun waits for whatever holds its output open. Slurm kills what is left of a step,
         and Kubernetes of a container. Of the children of this process only *launchers* can be ranks.
@@ -193,7 +198,7 @@ class RankWatch:
                 stray.add(pid)
             else:
                 times[rank] = times.get(rank, 0.0) + found[pid].seconds
-        self._compare(times, passed)
+        self._compare(times, passed, elsewhere)
         stray = set() if times else stray
         left, self._stray = sorted(self._stray & stray), stray
         names = [name(pid) for pid in left]
@@ -209,14 +214,20 @@ class RankWatch:
                     return "rank %d %s while others run" % (rank, what)
         return None
 
-    def _compare(self, times: Dict[int, float], passed: float) -> None:
+    def _compare(self, times: Dict[int, float], passed: float, elsewhere: Iterable[Mapping[int, str]]) -> None:
         """Note which ranks have ended, or were idle, since the last look *passed* seconds ago."""
         shares = {rank: (seconds - self._times.get(rank, 0.0)) / passed for rank, seconds in times.items()}
-        others_work = any(share >= _BUSY for share in shares.values())
-        ended = [rank for rank in self._times if times and rank not in times]
-        idle = [rank for rank, share in shares.items() if others_work and share <= _IDLE]
+        self.states = {
+            rank: _IS_BUSY if share >= _BUSY else _IS_IDLE if share <= _IDLE else _IS_NEITHER
+            for rank, share in shares.items()
+        }
+        states = {rank: state for each in (*elsewhere, self.states) for rank, state in each.items()}
+        ended = [rank for rank in self._known if states and rank not in states]
+        others_work = _IS_BUSY in states.values()
+        idle = [rank for rank, state in states.items() if others_work and state == _IS_IDLE]
         self._gone = {rank: self._gone.get(rank, self._looked) for rank in ended}
         self._idle = {rank: self._idle.get(rank, self._looked) for rank in idle}
+        self._known.update(states)
         self._times.update(times)
 
     def _rank(self, pid: int) -> Optional[int]:

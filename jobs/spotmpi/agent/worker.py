@@ -79,6 +79,7 @@ class CoordinatorClient:
         self.notice = notice
         self.started = StartedProcesses(folder, self.report)
         self._ranks = processes.RankWatch(clock)
+        self._sent_states: dict[int, str] = {}  # of ranks of this attempt
         self._cgroup = cgroup
         self._clock = clock
         self._grace = grace
@@ -107,6 +108,7 @@ class CoordinatorClient:
         """Work for the newest attempt from now on."""
         self.attempt, self.member, self.nodes = self.newest, self.newest_member, self.newest_nodes
         self.go = self._oom_sent = False
+        self._sent_states = {}
         self._oom_kills = hardware.oom_kills(self._cgroup)
 
     def poll(self) -> None:
@@ -133,6 +135,9 @@ class CoordinatorClient:
         self.started.supervise()
         for name in self._ranks.look(()):
             sys.stderr.write(processes.LEFT_BEHIND % name + "\n")
+        if self._sent_states != self._ranks.states and not self.ends:
+            self._sent_states = self._ranks.states
+            self.report(ranks=self._sent_states)
         if self.notice.reason and not self._notice_sent:
             self._give_notice(self.notice.reason)
         if not self._oom_sent and hardware.oom_kills(self._cgroup) > self._oom_kills:

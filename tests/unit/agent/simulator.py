@@ -346,6 +346,7 @@ class SimulatedMembers(Members):
         self.notices: dict[Member, str] = {}
         self.unfit: dict[Member, str] = {}
         self.ended: dict[Member, tuple[int, str]] = {}
+        self.ranks: dict[Member, dict[int, str]] = {}
 
     @property
     def pods(self) -> list[Member] | None:

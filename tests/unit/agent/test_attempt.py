@@ -10,7 +10,7 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +32,7 @@ from spotmpi.agent.outcomes import (
     Outcome,
     StopRequest,
 )
-from spotmpi.agent.plan import COORDINATOR, Command
+from spotmpi.agent.plan import COORDINATOR, NODE, Command, Member
 from spotmpi.agent.record import Record
 from spotmpi.backends.targets import Target
 from spotmpi.core.names import SOURCE
@@ -481,6 +481,17 @@ def test_a_run_says_that_a_rank_has_ended_while_the_others_do_nothing(
     assert texts == sorted(["on", *named]) and outcome.reason == reason
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no /proc")
+def test_a_rank_that_another_node_reports_has_not_ended(tmp_path: Path) -> None:
+    rank = "OMPI_COMM_WORLD_RANK=0 sh -c 'echo on; until [ -e go ]; do sleep 0.01; done' & wait"
+    for reported, named in (({1: ""}, []), ({}, [LONE])):
+        folder = tmp_path / str(len(reported))
+        folder.mkdir()
+        elsewhere = {Member(NODE, 1): reported}
+        _, texts = run_to_the_end(folder, ["sh", "-c", rank], worked=60.0, nodes=2, elsewhere=elsewhere)
+        assert texts == sorted(["on", *named])
+
+
 def run_to_the_end(
     folder: Path,
     arguments: list[str],
@@ -489,8 +500,11 @@ def run_to_the_end(
     stopped: float = 0.0,
     silent: bool = False,
     nodes: int = 1,
+    elsewhere: Mapping[Member, Mapping[int, str]] = {},
 ) -> tuple[Outcome, list[str]]:
     """The outcome of an attempt whose launcher has these arguments, and the lines that were recorded.
+
+    *elsewhere* are the states of ranks on other nodes.
 
     Once it has printed a line, or at once if it is *silent*, its agent is *stopped* and then goes on for the seconds
     *worked*.
@@ -500,7 +514,8 @@ def run_to_the_end(
     clock = JumpingClock()
     record, source = Record(str(folder), clock), SuspendingSource(folder, clock, 0.0, worked, stopped, silent)
     plan |= {"environment": {}, "slots": 1, "backend": "local", "hosts": ["127.0.0.1"] * nodes, "run_on": "all"}
-    launch = Launch([command], {}, str(folder / "rank-0.pid"), deadlines=Deadlines(clock.uptime() + 60.0))
+    deadlines = Deadlines(clock.uptime() + 60.0)
+    launch = Launch([command], {}, str(folder / "rank-0.pid"), deadlines=deadlines, ranks=elsewhere)
     source.attempt = Attempt(1, plan, launch, record, source, clock)
     outcome = source.attempt.run()
     record.close()

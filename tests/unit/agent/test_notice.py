@@ -91,6 +91,26 @@ def test_a_node_with_notice_leaves_at_the_end_of_its_grace_whatever_node_0_does(
     assert coordinator.ends and coordinator.is_closed and coordinator.kill_requested()
 
 
+def test_a_node_tells_the_states_of_its_ranks_where_they_have_changed(
+    notice: PreemptionNotice, clock: SetClock
+) -> None:
+    sent: list[Any] = []
+    connection: Any = SimpleNamespace(
+        lost=False, silence=0.0, receive=list, send=lambda **message: sent.append(message)
+    )
+    coordinator = CoordinatorClient(Admission(connection, 1, None), notice, "/nowhere", clock=clock)
+    for states in ({}, {3: "busy"}, {3: "busy"}, {3: "idle"}, {}):
+        coordinator._ranks.states = states
+        coordinator.poll()
+    assert sent == [{"attempt": 1, "ranks": states} for states in ({3: "busy"}, {3: "idle"}, {})]
+    coordinator._ranks.states = {3: "busy"}
+    coordinator.poll()
+    coordinator.newest = 2
+    coordinator.begin()
+    coordinator.poll()
+    assert sent[-2:] == [{"attempt": attempt, "ranks": {3: "busy"}} for attempt in (1, 2)], "node 0 has forgotten them"
+
+
 def test_a_connection_that_has_fallen_silent_is_closed_before_the_next(
     notice: PreemptionNotice, clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

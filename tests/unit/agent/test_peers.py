@@ -56,6 +56,17 @@ def test_a_worker_of_another_run_or_node_is_refused(served: ServedCoordinator, g
     assert served.coordinator.missing() == [1, 2] and not served.coordinator.workers
 
 
+def test_node_0_knows_the_ranks_of_other_nodes_in_this_attempt(served: ServedCoordinator) -> None:
+    worker = served.join().connection
+    worker.send(ranks={7: "busy"}, attempt=ATTEMPT - 1)
+    worker.send(ranks={3: "idle"}, attempt=ATTEMPT)
+    served.serve_until_ready(1, worker)
+    ranks = served.coordinator.ranks
+    assert ranks == {Member(NODE, 1): {3: "idle"}}
+    served.coordinator.begin(ATTEMPT + 1)
+    assert served.coordinator.ranks is ranks and ranks == {}
+
+
 def test_a_second_worker_for_the_same_node_is_refused_and_the_first_one_stays(served: ServedCoordinator) -> None:
     connection, *_ = served.join(1)
     assert "node 1 is not expected" in served.join(1)

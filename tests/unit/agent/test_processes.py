@@ -182,6 +182,31 @@ def test_a_rank_that_polls_in_mpi_finalize_while_another_one_spins_is_idle(monke
     assert [look(0.05, 0.01, 0.03) for _ in range(5)] == [None] * 5, "all wait for something else"
 
 
+def test_the_ranks_of_other_nodes_count_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one rank on each node, none was named: each looked as if it were the only one."""
+    clock: Any = SimpleNamespace(uptime=lambda: clock.now, now=0.0)
+    monkeypatch.setattr(processes, "reap_orphans", lambda: None)
+    watches = [processes.RankWatch(clock) for _ in range(2)]
+    for rank, watch in enumerate(watches):
+        monkeypatch.setattr(watch, "_rank", {7: rank}.get)
+
+    def look(*shares: float | None) -> str | None:
+        clock.now += processes.LOOK_INTERVAL
+        for watch, share in reversed([*zip(watches, shares, strict=True)]):
+            found = [] if share is None else [processes._Process(7, "S", os.getpid(), 1, share * clock.now)]
+            monkeypatch.setattr(processes, "_processes", lambda found=found: found)
+            assert watch.look([7], [watches[1].states] if watch is watches[0] else []) == []
+        return watches[0].lone_rank(30.0)
+
+    assert [look(0.5, 0.4)] * 4 == [None] * 4
+    idle = "rank 1 hardly uses its processor, as in MPI_Finalize, while others run"
+    assert [look(0.5, 0.0) for _ in range(4)] == [None] * 3 + [idle]
+    idle = "rank 0 hardly uses its processor, as in MPI_Finalize, while others run"
+    assert [look(0.0, 0.5) for _ in range(5)][-1] == idle
+    assert [look(0.5, None) for _ in range(5)][-1] == "rank 1 has ended while others run"
+    assert look(0.5, 0.5) is None
+
+
 MISNAMED = """
 import ctypes, os, time
 from spotmpi.agent import processes

@@ -285,7 +285,7 @@ class CoordinatedAttempt(_NodeZero):
 
     def _remedy(self, avoided: Iterable[str]) -> str:
         run, names = self._context.plan["run"], json.dumps(sorted({*avoided}))
-        text = "; to go on without: spotmpi stop %s, and spotmpi run --resume %s --set 'kubernetes.avoid=%s'"
+        text = "; to go on without: spotmpi stop %s && spotmpi run --resume %s --set 'kubernetes.avoid+=%s'"
         return text % (run, run, names)
 
     def _outcome_of_error(self, error: OSError) -> Outcome:

@@ -109,7 +109,7 @@ def resume(
     """Continue a run that has ended, from its newest complete checkpoint, with *overrides* applied to its spec."""
     from spotmpi.runs import ownership
 
-    paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
+    paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_to_continue(run, on)
     state = backend.state(paths.id)
     if state.state == record.SUCCEEDED:
         raise input_error(wording.option("resume"), paths.id, "has succeeded; there is nothing to continue")
@@ -134,7 +134,7 @@ def plan_resume(
     run: str, overrides: Iterable[str] = (), on: TargetLike = None, echo: Echo = silent
 ) -> Mapping[str, Any]:
     """What `resume` would start, as plain JSON values; nothing is started or written."""
-    paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
+    paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_to_continue(run, on)
     return _preview(backend.plan(_continued_spec(backend, paths, overrides), paths.id, echo), echo)
 
 

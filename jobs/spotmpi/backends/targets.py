@@ -162,6 +162,24 @@ def backend_of(run: str, on: TargetLike) -> Backend:
     return backend(Target(f"{KUBERNETES}/{cluster.namespace}", target.runs_folder), cluster.context)
 
 
+def backend_to_continue(run: str, on: TargetLike) -> Backend:
+    """The backend on which *run* goes on: as `backend_of`, in the environment that its own plan has."""
+    target = target_of(on)
+    if target.on is None:
+        from spotmpi.core import environment
+        from spotmpi.runs import ownership
+
+        paths = reader.find(run, target.folder)
+        plan = recorded_plan.read(paths) if ownership.is_own(paths) else None  # another's names his registry
+        if plan and plan.environment is not None:
+            from spotmpi.backends.kubernetes.backend import KubernetesBackend
+
+            return KubernetesBackend(
+                target.folder, plan.context, plan.namespace, environment.recorded(plan.environment)
+            )
+    return backend_of(run, on)
+
+
 def environment_of(on: TargetLike) -> Environment | None:
     """The environment that a stack's name or a file of its outputs stands for; None for other places."""
     from spotmpi.core import environment

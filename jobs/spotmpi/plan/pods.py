@@ -78,7 +78,7 @@ def template(spec: JobSpec, target: ClusterTarget, run: str, role: str = NODE) -
     if spec.kubernetes.avoid:  # whatever node affinity a template has
         with contextlib.suppress(AttributeError, TypeError, ValueError):  # of one that the API server refuses
             affinity = pod["spec"].get("affinity") or {}
-            pod["spec"]["affinity"] = pod_context.affinity_without(affinity, spec.kubernetes.avoid)
+            pod["spec"]["affinity"] = pod_context.affinity_without(affinity, [*dict.fromkeys(spec.kubernetes.avoid)])
     return _restricted(pod)
 
 

@@ -152,7 +152,7 @@ def test_a_run_whose_pods_get_an_avoided_machine_again_goes_on_and_says_how_to_g
     assert failed_again(folder, submitted) == ["machine-1"] and not failed_again(folder, submitted - 1)
     (summary,) = [each.reason for each in run.events(0, 1) if each.kind == record.RESTARTED]
     again = "the run got machine-1 again, which it avoids (0 of 1 GPUs visible: No devices)"
-    remedy = "spotmpi stop plain-1, and spotmpi run --resume plain-1 --set 'kubernetes.avoid=[\"machine-1\"]'"
+    remedy = "spotmpi stop plain-1 && spotmpi run --resume plain-1 --set 'kubernetes.avoid+=[\"machine-1\"]'"
     assert str(summary) == (again if is_placed else f"{again}; to go on without: {remedy}")
 
 
@@ -210,7 +210,7 @@ def test_failures_on_one_machine_take_no_pod_from_a_run_in_a_cluster_and_are_nam
         run.start(node)
     assert run.agents[0].wait(LIMIT) == 0  # node 1 waits for the end of the JobSet
     reason = "attempts 1 and 2 failed there, after different iterations"
-    remedy = "spotmpi stop plain-1, and spotmpi run --resume plain-1 --set 'kubernetes.avoid=[\"machine-1\"]'"
+    remedy = "spotmpi stop plain-1 && spotmpi run --resume plain-1 --set 'kubernetes.avoid+=[\"machine-1\"]'"
     named = {"machine-1": reason if is_placed else f"{reason}; to go on without: {remedy}"}
     folder = str(run.paths.folder)
     assert avoided_machines(folder) == (named if how == "failed" else {})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,18 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spotmpi
+from spotmpi.agent.coordinator import CoordinatedAttempt
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.submit import deadline
 from spotmpi.backends.kubernetes.submit.target import hourly_rate, placement_rates
 from spotmpi.backends.targets import Target
 from spotmpi.core.environment import Environment, NodeGroup
 from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.core.names import RunPaths
 from spotmpi.images import build as images
 from spotmpi.images.registry import Pinned
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice, choose, pods_per_node
 from spotmpi.spec.source import from_values
 from tests.cloud.account.fake_account import FakeAccount
+from tests.command_line import invoke
 from tests.unit.core.test_environment import OUTPUTS
 
 Object = dict[str, Any]
@@ -709,3 +714,37 @@ def test_on_a_machine_with_all_nodes_a_deadline_is_checked_against_the_work_and_
             InputError, match=rf'^capacity.deadline = \'10 h\': .*: set at least "{least}", or use more'
         ):
             spotmpi.plan_run(spec, ["capacity.deadline=10h", f"capacity.work={work}"])
+
+
+@pytest.mark.parametrize("before", [[], ["machine-1", "old"]])
+def test_the_command_that_goes_on_without_sick_machines_works_as_it_is_printed(
+    lab_file: Path, before: list[str]
+) -> None:
+    """It replaced what the spec avoids already, and had no environment unless `--on` was added."""
+    spec = from_values({"image": "pytorch", "program": "digits", "nodes": 2, "kubernetes": {"avoid": before}})
+    plan = spotmpi.plan_run(spec, on=Target(str(lab_file)))
+    paths = RunPaths(lab_file.parent / "runs" / plan["run"])
+    paths.folder.mkdir(parents=True)
+    for path, text in ((paths.spec, spec.to_toml()), (paths.plan, json.dumps(plan)), (paths.own, "")):
+        path.write_text(text)
+    events: list[Any] = [{"event": "submitted"}, {"event": "stopped"}]
+    paths.events.write_text("".join(json.dumps({"t": at, **each}) + "\n" for at, each in enumerate(events)))
+    attempt: Any = SimpleNamespace(_context=SimpleNamespace(plan={"run": paths.id}))
+    remedy = CoordinatedAttempt._remedy(attempt, ["machine-2", "machine-1"])
+
+    assert remedy.startswith("; to go on without: ")
+    stop, resume = (shlex.split(each) for each in remedy.partition(": ")[2].split(" && "))
+    assert stop == ["spotmpi", "stop", paths.id] and resume[0] == "spotmpi"
+    assert invoke(*stop[1:])[0] == 0
+    code, out, err = invoke(*resume[1:], "--dry-run", "--json")
+    assert code == 0, err
+    again = json.loads(out)
+    (job,) = (each for each in again["objects"] if each["kind"] == "JobSet")
+    pod = job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    of_nodes = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = of_nodes["nodeSelectorTerms"]
+    avoided = [*before, *(each for each in ("machine-1", "machine-2") if each not in before)]
+    assert [each["values"] for each in term["matchFields"]] == [[name] for name in avoided]
+    assert (again["outputs"], again["namespace"]) == (plan["outputs"], plan["namespace"])
+    paths.own.unlink()
+    assert "name the image to pull" in invoke(*resume[1:], "--dry-run")[2], "the environment of another user's run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from datetime import date, time
 from typing import Any, NamedTuple
@@ -32,7 +33,10 @@ class Problem(NamedTuple):
     remedy: str
 
     def __str__(self) -> str:
-        text = self.value.isoformat() if isinstance(self.value, date | time) else repr(self.value)
+        try:
+            text = self.value.isoformat() if isinstance(self.value, date | time) else repr(self.value)
+        except RecursionError:  # as of a key with thousands of dots
+            text = reprlib.repr(self.value)
         text = " ".join(line.strip() for line in text.splitlines())
         shown = "" if self.value is None else f" = {shorten(text, _LONGEST)}"
         field = self.field if self.field.isprintable() else shorten(repr(self.field), _LONGEST)

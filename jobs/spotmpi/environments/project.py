@@ -102,5 +102,5 @@ def _write(path: Path, file: Member) -> Path:
         if file.executable:
             path.chmod(0o755)
     except OSError as error:
-        raise SpotmpiError(f"cannot write {path}: {error.strerror}") from error
+        raise SpotmpiError(f"cannot write {path}: {error.strerror}; name another folder") from error
     return path

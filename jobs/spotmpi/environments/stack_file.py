@@ -245,7 +245,7 @@ def write_stack(path: Path, text: str) -> None:
     try:
         write_atomically(path, text, keep_mode=True)
     except OSError as error:
-        raise SpotmpiError(f"cannot write {path}: {error.strerror}") from error
+        raise SpotmpiError(f"cannot write {path}: {error.strerror}; check its permissions, and the disk") from error
 
 
 def _mapping(parent: Any, key: str) -> Any:

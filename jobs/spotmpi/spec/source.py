@@ -12,6 +12,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, time
 from pathlib import Path
 from typing import Any, get_args
 
@@ -122,9 +123,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise input_error("spec", str(path), f"no such file; `spotmpi init` writes one, and {command}") from None
     except IsADirectoryError:
         raise input_error("spec", str(path), "is a folder; name a spec file in it") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise input_error("spec", str(path), f"cannot be read as a text file: {reason}") from error
+    except OSError as error:
+        remedy = f"cannot be read as a text file: {error.strerror}; check the path and its permissions"
+        raise input_error("spec", str(path), remedy) from error
+    except UnicodeDecodeError as error:
+        raise input_error("spec", str(path), f"cannot be read as a text file: {error}; save it as UTF-8") from error
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and lists in lists
         wrong = f"is not TOML: {error}"
         if path.suffix == ".py":
@@ -202,8 +205,8 @@ def _form(detail: Mapping[str, Any], model: Any) -> str | None:
         return f"a list, such as {json.dumps(words, ensure_ascii=False)}"
     if kind == "bool_type":
         return "true or false"
-    if kind == "string_type" and isinstance(value, int | float):
-        return f"a string: write {json.dumps(json.dumps(value))}"
+    if kind == "string_type" and isinstance(value, int | float | date | time):
+        return f"a string: write {json.dumps(json.dumps(value) if isinstance(value, int | float) else str(value))}"
     if kind in ("int_type", "float_type") and isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value):
         return f"a number: write {value}, without quotes"
     return None
@@ -255,7 +258,11 @@ def override(values: Mapping[str, Any], text: str) -> dict[str, Any]:
     value = _value(keys, raw, text)
     if keys == ["image"] and is_image_reference(value):
         keys = ["kubernetes", "image"]  # and `image` still says what is in it
-    return _replace(values, keys, value, text)
+    try:
+        return _replace(values, keys, value, text)
+    except RecursionError:
+        remedy = f"no key has {len(keys)} parts; write it as key=value or table.key=value"
+        raise input_error(wording.option("set"), text, remedy) from None
 
 
 def reference_moved(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -439,4 +446,4 @@ def write_new_file(path: Path, text: str) -> None:
     except FileNotFoundError:
         raise input_error("path", str(path), NO_FOLDER) from None
     except OSError as error:
-        raise SpotmpiError(f"cannot write {path}: {error.strerror}") from error
+        raise SpotmpiError(f"cannot write {path}: {error.strerror}; name a file in another folder") from error

@@ -110,6 +110,7 @@ def test_all_problems_come_at_once_each_with_field_value_and_remedy() -> None:
     ("text", "form"),
     [
         ("args = [1]", 'args.0 = 1: input should be a string: write "1"'),
+        ("name = 2020-01-01", 'name = 2020-01-01: input should be a string: write "2020-01-01"'),
         ("env = { DEBUG = true }", 'env.DEBUG = True: input should be a string: write "true"'),
         ('env = ["A=1"]', "env = ['A=1']: input should be a table, such as { NAME = \"value\" }"),
         ('slots = "2"', "slots = '2': input should be a number: write 2, without quotes"),
@@ -289,8 +290,8 @@ def test_a_written_spec_has_paths_below_its_folder_relative_to_it(tmp_path: Path
         (b"nodes = 1\nnodes = 2", "is not TOML"),
         (b"nodes = " + b"9" * 5000, "is not TOML"),
         (b"nodes = " + b"[" * 5000, "is not TOML"),
-        (b"\xff\xfe", "cannot be read as a text file"),
-        (b"nodes = 1 # \xe9", "cannot be read as a text file"),
+        (b"\xff\xfe", "cannot be read as a text file: .*; save it as UTF-8"),
+        (b"nodes = 1 # \xe9", "cannot be read as a text file: .*; save it as UTF-8"),
     ],
 )
 def test_a_malformed_file_is_refused_with_its_path(tmp_path: Path, content: bytes, message: str) -> None:
@@ -300,6 +301,14 @@ def test_a_malformed_file_is_refused_with_its_path(tmp_path: Path, content: byte
     with pytest.raises(InputError, match=message) as caught:
         load_spec(path)
     assert repr(str(path))[1:20] in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_override_of_thousands_of_parts_is_refused() -> None:
+    key = ".".join(["a"] * 5000)
+    with pytest.raises(InputError, match=r"no key has 5000 parts; write it as key=value or table\.key=value"):
+        from_values({"command": ["true"]}, [f"{key}=1"])
+    with pytest.raises(InputError, match=r"^a = \{'a': .*: unknown key; known keys:"):
+        from_values(tomllib.loads(f"{key} = 1"))
 
 
 def test_a_file_may_begin_with_a_byte_order_mark_and_a_command_is_a_list(tmp_path: Path) -> None:

@@ -147,7 +147,9 @@ class LocalBackend:
                     record.release_reserve(folder)
                     stop_requests.submit(folder, request, reason)
             except OSError as error:
-                raise SpotmpiError(f"cannot write the stop request to {paths.folder}: {error.strerror}") from error
+                remedy = "check its permissions, and the disk"
+                text = f"cannot write the stop request to {paths.folder}: {error.strerror}; {remedy}"
+                raise SpotmpiError(text) from error
             _continue_agent(paths)
 
     def require_fault(self, run: str, member: Member, fault: str) -> None:

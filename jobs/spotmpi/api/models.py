@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from spotmpi.entries.manifest import MODEL, File, Manifest, check_name, describe
 from spotmpi.entries.store import Store, is_reference
 from spotmpi.entries.versions import Promotion
 from spotmpi.runs.reader import RunState
+from spotmpi.spec.source import read_toml
 
 if TYPE_CHECKING:
     from spotmpi.api.datasets import DataSet
@@ -102,7 +102,7 @@ def _named(paths: RunPaths, files: Sequence[str | Path]) -> dict[str, Path]:
 
 def _newest_checkpoint(paths: RunPaths) -> tuple[str, dict[str, Path]]:
     """The name of the newest complete checkpoint of a run, and its files."""
-    spec = tomllib.loads(paths.spec.read_text(encoding="utf-8", errors="replace"))
+    spec = read_toml(paths.spec)
     place = Path(names.checkpoints(str(paths.folder), spec.get("checkpoint", {}).get("path")))
     known = checkpoint_files.names(str(place)) if place.is_dir() else []
     complete = [each for each in known if (place / each / checkpoint_files.MANIFEST).is_file()]

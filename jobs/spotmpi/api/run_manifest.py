@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from spotmpi.entries.manifest import FORMAT, Code, File, Input, Manifest, RawFil
 from spotmpi.entries.store import Store, read_reference, reference_in
 from spotmpi.runs import fingerprint, reader
 from spotmpi.runs.reader import RunState
+from spotmpi.spec.source import read_toml
 
 _NOT_METRICS = ("t", "uptime", "attempt", "member", "kind", "seconds")  # of a line of metrics: when it came, and whence
 
@@ -104,5 +104,5 @@ def _inputs(paths: RunPaths, work: Mapping[str, Any]) -> Iterator[Input]:
 
 def _spec(paths: RunPaths) -> dict[str, Any]:
     """The spec of a run, without the values of variables: a store is shared, and they may be secrets."""
-    spec = tomllib.loads(paths.spec.read_text(encoding="utf-8", errors="replace"))
+    spec = read_toml(paths.spec)
     return {**spec, "env": sorted(spec["env"])} if spec.get("env") else spec

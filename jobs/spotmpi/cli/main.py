@@ -34,6 +34,7 @@ _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space"),
     **dict.fromkeys((errno.EIO, errno.ESTALE), "check its disk or mount"),
     **dict.fromkeys((errno.ELOOP, errno.ENAMETOOLONG), "name another path"),
+    **dict.fromkeys((errno.EISDIR, errno.ENOTDIR), "move away what is there, or name another path"),
     errno.EBADF: "open stdout and stderr",
 }
 _LOADER = "pydantic.plugin._loader"

@@ -172,6 +172,16 @@ def test_a_path_that_no_file_can_have_is_named() -> None:
         assert str(path) in result.stderr and result.stderr.count("\n") == 1
 
 
+def test_a_folder_in_place_of_a_file_of_a_run_is_named_with_the_remedy() -> None:
+    invoke("run", job("true"))
+    paths = only_run()
+    paths.metrics.unlink(missing_ok=True)
+    paths.metrics.mkdir()
+    result = invoke("status", paths.id)
+    remedy = "Is a directory; move away what is there, or name another path"
+    assert (result.returncode, result.stderr) == (1, f"spotmpi: cannot access {paths.metrics.absolute()}: {remedy}\n")
+
+
 def without_rights(*words: str) -> subprocess.CompletedProcess[str]:
     """What a command prints for a user who may not read everything."""
     as_user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []

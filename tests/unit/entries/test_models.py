@@ -197,6 +197,9 @@ def test_a_run_that_has_not_ended_or_has_no_checkpoint_is_refused(store: Store) 
     shutil.rmtree(run("digits-2").checkpoints)
     output = invoke("models", "keep", "digits-2", "digits")
     assert output.returncode == 2 and "has no complete checkpoint in" in output.stderr and "--file" in output.stderr
+    run("digits-3").spec.write_text("[")
+    output = invoke("models", "keep", "digits-3", "digits")
+    assert output.returncode == 2 and "digits-3/spec.toml': is not TOML: " in output.stderr
     with pytest.raises(InputError, match="use up to 100 letters"):
         api.keep("digits-2", "a:b")
     with pytest.raises(InputError, match="is not in the store"):

@@ -108,7 +108,7 @@ class CoordinatorClient:
         """Work for the newest attempt from now on."""
         self.attempt, self.member, self.nodes = self.newest, self.newest_member, self.newest_nodes
         self.go = self._oom_sent = False
-        self._sent_states = {}
+        self._ranks, self._sent_states = processes.RankWatch(self._clock), {}  # ranks may have other numbers now
         self._oom_kills = hardware.oom_kills(self._cgroup)
 
     def poll(self) -> None:

@@ -170,7 +170,7 @@ def backend_to_continue(run: str, on: TargetLike) -> Backend:
         from spotmpi.runs import ownership
 
         paths = reader.find(run, target.folder)
-        plan = recorded_plan.read(paths) if ownership.is_own(paths) else None  # another's names his registry
+        plan = recorded_plan.read(paths) if ownership.is_own(paths) else None  # another user's may name any
         if plan and plan.environment is not None:
             from spotmpi.backends.kubernetes.backend import KubernetesBackend
 

@@ -108,6 +108,9 @@ def test_a_node_tells_the_states_of_its_ranks_where_they_have_changed(
     coordinator.newest = 2
     coordinator.begin()
     coordinator.poll()
+    assert sent[-1]["attempt"] == 1, "they were those of the attempt before"
+    coordinator._ranks.states = {3: "busy"}
+    coordinator.poll()
     assert sent[-2:] == [{"attempt": attempt, "ranks": {3: "busy"}} for attempt in (1, 2)], "node 0 has forgotten them"
 
 

@@ -11,6 +11,8 @@ from unittest.mock import MagicMock, Mock
 import pytest
 
 from spotmpi.agent import network, protocol, readiness
+from spotmpi.agent.coordinator import CoordinatedAttempt
+from spotmpi.agent.launch import Launch
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.readiness import Readiness, Staging
@@ -316,6 +318,16 @@ def test_without_a_margin_a_notice_ends_an_attempt_at_once() -> None:
     assert not noticed.are_due() and noticed.lines == [
         "node 1: a; training goes on for 40 s (checkpoint.grace less checkpoint.margin)"
     ]
+
+
+def test_an_attempt_knows_the_ranks_that_other_nodes_report(tmp_path: Path) -> None:
+    limits = {"start": 60.0}
+    plan: Any = {"limits": limits, "launcher": "mpirun", "metrics_pattern": None}
+    members: Any = SimpleNamespace(machines={}, pods=None, ranks={NODES[1]: {3: "idle"}}, broadcast=lambda go: None)
+    context, attempt = SimpleNamespace(plan=plan, clock=SetClock(0.0)), MagicMock()
+    attempt._context, attempt._members, attempt._history.world.rate = context, members, None
+    launch = Launch([], {}, str(tmp_path / "pid"))
+    assert CoordinatedAttempt._start(attempt, launch, None).launch.ranks is members.ranks
 
 
 def test_a_notice_before_ranks_train_ends_an_attempt_at_once() -> None:

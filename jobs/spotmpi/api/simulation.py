@@ -154,7 +154,9 @@ def _trace(name: str, trace: Path) -> Trace:
     try:
         text = trace.read_text(encoding="utf-8-sig")  # some editors write a mark at the beginning
     except OSError as error:
-        raise input_error(wording.option("traces"), str(trace), f"cannot be read: {error.strerror}") from error
+        raise input_error(
+            wording.option("traces"), str(trace), f"cannot be read: {error.strerror}; check its path and permissions"
+        ) from error
     except UnicodeDecodeError as error:
         raise input_error(wording.option("traces"), str(trace), f"is not a trace, which is JSON: {error}") from error
     return read_trace(name, text)

@@ -38,7 +38,9 @@ class Folder:
                     size = path.stat().st_size
                     yield str(path.relative_to(self._path)), size, file
             except OSError as error:
-                raise input_error("SRC", str(path), f"cannot be read: {error.strerror}") from error
+                raise input_error(
+                    "SRC", str(path), f"cannot be read: {error.strerror}; check its path and permissions"
+                ) from error
 
     def _below(self, folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
         """The files below *folder*, which is reached through the real folders *above*."""

@@ -120,7 +120,9 @@ def _read_script(script: str) -> str:
     try:
         return Path(script).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise input_error(wording.option("script"), script, f"cannot be read: {error.strerror}") from error
+        raise input_error(
+            wording.option("script"), script, f"cannot be read: {error.strerror}; check its path and permissions"
+        ) from error
 
 
 def _with_pattern(table: str, pattern: str) -> str:

@@ -297,7 +297,7 @@ def test_a_file_that_cannot_be_read_is_named_among_those_of_its_folder(tmp_path:
     broken.mkdir()
     errors = simulate(job, traces=tmp_path).stderr  # of a long path the middle is left out
     assert errors.startswith("spotmpi: --traces = '/") and errors.count("\n") == 1
-    assert errors.endswith("/broken.json': cannot be read: Is a directory\n")
+    assert errors.endswith("/broken.json': cannot be read: Is a directory; check its path and permissions\n")
 
 
 def test_all_broken_traces_are_said_at_once_and_a_mark_at_the_beginning_is_none_of_them(tmp_path: Path) -> None:

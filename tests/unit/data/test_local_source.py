@@ -67,7 +67,7 @@ def test_a_folder_that_cannot_be_listed_is_refused(sample: Path, monkeypatch: py
         return listed(path)
 
     monkeypatch.setattr(Path, "iterdir", refused)
-    with pytest.raises(InputError, match=r"images': cannot be read: Permission denied"):
+    with pytest.raises(InputError, match=r"images': cannot be read: Permission denied; check its path and permissions"):
         content_of(sample)
 
 

@@ -92,7 +92,7 @@ def test_a_file_that_cannot_be_written_whole_does_not_exist(tmp_path: Path) -> N
 
 
 def test_a_script_that_cannot_be_read_is_named() -> None:
-    with pytest.raises(InputError, match=r"script = 'no\.py': cannot be read: No such file"):
+    with pytest.raises(InputError, match=r"script = 'no\.py': cannot be read: No such file .*; check its path"):
         template.template("no.py")
 
 

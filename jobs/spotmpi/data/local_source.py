@@ -11,7 +11,7 @@ from typing import BinaryIO, Protocol
 
 from spotmpi.agent import store
 from spotmpi.agent.files import error_text
-from spotmpi.core.errors import input_error
+from spotmpi.core.errors import InputError, input_error
 
 Index = dict[str, list[object]]  # name: bytes and SHA-256
 
@@ -38,9 +38,7 @@ class Folder:
                     size = path.stat().st_size
                     yield str(path.relative_to(self._path)), size, file
             except OSError as error:
-                raise input_error(
-                    "SRC", str(path), f"cannot be read: {error.strerror}; check its path and permissions"
-                ) from error
+                raise _unreadable(path, error) from error
 
     def _below(self, folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
         """The files below *folder*, which is reached through the real folders *above*."""
@@ -50,7 +48,7 @@ class Folder:
         try:
             entries = sorted(folder.iterdir())
         except OSError as error:
-            raise input_error("SRC", str(folder), f"cannot be read: {error.strerror}") from error
+            raise _unreadable(folder, error) from error
         for path in entries:
             if path.name.endswith(store.PART):
                 continue
@@ -105,3 +103,7 @@ def source_of(text: str) -> Source:
     if path.is_file():
         return Tar(path)
     raise input_error("SRC", text, "no such folder or file on this machine, and no https:// or s3:// address")
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    return input_error("SRC", str(path), f"cannot be read: {error.strerror}; check its path and permissions")

@@ -82,25 +82,32 @@ def rebuild_here(task: Task) -> list[Record]:
 def _build(task: Task, keep: bool) -> list[Record]:
     local = local_path(task.folder)
     inputs = {name: Source(*files) for name, files in task.inputs.items()}
-    try:
+    with _remedy_of_disk(task):
         if local:
             Path(local).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".part-", dir=local) as temporary:
-            with _remedy_without_rows(inputs):
-                result = task.dataset.function(**inputs, **task.arguments)
-                written = _write(result, temporary, task.stem, task.dataset.settings.row_group)
-            _require_unchanged(task)
+        own = tempfile.TemporaryDirectory(prefix=".part-", dir=local)
+    with own as temporary:
+        with _remedy_without_rows(inputs):
+            result = task.dataset.function(**inputs, **task.arguments)
+            written = _write(result, temporary, task)
+        _require_unchanged(task)
+        with _remedy_of_disk(task):
             records = [_record(temporary, path, rows) for path, rows in sorted(written.items())]
             if keep:
                 _publish(task, temporary, records)
-            return records
+        return records
+
+
+@contextlib.contextmanager
+def _remedy_of_disk(task: Task) -> Iterator[None]:
+    """Say where a part cannot be written; what the function raises, such as an error of the network, is its own."""
+    try:
+        yield
     except OSError as error:
-        if error.filename is None or str(error.filename).startswith(local or task.folder):
-            remedies = {errno.ENOSPC: _SPACE, errno.EDQUOT: _SPACE, errno.ENAMETOOLONG: "give the file a shorter name"}
-            remedy = remedies.get(error.errno or 0, "check that folder, then call it again: complete parts are kept")
-            reason = os.strerror(error.errno) if error.errno else error  # pyarrow has a text of its own there
-            raise StreamError(f"{task.stem} cannot be written to {task.folder}: {reason}; {remedy}") from error
-        raise
+        remedies = {errno.ENOSPC: _SPACE, errno.EDQUOT: _SPACE, errno.ENAMETOOLONG: "give the file a shorter name"}
+        remedy = remedies.get(error.errno or 0, "check that folder, then call it again: complete parts are kept")
+        reason = os.strerror(error.errno) if error.errno else error  # pyarrow has a text of its own there
+        raise StreamError(f"{task.stem} cannot be written to {task.folder}: {reason}; {remedy}") from error
 
 
 @contextlib.contextmanager
@@ -124,27 +131,35 @@ def _require_unchanged(task: Task) -> None:
             with_retries(check, part.name)
 
 
-def _write(result: Any, folder: str, stem: str, row_group: int) -> dict[str, int | None]:
+def _write(result: Any, folder: str, task: Task) -> dict[str, int | None]:
     """Write what the function of a data set gives; the files with their numbers of rows."""
     written: dict[str, int | None] = {}
-    table = _Table(Path(folder, f"{stem}.parquet"), row_group)
+    table = _Table(Path(folder, f"{task.stem}.parquet"), task.dataset.settings.row_group)
     for chunk in _chunks(result):
         if isinstance(chunk, Mapping) and chunk and all(isinstance(each, (bytes, str)) for each in chunk.values()):
             for name, content in chunk.items():
-                path = Path(_inside(folder, name))
-                if path.exists():
-                    raise StreamError(f"a data set has two files named {name}: give each its own name")
-                try:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                except (FileExistsError, NotADirectoryError):
-                    raise StreamError(f"{name} is below another file of the data set: give each its own name") from None
-                path.write_bytes(content.encode() if isinstance(content, str) else content)
+                with _remedy_of_disk(task):
+                    _write_file(folder, name, content)
                 written[name] = None
         else:
-            table.add(table_of(dict(chunk) if isinstance(chunk, Mapping) else chunk))
-    if table.close():
-        written[f"{stem}.parquet"] = table.rows
+            rows = table_of(dict(chunk) if isinstance(chunk, Mapping) else chunk)  # it may be a source, which is read
+            with _remedy_of_disk(task):
+                table.add(rows)
+    with _remedy_of_disk(task):
+        if table.close():
+            written[f"{task.stem}.parquet"] = table.rows
     return written
+
+
+def _write_file(folder: str, name: str, content: bytes | str) -> None:
+    path = Path(_inside(folder, name))
+    if path.exists():
+        raise StreamError(f"a data set has two files named {name}: give each its own name")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise StreamError(f"{name} is below another file of the data set: give each its own name") from None
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def _inside(folder: str, name: str) -> str:

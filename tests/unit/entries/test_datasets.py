@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import threading
 import time
@@ -645,6 +646,23 @@ def test_a_full_disk_is_one_line_and_the_next_call_continues(
     monkeypatch.setenv("SPOTMPI_RUNS", str(raw.parent / "runs"))
     pool.calls.clear()
     assert ratings(raw).rows == 3 and pool.built == ["c"]
+
+
+@pytest.mark.parametrize("verb", ["return", "yield"])
+@pytest.mark.parametrize(
+    ("raised", "message"),
+    [
+        ("urllib.error.URLError('no route')", "f failed for a: URLError: <urlopen error no route> (0 of 3 parts"),
+        ("OSError(28, 'No space left on device')", "f failed for a: OSError: [Errno 28] No space left on device (0 of"),
+    ],
+)
+def test_what_the_function_raises_itself_is_no_error_of_the_store(
+    raw: Path, modules: Modules, pool: InProcess, raised: str, message: str, verb: str
+) -> None:
+    body = f"    def fetch():\n        raise {raised}\n    {verb} fetch()\n"
+    modules.write(sets=f"import urllib.error\nimport spotmpi\n@spotmpi.dataset\ndef f(raw):\n{body}")
+    with pytest.raises(SpotmpiError, match=re.escape(message)):
+        modules.load().f.options(pool=pool)(raw)
 
 
 def test_a_store_behind_a_url_has_the_same_files(raw: Path, modules: Modules, pool: InProcess) -> None:

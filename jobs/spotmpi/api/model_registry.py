@@ -60,10 +60,10 @@ def push(model: Entry, image: str, sign_key: str | Path | None, echo: Echo) -> s
         for content in (entry, config):
             if not repository.has_blob(oci.digest_of(content)):
                 repository.push_blob(oci.digest_of(content), len(content), content)
-        digest = repository.push_manifest(_image_manifest(model.manifest, config, entry))
+        pushed = repository.push_manifest(_image_manifest(model.manifest, config, entry))
         if key:
-            signatures.sign(repository, digest, key)
-    return f"{target.host}/{target.name}@{digest}"
+            signatures.sign(repository, pushed, key)
+    return f"{target.host}/{target.name}@{pushed['digest']}"
 
 
 @contextmanager

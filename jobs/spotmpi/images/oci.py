@@ -110,6 +110,14 @@ def digest_of(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
+def _encoded(manifest: Mapping[str, Any]) -> bytes:
+    return json.dumps(manifest, separators=(",", ":")).encode()
+
+
+def _referrers_tag(digest: str) -> str:
+    return digest.replace(":", "-")
+
+
 class Repository:
     """The repository of *image*, with the credentials that docker has for its registry, or in ECR those of AWS.
 
@@ -185,14 +193,28 @@ class Repository:
             came = f"{counted(length, 'byte')} with the digest sha256:{whole.hexdigest()[:12]}"
             raise SpotmpiError(f"{self.image} is damaged: {came} came for {size:,} of {digest[:19]}: {remedy}")
 
+    def push_manifest(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Let the tag of the image name a manifest; its descriptor."""
+        content = _encoded(manifest)
+        self._put(self.image.label, content, str(manifest["mediaType"]))
+        return {"mediaType": manifest["mediaType"], "digest": digest_of(content), "size": len(content)}
+
+    def push_referrer(self, manifest: Mapping[str, Any]) -> None:
+        """Push a manifest with a `subject`; where the registry does not list these itself, a tag has their list."""
+        content, subject = _encoded(manifest), str(manifest["subject"]["digest"])
+        response = self._put(digest_of(content), content, str(manifest["mediaType"]))
+        if "oci-subject" in response.headers:
+            return
+        described = {"mediaType": manifest["mediaType"], "digest": digest_of(content), "size": len(content)}
+        others = [each for each in self.referrers(subject) if each.get("digest") != described["digest"]]
+        described["artifactType"] = manifest["artifactType"]
+        index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [*others, described]}
+        self._put(_referrers_tag(subject), _encoded(index), INDEX)
+
     @_retried
-    def push_manifest(self, manifest: Mapping[str, Any]) -> str:
-        """Let the tag of the image name a manifest; its digest."""
-        content = json.dumps(manifest, separators=(",", ":")).encode()
-        headers = {"Content-Type": str(manifest["mediaType"])}
-        label = self.image.label
-        self._request("PUT", f"/manifests/{label}", label, (201,), content=content, headers=headers)
-        return digest_of(content)
+    def _put(self, label: str, content: bytes, kind: str) -> httpx2.Response:
+        headers = {"Content-Type": kind}
+        return self._request("PUT", f"/manifests/{label}", label, (201,), content=content, headers=headers)
 
     def pull_manifest(self) -> tuple[dict[str, Any], str]:
         """The manifest that the image names, and its digest.
@@ -203,7 +225,7 @@ class Repository:
         found = self.find_manifest()
         if found is None:
             tags = map(str, self._list("/tags/list", "tags", (200, 404)) or ())
-            known = [tag for tag in tags if not tag.endswith(".sig")]
+            known = [tag for tag in tags if not tag.startswith("sha256-")]  # which are those of signatures
             remedy = f"it has: {', '.join(known[-_TAGS:])}" if known else "`spotmpi models push` creates one"
             raise SpotmpiError(f"{self.image.host} has no {self.image.name} with {self.image.label}: {remedy}")
         return found
@@ -226,7 +248,7 @@ class Repository:
     @_retried
     def referrers(self, digest: str) -> list[dict[str, Any]]:
         """The descriptors of manifests that refer to one; of a registry without an API for them those of its tag."""
-        for path in (f"/referrers/{digest}", f"/manifests/{digest.replace(':', '-')}"):
+        for path in (f"/referrers/{digest}", f"/manifests/{_referrers_tag(digest)}"):
             found = self._list(path, "manifests", (200, 400, 404, 406), headers={"Accept": INDEX})
             if found is not None:
                 return [each for each in found if isinstance(each, dict)]

@@ -4,18 +4,20 @@ cosign's specification is `specs/SIGNATURE_SPEC.md` in https://github.com/sigsto
 the repository of a manifest, after its digest, names a second manifest. Each layer of that is a payload that names the
 digest, in the form Simple Signing, and an annotation has its signature, in base64: ECDSA over P-256 with SHA-256.
 
-cosign 3 writes bundles by default, which are read besides: a manifest that refers to the signed one has a layer in
-JSON, a DSSE envelope (https://github.com/secure-systems-lab/dsse) with an in-toto statement about the digest.
+cosign 3 writes bundles by default, and looks at nothing else where there is one: a manifest that refers to the signed
+one has a layer in JSON, a DSSE envelope (https://github.com/secure-systems-lab/dsse) with an in-toto statement about
+the digest. Both formats are written, and either is enough.
 """
 
 from __future__ import annotations
 
 import base64
 import getpass
+import hashlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,12 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
 
 from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError, input_error
@@ -35,9 +42,11 @@ _CONFIG = "application/vnd.oci.image.config.v1+json"
 _SIGNATURE = "dev.cosignproject.cosign/signature"
 _TYPE = "cosign container image signature"
 _BUNDLE = "application/vnd.dev.sigstore.bundle"
+_WRITTEN_BUNDLE = f"{_BUNDLE}.v0.3+json"
 # Where a registry has no API for referrers, older versions list the type of the empty configuration in its place.
 _EMPTY = "application/vnd.oci.empty.v1+json"
 _STATEMENT = "application/vnd.in-toto+json"
+_STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 _SIGNED = "https://sigstore.dev/cosign/sign/v1"  # what a statement says of its subject
 _LARGEST = 1 << 20  # bytes of a payload
 _MOST = 100  # signatures of each format that are looked at
@@ -89,9 +98,18 @@ def public_key(path: Path) -> ec.EllipticCurvePublicKey:
     return key
 
 
-def sign(repository: Repository, digest: str, key: ec.EllipticCurvePrivateKey) -> None:
-    """Add the signature of a manifest to those that it has, unless one is by this key already."""
-    image = repository.image
+def sign(repository: Repository, pushed: Mapping[str, Any], key: ec.EllipticCurvePrivateKey) -> None:
+    """Add the signature of a manifest, by its descriptor, to those that it has, unless they are by this key already.
+
+    Both formats are written: cosign 3 does not look at the first one where anybody has written a bundle.
+    """
+    digest = str(pushed["digest"])
+    _sign_payload(repository.image, digest, key)
+    if not any(_bundle_signs(each, digest, key.public_key()) for each in _bundles(repository, digest)):
+        _push_bundle(repository, pushed, key)
+
+
+def _sign_payload(image: Image, digest: str, key: ec.EllipticCurvePrivateKey) -> None:
     with Repository(_place(image, digest)) as signatures:
         manifest = signatures.find_manifest()
         layers = manifest[0].get("layers") if manifest else []
@@ -103,15 +121,50 @@ def sign(repository: Repository, digest: str, key: ec.EllipticCurvePrivateKey) -
         critical = {"identity": identity, "image": {"docker-manifest-digest": digest}, "type": _TYPE}
         payload = json.dumps({"critical": critical, "optional": None}, separators=(",", ":")).encode()
         signature = base64.b64encode(key.sign(payload, _SCHEME)).decode()
-        layer = {"mediaType": _PAYLOAD, "digest": oci.digest_of(payload), "size": len(payload)}
-        layers = [*layers, {**layer, "annotations": {_SIGNATURE: signature}}]
+        layer = {**_pushed(signatures, payload, _PAYLOAD), "annotations": {_SIGNATURE: signature}}
+        layers = [*layers, layer]
         files = {"type": "layers", "diff_ids": [each["digest"] for each in layers]}
         config = json.dumps({"architecture": "", "os": "", "config": {}, "rootfs": files}).encode()
-        for content in (payload, config):
-            if not signatures.has_blob(oci.digest_of(content)):
-                signatures.push_blob(oci.digest_of(content), len(content), content)
-        described = {"mediaType": _CONFIG, "digest": oci.digest_of(config), "size": len(config)}
+        described = _pushed(signatures, config, _CONFIG)
         signatures.push_manifest({"schemaVersion": 2, "mediaType": oci.MANIFEST, "config": described, "layers": layers})
+
+
+def _push_bundle(repository: Repository, pushed: Mapping[str, Any], key: ec.EllipticCurvePrivateKey) -> None:
+    subject = {"digest": {"sha256": str(pushed["digest"]).removeprefix("sha256:")}}
+    values = {"_type": _STATEMENT_TYPE, "subject": [subject], "predicateType": _SIGNED, "predicate": {}}
+    statement = json.dumps(values, separators=(",", ":")).encode()
+    signature = key.sign(_encoded(_STATEMENT, statement), _SCHEME)
+    public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    hint = base64.b64encode(hashlib.sha256(public).digest()).decode()
+    envelope = {
+        "payload": base64.b64encode(statement).decode(),
+        "payloadType": _STATEMENT,
+        "signatures": [{"sig": base64.b64encode(signature).decode()}],
+    }
+    material = {"publicKey": {"hint": hint}}
+    bundle = {"mediaType": _WRITTEN_BUNDLE, "verificationMaterial": material, "dsseEnvelope": envelope}
+    content = json.dumps(bundle, separators=(",", ":")).encode()
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": oci.MANIFEST,
+        "artifactType": _WRITTEN_BUNDLE,
+        "config": _pushed(repository, b"{}", _EMPTY),
+        "layers": [_pushed(repository, content, _WRITTEN_BUNDLE)],
+        "subject": pushed,
+        "annotations": {
+            "dev.sigstore.bundle.content": "dsse-envelope",
+            "dev.sigstore.bundle.predicateType": _SIGNED,
+        },
+    }
+    repository.push_referrer(manifest)
+
+
+def _pushed(repository: Repository, content: bytes, kind: str) -> dict[str, Any]:
+    """The descriptor of a small blob, which the repository has then."""
+    digest = oci.digest_of(content)
+    if not repository.has_blob(digest):
+        repository.push_blob(digest, len(content), content)
+    return {"mediaType": kind, "digest": digest, "size": len(content)}
 
 
 def require_signed(repository: Repository, digest: str, key: ec.EllipticCurvePublicKey, path: Path) -> None:
@@ -122,12 +175,7 @@ def require_signed(repository: Repository, digest: str, key: ec.EllipticCurvePub
         if manifest and _is_signed(signatures, manifest[0].get("layers"), digest, key):
             return
     is_signed = bool(manifest)
-    referrers = repository.referrers(digest)
-    likely = [each for each in referrers if str(each.get("artifactType") or _EMPTY).startswith((_BUNDLE, _EMPTY))]
-    for each in likely[:_MOST]:
-        with Repository(replace(image, tag=None, digest=str(each.get("digest")))) as referrer:
-            if (content := _bundle(referrer)) is None:
-                continue
+    for content in _bundles(repository, digest):
         if _bundle_signs(content, digest, key):
             return
         is_signed = True
@@ -136,6 +184,17 @@ def require_signed(repository: Repository, digest: str, key: ec.EllipticCurvePub
         raise SpotmpiError(f"no signature of {image}, {digest}, is by the key {path}: {remedy}")
     remedy = "`spotmpi models push --sign-key` signs it, or `cosign sign --key`"
     raise SpotmpiError(f"{image} has no signature of {digest}: {remedy}")
+
+
+def _bundles(repository: Repository, digest: str) -> Iterator[bytes]:
+    """The bundles that refer to a manifest."""
+    referrers = repository.referrers(digest)
+    likely = [each for each in referrers if str(each.get("artifactType") or _EMPTY).startswith((_BUNDLE, _EMPTY))]
+    for each in likely[:_MOST]:
+        with Repository(replace(repository.image, tag=None, digest=str(each.get("digest")))) as referrer:
+            content = _bundle(referrer)
+        if content is not None:
+            yield content
 
 
 def _is_signed(signatures: Repository, layers: object, digest: str, key: ec.EllipticCurvePublicKey) -> bool:
@@ -176,12 +235,17 @@ def _bundle_signs(content: bytes, digest: str, key: ec.EllipticCurvePublicKey) -
         envelope = json.loads(content)["dsseEnvelope"]
         kind, statement = str(envelope["payloadType"]), base64.b64decode(envelope["payload"], validate=True)
         signature = base64.b64decode(envelope["signatures"][0]["sig"], validate=True)
-        key.verify(signature, b"DSSEv1 %d %s %d %s" % (len(kind), kind.encode(), len(statement), statement), _SCHEME)
+        key.verify(signature, _encoded(kind, statement), _SCHEME)
         values = json.loads(statement)
         subjects = [f"sha256:{each['digest']['sha256']}" for each in values["subject"]]
         return kind == _STATEMENT and values["predicateType"] == _SIGNED and digest in subjects
     except (InvalidSignature, ValueError, LookupError, TypeError, AttributeError):
         return False
+
+
+def _encoded(kind: str, content: bytes) -> bytes:
+    """What the signature of an envelope is over (DSSE's pre-authentication encoding)."""
+    return b"DSSEv1 %d %s %d %s" % (len(kind), kind.encode(), len(content), content)
 
 
 def _blob(repository: Repository, digest: str, size: int) -> bytes:

@@ -9,7 +9,7 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -230,11 +230,15 @@ class _RegistryHandler(_Handler):
                 return self.refuse(404, "MANIFEST_BLOB_UNKNOWN")
             for each in (label, digest):
                 self.data.manifests[name, each] = self.headers["Content-Type"], content
-            return self.answer(201, Docker_Content_Digest=digest)
+            listed = {"OCI_Subject": values["subject"]["digest"]} if self.has_list_of(values) else {}
+            return self.answer(201, Docker_Content_Digest=digest, **listed)
         kind, content = self.data.manifests.get((name, label), ("", b""))
         if not content or kind not in self.headers["Accept"]:
             return self.refuse(404, "MANIFEST_UNKNOWN")
         return self.answer(200, content, Content_Type=kind)
+
+    def has_list_of(self, values: Mapping[str, Any]) -> bool:
+        return self.data.has_referrers and "subject" in values
 
     def referrers(self, name: str, digest: str) -> None:
         if not self.data.has_referrers:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,8 @@ from spotmpi.entries.store import Store
 from spotmpi.images import signatures
 from spotmpi.images.oci import INDEX, MANIFEST, Repository, digest_of, read_image
 from tests.command_line import invoke
+from tests.tools import bin_folder
+from tests.unit.entries import registries
 from tests.unit.entries.test_model_registry import Open, failure, log_in, model, opened
 
 __all__ = ["model", "opened"]  # fixtures
@@ -195,6 +199,108 @@ def test_a_push_with_a_key_signs_the_digest_once_in_the_format_of_cosign(
     assert len(signed(url, digest)) == 2 and signed(url, digest)[0] == layer
     for name in ("cosign", "second"):
         assert invoke("models", "pull", image, "--key", f"{name}.pub").returncode == 0
+    assert failure("pull", f"{image}-absent").endswith("it has: 2"), "and no tags of signatures"
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize("has_referrers", [False, True])
+def test_a_push_with_a_key_adds_a_bundle_to_those_of_others_once(
+    opened: Open, key: Key, tmp_path: Path, has_referrers: bool
+) -> None:
+    """cosign 3 does not look at the first format where there is a bundle of anybody, such as an attestation."""
+    registry = opened()
+    if registry.data:
+        registry.data.has_referrers = has_referrers
+    url, image = f"http://{registry.host}/v2/team/digits", f"{registry.host}/team/digits:2"
+    digest = invoke("models", "push", "digits:2", image).stdout.strip().rpartition("@")[2]
+    others = bundle(pair(tmp_path / "other"), digest)
+    refer(url, digest, [others])
+    for _ in range(2):
+        assert invoke("models", "push", "digits:2", image, "--sign-key", "cosign.key").returncode == 0
+    pushed = json.loads(httpx2.get(f"{url}/manifests/{digest}", headers={"Accept": MANIFEST}).content)
+    found = referring(url, digest)
+    assert [blob(url, each["layers"][0]) for each in found][:-1] == [others]
+    tagged = httpx2.get(f"{url}/manifests/{digest.replace(':', '-')}", headers={"Accept": INDEX}).json()["manifests"]
+    assert len(tagged) == (1 if registry.data and has_referrers else 2), "a tag is for registries without a list"
+    manifest = found[-1]
+    assert manifest["subject"]["digest"] == digest and manifest["subject"]["mediaType"] == pushed["mediaType"]
+    assert manifest["artifactType"] == manifest["layers"][0]["mediaType"] == BUNDLE
+    written, made = json.loads(blob(url, manifest["layers"][0])), json.loads(bundle(key, digest))
+    for each in (written, made):
+        envelope = each["dsseEnvelope"]
+        body = base64.b64decode(envelope["payload"])
+        encoded = b"DSSEv1 28 application/vnd.in-toto+json %d %s" % (len(body), body)
+        (signature,) = envelope.pop("signatures")
+        key.public_key().verify(base64.b64decode(signature["sig"]), encoded, ec.ECDSA(hashes.SHA256()))
+        envelope["payload"] = json.loads(body)
+        each["verificationMaterial"]["publicKey"].pop("hint")
+    assert written == made
+
+
+def referring(url: str, digest: str) -> list[dict[str, Any]]:
+    """The manifests that refer to one, in the order of the registry's list or of the tag in its place."""
+    found = httpx2.get(f"{url}/referrers/{digest}")
+    if found.status_code == 404:
+        tag = digest.replace(":", "-")
+        found = httpx2.get(f"{url}/manifests/{tag}", headers={"Accept": INDEX}).raise_for_status()
+    names = [each["digest"] for each in found.json()["manifests"]]
+    return [httpx2.get(f"{url}/manifests/{each}", headers={"Accept": MANIFEST}).json() for each in names]
+
+
+def blob(url: str, layer: dict[str, Any]) -> bytes:
+    return httpx2.get(f"{url}/blobs/{layer['digest']}").raise_for_status().content
+
+
+@pytest.mark.nightly("builds cosign 3 and the CNCF's registry, for a quarter of an hour where they are not built yet")
+@pytest.mark.tools("cosign", "registry")
+@pytest.mark.timeout(300)
+def test_cosign_3_and_this_program_verify_what_the_other_has_signed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: Callable[[], None]
+) -> None:
+    monkeypatch.setenv("COSIGN_PASSWORD", "lace")
+    environment = {**os.environ, "HOME": str(tmp_path)}
+
+    def cosign(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [bin_folder("cosign") / "cosign", *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    def verify(name: str, image: str, *options: str) -> bool:
+        return not cosign("verify", "--key", f"{name}.pub", "--insecure-ignore-tlog=true", *options, image).returncode
+
+    assert cosign("generate-key-pair").returncode == 0
+    pair(tmp_path / "ours")
+    offline = ("--yes", "--key", "cosign.key", "--tlog-upload=false", "--use-signing-config=false")
+    first = "--new-bundle-format=false"
+    with registries.registry(tmp_path, True) as registry:
+        images = {name: f"{registry.host}/team/{name}:2" for name in ("ours", "bundle", "first", "both")}
+        pushed = {
+            name: invoke("models", "push", "digits:2", image).stdout.strip().rpartition(" ")[2]
+            for name, image in images.items()
+        }
+        for name, options in (("bundle", ()), ("first", (first,)), ("both", ()), ("both", (first,))):
+            signed = cosign("sign", *offline, *options, pushed[name])
+            assert signed.returncode == 0, signed.stderr
+        for name in ("ours", "both"):
+            assert invoke("models", "push", "digits:2", images[name], "--sign-key", "ours.key").returncode == 0
+            assert verify("ours", images[name]) and verify("ours", images[name], first), name
+        assert verify("cosign", images["both"]) and verify("cosign", images["both"], first)
+        assert not verify("cosign", images["ours"]) and not verify("cosign", images["ours"], first)
+        elsewhere()
+        for name in ("bundle", "first", "both"):
+            assert invoke("models", "pull", images[name], "--key", "cosign.pub").returncode == 0, name
+        for name in ("bundle", "first"):
+            assert "is by the key ours.pub" in failure("pull", images[name], "--key", "ours.pub")
+        # The signatures of another model, as somebody who may write to the registry moves them to his own.
+        monkeypatch.setenv("SPOTMPI_STORE", str(tmp_path / "store"))
+        digest = pushed["both"].rpartition("@")[2]
+        other = invoke("models", "push", "digits:1", images["both"]).stdout.strip().rpartition("@")[2]
+        url = f"http://{registry.host}/v2/team/both"
+        place = f"{url}/manifests/{digest.replace(':', '-')}"
+        put(url, other, httpx2.get(f"{place}.sig", headers={"Accept": MANIFEST}).raise_for_status().json())
+        refer(url, other, [blob(url, each["layers"][0]) for each in referring(url, digest)])
+        for name in ("ours", "cosign"):
+            assert not verify(name, images["both"]) and not verify(name, images["both"], first)
+            assert f"is by the key {name}.pub" in failure("pull", images["both"], "--key", f"{name}.pub")
 
 
 @pytest.mark.usefixtures("model")

@@ -52,6 +52,7 @@ from spotmpi.streams.part_files import Task
 
 _NOT_SHIPPED = "; workers have its modules and sources, and no files beside these: make it a source"
 _MAX_LOSSES = 3  # how often a call is given up by its pool, of which each is several lost workers
+_MAX_IN_A_ROW = 5  # calls that are given up while no part is completed: then it is the function that ends its workers
 PARTS = ".parts"  # the folder of parts that are being built, below that of their data set's name
 _POOL = ".pool"  # there, in the folder of a key: the id of the pool that builds it
 
@@ -351,24 +352,30 @@ def _map(
         SpotmpiError: a call failed, with the name of its part.
         PoolLost: the pool is gone.
     """
-    left, losses = [task for task in tasks if task.key not in results], Counter[str]()
+    left, losses, in_a_row = [task for task in tasks if task.key not in results], Counter[str](), 0
     while left:
         try:
             for task, records in zip(left, pool.map(function, left), strict=True):
                 results[task.key] = [tuple(record) for record in records]
+                in_a_row = 0
             left = []
         except (SpotmpiError, PoolLost):
             raise
         except Exception as error:
             failed, *others = [task for task in left if task.key not in results] or left[-1:]
             losses[failed.key] += 1
-            if isinstance(error, CallAborted) and losses[failed.key] < _MAX_LOSSES:
+            in_a_row += 1
+            is_lost = isinstance(error, CallAborted)
+            if is_lost and losses[failed.key] < _MAX_LOSSES and in_a_row < _MAX_IN_A_ROW:
                 left = [*others, failed]
                 continue
             lines = str(error).strip().splitlines() or [type(error).__name__]
             reason = f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and lines[1:] else lines[0]
             kind = "" if type(error).__module__.startswith("spotmpi.") else f"{type(error).__name__}: "
             reason += _NOT_SHIPPED if isinstance(error, FileNotFoundError) else ""
+            reason += (
+                f"; see `spotmpi logs {pool.id}`, and give workers more memory if it was too little" if is_lost else ""
+            )
             raise SpotmpiError(
                 f"{failed.dataset.name} failed for {failed.stem}: {kind}{reason} ({_complete(tasks, total)})"
             ) from error

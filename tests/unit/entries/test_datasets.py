@@ -432,7 +432,8 @@ def test_parts_that_other_workers_have_completed_meanwhile_are_counted(
 def test_a_call_that_the_pool_gives_up_is_sent_again_after_the_others_and_not_forever(
     raw: Path, modules: Modules, pool: InProcess
 ) -> None:
-    whole, losses = pool.map, {"a": 2, "c": 1}
+    whole, losses = pool.map, {"a": 2, "c": 1, "d": 2}
+    write(raw / "d.csv", 3)
 
     def losing(function: Callable[..., Any], tasks: Any) -> Any:
         for task in tasks:
@@ -443,11 +444,31 @@ def test_a_call_that_the_pool_gives_up_is_sent_again_after_the_others_and_not_fo
 
     pool.map = losing  # type: ignore[method-assign]
     ratings = modules.load().ratings.options(pool=pool, check=0)
-    assert ratings(raw).rows == 3
-    assert pool.built == ["b", "c", "a"]
+    assert ratings(raw).rows == 4
+    assert pool.built == ["b", "c", "a", "d"]
     losses["b"] = 99
-    with pytest.raises(SpotmpiError, match=r"ratings failed for b: a call of build ended .* 3 times \(2 of 3 parts"):
+    remedy = f"; see `spotmpi logs {pool.id}`, and give workers more memory if it was too little"
+    with pytest.raises(
+        SpotmpiError, match=rf"ratings failed for b: a call of build ended .* 3 times{remedy} \(3 of 4 parts"
+    ):
         ratings(raw, cut=0.1)
+
+
+def test_a_function_that_ends_its_worker_for_each_part_fails_without_all_parts_being_tried(
+    raw: Path, modules: Modules, pool: InProcess
+) -> None:
+    tried = list[str]()
+
+    def losing(function: Callable[..., Any], tasks: Any) -> Any:
+        tried.append(tasks[0].stem)
+        raise CallAborted(f"a call of {function.__name__} ended the process of its worker 3 times")
+
+    for number in range(20):
+        write(raw / f"d{number:02}.csv", number)
+    pool.map = losing  # type: ignore[assignment, method-assign]
+    with pytest.raises(SpotmpiError, match=r"ratings failed for d01: a call of build .* \(0 of 23 parts are kept\)"):
+        modules.load().ratings.options(pool=pool)(raw)
+    assert tried == ["a", "b", "c", "d00", "d01"]
 
 
 @pytest.mark.parametrize("losses", [2, 3])

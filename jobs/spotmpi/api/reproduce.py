@@ -79,16 +79,18 @@ def reproduce(
             return Reproduction(tuple(rebuild.rebuilt), rebuild.files, (*changed, *rebuild.different))
         target = _target_of_run(found[0]) if found else _files_of(place, store)
         spec = _with_code(target.spec, modules)
+        start = runs.run
         if targets.target_of(on).is_local:  # nothing is sent
             spec = _with_interpreter(spec, target.interpreter, echo)
         else:
             ownership.require_own_choice(target.record, spec)
+            start = runs.run if target.record is None or ownership.is_own(target.record) else runs.run_anothers
         spec = rebuild.spec = run_entries.in_store(spec, opened)
         _require_same_code(target, spec)
         for manifest, where in list(_data_of(target, opened, echo)):  # all are found before the first is built
             rebuild.build(manifest, where)
         spec = spec.with_inputs(_rebuilt_places(spec, rebuild.datasets, on))
-        again, files, different = _rerun(target, spec, on, echo)
+        again, files, different = _compared(target, start(spec.model_copy(update={"keep": None}), on=on), on, echo)
     return Reproduction((*rebuild.rebuilt, again), rebuild.files + files, (*changed, *rebuild.different, *different))
 
 
@@ -411,9 +413,8 @@ def _changes(kept: Mapping[str, bytes], spec: JobSpec) -> list[str]:
     return sorted(name for name in names if content(now, name) != content(kept, name))
 
 
-def _rerun(target: _Target, spec: JobSpec, on: TargetLike, echo: Echo) -> tuple[str, int, Sequence[str]]:
-    """Start a run's spec again, without a version of what it makes; its id, and the files that are not the same."""
-    state = runs.run(spec.model_copy(update={"keep": None}), on=on)
+def _compared(target: _Target, state: reader.RunState, on: TargetLike, echo: Echo) -> tuple[str, int, Sequence[str]]:
+    """What a run that was made again has written: its id, how many files, and those that are not the same."""
     if state.state != record.SUCCEEDED:
         raise SpotmpiError(state.end)
     folder = runs.pull(state.id, on, echo)

@@ -98,6 +98,17 @@ def run(
     return run(spec, (), on, detach, on_event, echo)
 
 
+def run_anothers(spec: JobSpec, on: TargetLike) -> RunState:
+    """Run the recorded *spec* of a run on a cluster that was not submitted from here once more.
+
+    The entries of a store that it names are on the run volume since his submission: none are copied from here.
+    """
+    backend, spec = _validate(spec, (), on)
+    return _show(
+        lambda on_event, echo: _submit(*_plan_new(backend, spec, echo), False, on_event, echo), False, None, None
+    )
+
+
 def resume(
     run: str,
     overrides: Iterable[str] = (),

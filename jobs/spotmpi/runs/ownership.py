@@ -57,18 +57,26 @@ def load_for_resume(paths: RunPaths, overrides: Iterable[str]) -> JobSpec:
 def require_own_choice(paths: RunPaths | None, spec: JobSpec) -> None:
     """InputError where the *spec* of a run that is made again on a cluster would send variables or files from here.
 
-    That is what it names besides its code, which is compared with what the run had. Of a run without a record, in
-    *paths*, nobody knows who has submitted it.
+    That is what it names besides its code, which is compared with what the run had, and entries by name. Of a run
+    without a record, in *paths*, nobody knows who has submitted it.
     """
+    from spotmpi.entries.store import is_reference
+
     if paths is not None and is_own(paths):
         return
-    fields = [field for field in _SENT if field not in _CODE and _sent(spec, field)]
-    if problems := [
+    problems = [
         Problem(field, _shown(value), f"this {_SENT[field]} of your machine is {_NAMED}; start it with `spotmpi run`")
-        for field in fields
+        for field in _SENT
+        if field not in _CODE
         for value in _sent(spec, field)
         if not _is_on_cluster(value)
-    ]:
+    ]
+    problems += [
+        Problem(field, value, f"this entry of your store is {_NAMED}; start it with `spotmpi run`")
+        for field, value in spec.inputs.items()
+        if is_reference(value)  # what was submitted has places
+    ]
+    if problems:
         raise InputError(problems)
 
 

@@ -20,6 +20,8 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.core.names import SWEEPS, RunPaths
+from spotmpi.entries.manifest import DATASET, Manifest, describe
+from spotmpi.entries.store import Store
 from spotmpi.plan import cluster_plan, manifests
 from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
 from spotmpi.runs.pod_output import RunCache, parse
@@ -33,6 +35,7 @@ from tests.unit.archives import Entry, archive, entry, folder, link
 from tests.unit.backends.kubernetes.run_volume import FakeVolume, pull
 
 IMAGE = {"image": "any"}
+VOLUME = {**IMAGE, "volume": "runs"}
 
 
 def failed(values: Object, name: str = RUN) -> Object:
@@ -171,6 +174,49 @@ def test_to_make_anothers_file_again_on_a_cluster_sends_nothing_that_its_spec_na
     named = {"env_passthrough": ["HOME"], "dataset": {"build": "sets:ratings", "arguments": {"raw": str(secret)}}}
     with pytest.raises(InputError, match=rf"{field} = .* is named by the spec of a run that was not submitted from"):
         reproduce(cluster, runs, {field: named[field]})
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A data set in this user's store, by its place on a run volume."""
+    monkeypatch.setenv("SPOTMPI_STORE", str(tmp_path / "store"))
+    file = tmp_path / "salaries.csv"
+    file.write_text("salary\n1\n")
+    found = Manifest(
+        kind=DATASET, name="mine", key="0" * 64, created=1.7e9, files=(describe(file, file.name),), run="predict-1"
+    )
+    Store().add(found, {file.name: str(file)})
+    return f"store/datasets/mine/{'0' * 64}/files"
+
+
+def test_entries_of_this_users_store_are_not_copied_to_the_volume_to_make_anothers_file_again(
+    runs: Path, cluster: FakeCluster, mine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a resumption: his spec may name any entry by its key; those that his run has read are on the volume."""
+    sent: list[str] = []
+    cluster.put(objects.of_kind("PersistentVolumeClaim", "runs", spec={"accessModes": ["ReadWriteMany"]}))
+
+    def refuse(backend: Any, spec: JobSpec, *arguments: Any) -> None:
+        assert spec.data
+        raise SpotmpiError(f"submitted with {spec.data.path}")
+
+    monkeypatch.setattr(volume_entries, "send", lambda spec, plan, echo: sent.append(spec.data.path))
+    monkeypatch.setattr(api, "submit", refuse)
+    for expected in ([], [mine]):
+        with pytest.raises(SpotmpiError, match=f"submitted with {mine}"):
+            reproduce(cluster, runs, {"data": mine, "kubernetes": VOLUME})
+        assert sent == expected
+        ownership.mark(RunPaths(runs / RUN))
+
+
+@pytest.mark.parametrize("field", ["data", "init"])
+def test_a_name_of_an_entry_in_anothers_spec_is_not_looked_up_in_this_users_store(
+    runs: Path, cluster: FakeCluster, mine: str, field: str
+) -> None:
+    """A spec that was submitted has places: a name would give the newest version, of whoever makes the file again."""
+    name = {"data": "datasets:mine", "init": "models:mine"}[field]
+    with pytest.raises(InputError, match=rf"{field} = '{name}': this entry of your store is named by the spec of a"):
+        reproduce(cluster, runs, {field: name, "kubernetes": VOLUME})
 
 
 @pytest.mark.parametrize("field", ["files", "code"])

@@ -39,6 +39,8 @@ _UNKNOWN_ATTRIBUTES = ("__globals__", "__subclasses__", "f_globals")
 _ENVIRONMENT = (os.environ, os.environb, os.getenv, os.getenvb, os.path.expandvars)
 _HOME = "expanduser"  # of os.path, and of paths
 _BESIDE_CODE = ("__file__", "__path__", "__spec__", "__loader__")  # by which a module finds files beside it
+# What is compiled sees no other day when a part is built again (`streams.second_build`).
+_CLOCKS = {"numpy": ("datetime64",), "pandas": ("Timestamp", "to_datetime")}
 _RESOURCES = ("importlib.resources", "importlib_resources")
 
 
@@ -83,6 +85,20 @@ def require_known_attributes(tree: ast.AST, scope: Mapping[str, Any], name: str)
             raise _home_folder(name)
         if isinstance(owner, types.ModuleType):
             require_known(vars(owner).get(attribute), name)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _reads_clock(node, scope):
+            remedy = "reads the clock, which is not part of the key: give the day as an argument"
+            raise input_error("code", name, f"{ast.unparse(node)} {remedy}")
+
+
+def _reads_clock(node: ast.Call, scope: Mapping[str, Any]) -> bool:
+    """Whether a call is one such as ``numpy.datetime64("today")``."""
+    first = node.args[0] if node.args else None
+    if not isinstance(first, ast.Constant) or str(first.value).lower() not in ("now", "today"):
+        return False
+    called = _found(node.func, scope)
+    package = str(getattr(called, "__module__", "")).partition(".")[0]
+    return getattr(called, "__name__", "") in _CLOCKS.get(package, ())
 
 
 def _found(node: ast.expr, scope: Mapping[str, Any]) -> Any:

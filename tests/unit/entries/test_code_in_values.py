@@ -853,17 +853,33 @@ def test_an_object_that_cannot_be_pickled_is_an_error_that_names_it(modules: Mod
         ("pkgutil.get_data('helper', 'a.txt')", "finds files beside the code, which are not part of the key: read"),
         ("importlib.resources.files('helper')", "finds files beside the code, which are not part of the key: read"),
         ("read_text('helper', 'a.txt')", "finds files beside the code, which are not part of the key: read them where"),
+        (
+            "np.datetime64('today')",
+            r"np\.datetime64\('today'\) reads the clock, which is not part of the key: give the day",
+        ),
+        (
+            "datetime64('Now', 'D') - raw",
+            r"datetime64\('Now', 'D'\) reads the clock, which is not part of the key: give",
+        ),
         ("getenv('LIMIT')", "reads variables of the environment, which are not part of the key: give their values"),
     ],
 )
 def test_code_and_values_that_no_key_has_are_an_error(modules: Modules, statement: str, message: str) -> None:
     imports = "import builtins, importlib.resources, importlib.util, inspect, os, pathlib, pkgutil, runpy, sys\n"
     imports += "import helper\nfrom importlib import import_module\nfrom importlib.resources import read_text\n"
-    imports += "from os import getenv\nfrom pathlib import Path\n"
+    imports += "from os import getenv\nfrom pathlib import Path\nimport numpy as np\nfrom numpy import datetime64\n"
     modules.write(helper="")
     modules.write(sets=f"{imports}class Step: pass\ndef build(raw):\n    return {statement}\n")
     with pytest.raises(InputError, match=rf"code = 'sets\.\w+.*: {message}"):
         code_module.identify(modules.load().build)
+
+
+def test_days_and_words_that_are_no_clock_have_a_key(modules: Modules) -> None:
+    modules.write(
+        sets="import numpy as np\ndef today(x): return x\n"
+        "def build(raw):\n    return np.datetime64('2026-01-01'), np.datetime64('NaT'), np.array('now'), today('now')\n"
+    )
+    assert code_module.identify(modules.load().build).digest
 
 
 class Lazy(types.ModuleType):

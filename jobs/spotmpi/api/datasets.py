@@ -384,7 +384,7 @@ def _map(
 def _complete(tasks: Sequence[Task], total: int) -> str:
     """How many of *total* parts are complete: those that had not to be built, and those of *tasks* that are now."""
     kept = total - len(tasks) + sum(part_files.complete(task) is not None for task in tasks)
-    return f"{kept} of {counted(total, 'part')} {'is' if kept == 1 else 'are'} kept"
+    return f"{kept} of {counted(total, 'part')} {'is' if 1 in (kept, total) else 'are'} kept"
 
 
 def _require_same(request: _Request, store: Store, built: dict[str, list[part_files.Record]], pool: Any) -> None:

@@ -425,8 +425,12 @@ def test_parts_that_other_workers_have_completed_meanwhile_are_counted(
         yield from whole(function, [failing])
 
     pool.map = at_once  # type: ignore[method-assign]
+    failing = modules.load().failing.options(pool=pool)
     with pytest.raises(SpotmpiError, match=r"failing failed for b: KeyError: 'no b' \(2 of 3 parts are kept\)"):
-        modules.load().failing.options(pool=pool)(raw)
+        failing(raw)
+    pool.map = whole  # type: ignore[method-assign]
+    with pytest.raises(SpotmpiError, match=r"failing failed for b: KeyError: 'no b' \(0 of 1 part is kept\)"):
+        failing(raw / "b.csv")
 
 
 def test_a_call_that_the_pool_gives_up_is_sent_again_after_the_others_and_not_forever(

@@ -210,7 +210,7 @@ NIGHTLY = [
     fresh_machine("noble", "3.12"),
     fresh_machine("trixie", "3.13"),
     fresh_machine("forky", "3.14"),
-    at_night("unit", "long statistics, examples of worker pools, and their drivers under stress", 25, PLAIN),
+    at_night("unit", "long statistics, worker pools under stress, a real registry and cosign", 35, PLAIN),
     at_night("programs", "training programs under real mpirun", 10, "images", ["tests/programs"]),
     at_night("launchers", "every launcher and fault on this machine", 10, "images", all_but(["tests/programs"])),
     at_night("engine", "every stack, option and refusal in the real Pulumi CLI", 5, "engine", all_but(SETTINGS)),

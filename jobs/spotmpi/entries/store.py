@@ -163,9 +163,13 @@ class Store:
         """The versions and aliases of a name, for a message; where it has none, the names of entries."""
         known = self.list(kind, on_damage=lambda line: None)
         texts = [each.title for each in known if each.name == name][-_SHOWN:]
-        for each in KINDS if texts else ():
-            aliases = self.versions(each, name).aliases() if kind in (each, None) else {}
-            texts += [f"{name}:{alias}" for alias, past in aliases.items() if past[-1].version]
+        for one in KINDS if texts else ():
+            aliases = self.versions(one, name).aliases() if kind in (one, None) else {}
+            versions = {each.version for each in known if (each.kind, each.name) == (one, name)}
+            for alias, past in aliases.items():
+                number = past[-1].version
+                lost = f" ({name}:{number}, which cannot be read)" if number not in versions else ""
+                texts += [f"{name}:{alias}{lost}"] if number else []
         return ", ".join(texts or sorted({each.name for each in known})[:_SHOWN]) or "no entry yet"
 
     def versions(self, kind: str, name: str) -> Versions:

@@ -85,6 +85,16 @@ def test_an_entry_is_found_by_name_number_and_shortened_key_whatever_the_clock(s
             store.find(text, MODEL)
 
 
+def test_an_alias_of_a_version_that_was_deleted_by_hand_says_so(store: Store, tmp_path: Path) -> None:
+    first, second = (store.add(*entry(tmp_path, key=key)) for key in KEYS[:2])
+    store.promote(first, "old", "ada", 1.0)
+    store.promote(second, "prod", "ada", 1.0)
+    store.storage.remove(folder(second.reference))
+    known = r"is not in the store .*; it has: ratings:1, ratings:old, ratings:prod \(ratings:2, which cannot be read\)$"
+    with pytest.raises(UnknownEntry, match=known):
+        store.find("ratings:prod")
+
+
 def test_a_name_of_a_data_set_and_of_a_model_needs_its_kind(store: Store, tmp_path: Path) -> None:
     store.add(*entry(tmp_path, KEYS[0]))
     store.add(*entry(tmp_path, KEYS[1], kind=MODEL))

@@ -151,16 +151,13 @@ class EntryCommands:
         as_json: Json = False,
     ) -> None:
         """Compare every file with its SHA-256; exit 1 if one is wrong."""
-        from spotmpi.core.errors import SpotmpiError
         from spotmpi.core.wording import printable
 
         opened, kind, problems = open_store(store), self._kind, list[str]()
         chosen = [opened.find(each, kind) for each in names or ()] or opened.list(kind, on_damage=problems.append)
-        for each in sorted({each.name for each in chosen}):
-            try:
-                opened.versions(kind, each).aliases()
-            except SpotmpiError as error:
-                problems.append(str(error))
+        named = {each.name for each in chosen} if names else {*opened.storage.names(kind)}
+        for each in sorted(named):
+            problems += opened.alias_problems(kind, each)
         for manifest in chosen:
             problems += opened.problems(manifest)
         if as_json:

@@ -283,6 +283,20 @@ class Store:
                 lines.append(f"{manifest}: its parent {each} cannot be read: {error}")
         return lines
 
+    def alias_problems(self, kind: str, name: str) -> Sequence[str]:
+        """What is wrong with the aliases of a name, a line each: an edited history, and versions that are missing."""
+        try:
+            aliases = Versions(self.storage, kind, name).aliases()  # of any folder that lies there
+        except SpotmpiError as error:
+            return [str(error)]
+        lines = []
+        for alias, number in {alias: past[-1].version for alias, past in aliases.items() if past[-1].version}.items():
+            with contextlib.suppress(SpotmpiError):  # a damaged version is not missing
+                if self._version(kind, name, str(number)) is None:
+                    remedy = f"{self.lack(kind)}, or promote another version"
+                    lines.append(f"{name}:{alias} names {name}:{number}, which is {remedy}")
+        return lines
+
     def copy(self, manifest: Manifest, target: Path) -> None:
         """Copy the files of an entry to a new folder of this machine, complete or not at all.
 

@@ -454,6 +454,25 @@ def test_pull_copies_a_model_complete_or_not_at_all(store: Store, tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir() if "elsewhere" in path.name) == []
 
 
+def test_verify_finds_aliases_of_versions_that_were_deleted_by_hand(store: Store) -> None:
+    for number in (1, 2):
+        run(f"digits-{number}")
+        api.keep(f"digits-{number}", "digits")
+    for alias, version in (("old", 1), ("beta", 2), ("prod", 2)):
+        api.promote(f"digits:{version}", alias)
+    api.promote("digits:2", "beta", remove=True)
+    store.storage.write("models/a stray file", b"")
+    store.storage.remove(f"models/digits/{store.find('digits:2').key}")
+    lost = "digits:prod names digits:2, which is missing from the store "
+    for words in ((), ("digits:1",)):
+        output = invoke("models", "verify", *words)
+        line, last = output.stdout.splitlines()
+        assert line.startswith(lost) and line.endswith("from a store that has it, or promote another version")
+        assert (output.returncode, last) == (1, "1 model read, 1 problem")
+    store.storage.remove(f"models/digits/{store.find('digits:1').key}")
+    assert len(json.loads(invoke("models", "verify", "--json").stdout)["problems"]) == 2
+
+
 def test_verify_finds_damaged_files_and_edited_manifests_and_histories(store: Store) -> None:
     run("digits-1")
     kept = api.keep("digits-1", "digits")

@@ -8,7 +8,7 @@ import inspect
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,12 +79,13 @@ def reproduce(
             return Reproduction(tuple(rebuild.rebuilt), rebuild.files, (*changed, *rebuild.different))
         target = _target_of_run(found[0]) if found else _files_of(place, store)
         spec = _with_code(target.spec, modules)
-        start = runs.run
+        start: Callable[..., reader.RunState] = runs.run
         if targets.target_of(on).is_local:  # nothing is sent
             spec = _with_interpreter(spec, target.interpreter, echo)
         else:
             ownership.require_own_choice(target.record, spec)
-            start = runs.run if target.record is None or ownership.is_own(target.record) else runs.run_anothers
+            if target.record is not None and not ownership.is_own(target.record):
+                start = runs.run_anothers
         spec = rebuild.spec = run_entries.in_store(spec, opened)
         _require_same_code(target, spec)
         for manifest, where in list(_data_of(target, opened, echo)):  # all are found before the first is built

@@ -85,10 +85,10 @@ def require_known_attributes(tree: ast.AST, scope: Mapping[str, Any], name: str)
             raise _home_folder(name)
         if isinstance(owner, types.ModuleType):
             require_known(vars(owner).get(attribute), name)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _reads_clock(node, scope):
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Call) and _reads_clock(part, scope):
             remedy = "reads the clock, which is not part of the key: give the day as an argument"
-            raise input_error("code", name, f"{ast.unparse(node)} {remedy}")
+            raise input_error("code", name, f"{ast.unparse(part)} {remedy}")
 
 
 def _reads_clock(node: ast.Call, scope: Mapping[str, Any]) -> bool:

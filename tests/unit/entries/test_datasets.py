@@ -469,7 +469,7 @@ def test_a_function_that_ends_its_worker_for_each_part_fails_without_all_parts_b
 
     for number in range(20):
         write(raw / f"d{number:02}.csv", number)
-    pool.map = losing  # type: ignore[assignment, method-assign]
+    pool.map = losing  # type: ignore[method-assign]
     with pytest.raises(SpotmpiError, match=r"ratings failed for d01: a call of build .* \(0 of 23 parts are kept\)"):
         modules.load().ratings.options(pool=pool)(raw)
     assert tried == ["a", "b", "c", "d00", "d01"]

@@ -261,7 +261,7 @@ def test_cosign_3_and_this_program_verify_what_the_other_has_signed(
     environment = {**os.environ, "HOME": str(tmp_path)}
 
     def cosign(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [bin_folder("cosign") / "cosign", *words]
+        command = [str(bin_folder("cosign") / "cosign"), *words]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     def verify(name: str, image: str, *options: str) -> bool:

@@ -22,6 +22,7 @@ from pathlib import Path
 from spotmpi.agent.files import lock_file
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.wording import Echo
+from spotmpi.entries.manifest import SHORT
 from spotmpi.entries.storage import Storage
 
 RENEWAL, EXPIRY = 10.0, 60.0  # seconds
@@ -39,7 +40,7 @@ def only_builder(
     """Wait until no other process builds the folder *name* in *storage*; others wait while in the context."""
     parent, _, entry = name.rpartition("/")
     if storage.folder:
-        with _file_lock(storage.folder / parent / f".lock-{entry}", echo, name):
+        with _file_lock(storage.folder / parent / f".lock-{entry}", echo, f"{parent}/{entry[:SHORT]}"):
             yield
         return
     claim = f"{parent}/.claim-{entry}.json"

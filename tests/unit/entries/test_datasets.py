@@ -624,6 +624,25 @@ def test_builders_at_the_same_time_do_the_work_once(raw: Path, modules: Modules,
     assert sorted(pool.built) == ["a", "b", "c"]
 
 
+def test_who_waits_for_a_builder_says_so_with_a_short_key(tmp_path: Path) -> None:
+    said, waits = list[str](), threading.Event()
+
+    def echo(line: str) -> None:
+        said.append(line)
+        waits.set()
+
+    def second() -> None:
+        with build_lock.only_builder(Storage(str(tmp_path)), f"datasets/ratings/{'a' * 64}", echo):
+            pass
+
+    thread = threading.Thread(target=second)
+    with build_lock.only_builder(Storage(str(tmp_path)), f"datasets/ratings/{'a' * 64}", refuse):
+        thread.start()
+        assert waits.wait(60)
+    thread.join(60)
+    assert said == ["waiting for another process that builds datasets/ratings/aaaaaaaaaaaa"]
+
+
 def test_a_machine_that_lost_its_power_in_a_build_continues_it(
     raw: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

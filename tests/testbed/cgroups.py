@@ -68,7 +68,8 @@ def _processes(group: Path) -> set[int]:
     for folder, _, _ in os.walk(group):
         with contextlib.suppress(OSError):
             processes.update(map(int, (Path(folder) / "cgroup.procs").read_text().split()))
-    return processes
+    # One in another PID namespace reads as 0, by which `kill` would end our own process group.
+    return processes - {0}
 
 
 def _kill_all(group: Path, limit: float = 10.0) -> None:

@@ -67,7 +67,8 @@ PartitionName=urgent Nodes=ALL PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE
 PartitionName=closed Nodes=ALL State=DOWN
 """
 
-# The node's own /tmp and /dev/shm hide those of the machine, but for the folders of the tests, which are shared.
+# The node's own /tmp and /dev/shm hide those of the machine, but for the folders of the tests, which are shared. It reaches
+# no name server: Slurm 24.11 asks one at each launch, and a credential has expired before that gives up.
 _NODE = """\
 set -e
 folder=$1 name=$2 address=$3 gateway=$4 shared=$5
@@ -78,6 +79,7 @@ ip address add "$address/24" dev eth0
 ip link set eth0 up
 ip route add default via "$gateway"
 mount --bind "$folder/hosts" /etc/hosts
+mount --bind /dev/null /etc/resolv.conf
 mkdir -p "$shared" "$folder/shared-$name"
 mount --bind "$shared" "$folder/shared-$name"
 mount -t tmpfs tmpfs /tmp

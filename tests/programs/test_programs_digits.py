@@ -34,6 +34,26 @@ def undisturbed() -> dict[str, str]:
     return {}
 
 
+_EVENTS = """
+import multiprocessing, sys
+from multiprocessing import resource_tracker
+from pathlib import Path
+from spotmpi.programs.reporting import Reporter
+multiprocessing.set_start_method("forkserver")
+reporter = Reporter(0, Path(sys.argv[1]))
+reporter.metric(1, 1.0, [0.1], {"loss": 0.5})
+reporter.close()
+print("process for semaphores:", resource_tracker._resource_tracker._pid)
+"""
+
+
+def test_an_event_file_leaves_no_semaphore_on_the_machine_when_its_rank_is_killed(image: Image, tmp_path: Path) -> None:
+    """Those of queues have names where processes start by forkserver, as by default since Python 3.14."""
+    run = image.alone("-c", _EVENTS, str(tmp_path)).succeed()
+    assert "process for semaphores: None" in run.plain, run.text()
+    assert list(tmp_path.glob("events.out.*"))
+
+
 def test_two_ranks_learn_the_digits_and_report_their_work(image: Image) -> None:
     run = digits(image, 2, "--global-batch", "64", "--epochs", "15", "--evaluate-every", "100").succeed()
 

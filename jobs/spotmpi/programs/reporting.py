@@ -162,11 +162,21 @@ class Reporter:
             return
         try:
             if not self._events:
-                from tensorboardX import SummaryWriter  # other programs may report without it
-
-                self._events = SummaryWriter(str(self._folder), purge_step=iteration)
+                self._events = _event_file(self._folder, iteration)
             for name, value in scalars.items():
                 self._events.add_scalar(f"{group}/{name}", value, iteration)
         except OSError as problem:
             self._folder = None
             self.warn(f"TensorBoard events are no longer written: {error_text(problem)}")
+
+
+def _event_file(folder: Path, iteration: int) -> Any:
+    """TensorBoard's writer of a new event file, from this iteration on."""
+    import multiprocessing  # delays the start of programs that write no events
+
+    from tensorboardX import SummaryWriter, event_file_writer  # other programs may report without it
+
+    # Its queue would start a process and name its semaphores, by Python's default since 3.14, and a rank that is killed
+    # would leave these in the machine's /dev/shm.
+    vars(event_file_writer)["multiprocessing"] = multiprocessing.get_context("fork")
+    return SummaryWriter(str(folder), purge_step=iteration)

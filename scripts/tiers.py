@@ -191,6 +191,7 @@ ENDURANCE = cluster_files("test_endurance.py")
 CONTRACT = cluster_files("test_runs_contract.py")
 TESTBED = cluster_files("test_testbed_*.py")
 SETTINGS = ["tests/engine/test_setting_changes.py", "tests/engine/test_setting_pairs.py"]
+OLDEST = cluster_files("test_runs_*.py", "test_pools.py", "test_streams.py", "test_doctor_on_cluster.py")
 LONG = cluster_files("test_up_and_down.py", "test_study_on_cluster.py", "test_runs_queue_and_scale.py")
 
 
@@ -227,6 +228,13 @@ NIGHTLY = [
     at_night("contract", "the whole contract of backends over pods", 5, "cluster", CONTRACT),
     at_night("long", "an environment from up to down, a study, 1,000 nodes", 10, "cluster", LONG),
     at_night("testbed", "the test cluster itself", 10, "cluster", TESTBED),
+    Tier(
+        "oldest",
+        "runs on the oldest Kubernetes and JobSet that are supported",
+        [["env", "SPOTMPI_TEST_OLDEST=1", *pytest("cluster and not nightly"), *OLDEST]],
+        root_and_packages,
+        minutes=20,
+    ),
     at_night(
         "runs",
         "everything else on the test cluster",

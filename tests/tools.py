@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # What every test of a marker runs; a test names what it needs besides by the marker `tools`.
 OF_MARKER = {"engine": ENGINE_TOOLS, "cluster": CLUSTER_TOOLS}
 
+# Whether clusters have the oldest Kubernetes and JobSet that docs/kubernetes.md names.
+IS_OLDEST = bool(os.environ.get("SPOTMPI_TEST_OLDEST"))
+
 
 class ToolError(Exception):
     """A program could not be built; the message says how to see why."""
@@ -24,10 +28,11 @@ class ToolError(Exception):
 @functools.cache
 def bin_folder(tool: str) -> Path:
     """The folder that holds a tool's programs, built first where the cache lacks it; ToolError if that fails."""
-    command = [sys.executable, str(REPOSITORY / "scripts" / "tools"), tool]
+    recipe = f"{tool}-oldest" if IS_OLDEST and tool in ("kubernetes", "jobset") else tool
+    command = [sys.executable, str(REPOSITORY / "scripts" / "tools"), recipe]
     result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if result.returncode:
-        raise ToolError(f"scripts/tools {tool} failed; run it by hand to see why")
+        raise ToolError(f"scripts/tools {recipe} failed; run it by hand to see why")
     return Path(result.stdout.strip().splitlines()[-1])
 
 

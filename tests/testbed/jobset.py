@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.testbed.controller import WebhookController
 from tests.testbed.objects import jobset, pod_spec
 from tests.testbed.programs import module_file
+from tests.tools import IS_OLDEST
 
 _JOBSET_PODS = {"matchExpressions": [{"key": "jobset.sigs.k8s.io/jobset-name", "operator": "Exists"}]}
 
@@ -22,9 +23,9 @@ class JobSet(WebhookController):
         return [f"--config={self._configure(restarts_jobs=True)}", f"--kubeconfig={self.plane.kubeconfig}"]
 
     def _configure(self, restarts_jobs: bool) -> Path:
-        """Write its configuration; an environment has the feature gate."""
-        gates = {"RestartJob": restarts_jobs}
-        return self.configuration("config.jobset.x-k8s.io/v1alpha1", featureGates=gates)
+        """Write its configuration; an environment has the feature gate, which JobSet has since 0.12."""
+        gates = {} if IS_OLDEST else {"featureGates": {"RestartJob": restarts_jobs}}
+        return self.configuration("config.jobset.x-k8s.io/v1alpha1", **gates)
 
     @contextlib.contextmanager
     def without_restarting_jobs(self) -> Iterator[None]:

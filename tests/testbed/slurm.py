@@ -68,7 +68,7 @@ PartitionName=closed Nodes=ALL State=DOWN
 """
 
 # The node's own /tmp and /dev/shm hide those of the machine, but for the folders of the tests, which are shared. It has
-# no name server, as it reaches none: Slurm 24.11 asks one at each launch, and a credential expires before that gives up.
+# no name server, as it reaches none: Slurm 24.11 asks one at each launch, whose credential would expire meanwhile.
 _NODE = """\
 set -e
 folder=$1 name=$2 address=$3 gateway=$4 shared=$5

@@ -19,7 +19,7 @@ from spotmpi.streams.order import Part
 _CHECKSUMS = ("ETag", "etag", "md5Hash", "checksum", "content_md5", "Content-MD5", "Digest")
 _TIMES = ("mtime", "LastModified", "Last-Modified", "modificationTime", "created")
 PAUSES: tuple[float, ...] = (0.2, 1.0, 5.0)  # seconds before storage that failed is asked again
-_REFUSALS = (PermissionError, IsADirectoryError, NotADirectoryError)
+_REFUSALS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 # Exceptions of botocore, by names since the libraries of a storage may not be installed: no login, or one that is over.
 _NO_LOGIN = ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound")
 
@@ -54,8 +54,8 @@ def with_retries(call: Callable[[], T], name: str) -> T:
             raise
         except Exception as error:
             remedy = _remedy(error)
-            if pause is None or remedy or isinstance(error, _REFUSALS) or _is_missing(error):
-                raise SourceError(f"{name} cannot be read: {error or type(error).__name__}{remedy}") from error
+            if pause is None or remedy or isinstance(error, _REFUSALS):
+                raise SourceError(f"{name} cannot be read: {str(error) or type(error).__name__}{remedy}") from error
             time.sleep(pause)
     raise AssertionError
 
@@ -65,7 +65,9 @@ def _remedy(error: Exception) -> str:
     name = type(error).__name__
     if name in _NO_LOGIN or "SSO" in name or name == "TokenRetrievalError":
         return "; log in, as with `aws sso login`, or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-    if isinstance(error, PermissionError) and error.filename is None:  # of a file of this machine Python gives the name
+    # Of a file of this machine Python gives the name.
+    is_refused = isinstance(error, PermissionError) and error.filename is None
+    if is_refused or getattr(error, "status", None) in (401, 403):
         return "; check the login and its rights to list and read there"
     return ""
 
@@ -79,6 +81,8 @@ def file_system(source: str) -> tuple[Any, str]:
         system, path = fsspec.core.url_to_fs(source)
     except (ImportError, ValueError) as error:
         raise StreamError(f"the source {source} cannot be opened: {error}") from error
+    if "http" in system.protocol:
+        return _web_files()(**system.storage_options), path
     return (_local_files() if "file" in system.protocol else system), path
 
 
@@ -98,6 +102,51 @@ def _local_files() -> Any:
             return exists(self._strip_protocol(path))
 
     return LocalFiles()
+
+
+class _WebError(Exception):
+    """A web server answers by an error, with its *status*, or not at all."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.status: int | None = getattr(error, "status", None)
+        reason = getattr(error, "message", "")
+        remedy = "check the address, the network and the server"
+        silence = f"the server does not answer: {str(error) or type(error).__name__}; {remedy}"
+        super().__init__(silence if self.status is None else f"the server answers {self.status} {reason}".rstrip())
+
+
+@functools.lru_cache(maxsize=1)
+def _web_files() -> Any:
+    """The class of the files of web servers: fsspec takes files for missing if the server fails or does not answer."""
+    from aiohttp import ClientError
+    from fsspec.implementations.http import HTTPFileSystem
+
+    class WebFiles(HTTPFileSystem):
+        async def _ls(self, url: str, detail: bool = True, **options: Any) -> Any:
+            try:
+                return await super()._ls(url, detail, **options)
+            except (FileNotFoundError, ValueError):
+                raise
+            except (ClientError, OSError) as error:  # `walk` would take an OSError for no files
+                raise _WebError(error) from error
+
+        async def _info(self, url: str, **options: Any) -> Any:
+            try:
+                return await super()._info(url, **options)
+            except FileNotFoundError as error:
+                cause = error.__cause__
+                if cause is None or isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) == 404:
+                    raise
+                raise _WebError(cause) from error
+
+        async def _exists(self, path: str, **options: Any) -> bool:
+            try:
+                await self._info(path)
+            except FileNotFoundError:
+                return False
+            return True
+
+    return WebFiles
 
 
 def version(system: Any, name: str) -> tuple[int, str]:
@@ -121,9 +170,7 @@ def check_unchanged(system: Any, part: Part, reader: str = "the stream", remedy:
     """
     try:
         size, current, number = _version(system, part.name)
-    except FileNotFoundError as error:
-        if not _is_missing(error):
-            raise
+    except FileNotFoundError:
         raise StreamError(f"{part.name} was removed while {reader} reads it: {remedy}") from None
     if (size, current) != (part.size, part.version):
         before, now = _described(part.size, part.version), _described(size, current)
@@ -136,13 +183,3 @@ def _described(size: int, version: str) -> str:
     if re.fullmatch(r"\d{1,10}\.\d+", version):
         version = datetime.fromtimestamp(float(version)).isoformat(" ", "milliseconds")
     return f"{counted(size, 'byte')} of {version}"
-
-
-def _is_missing(error: Exception) -> bool:
-    """Whether there is no such file; of a web server fsspec says so whatever the server answers, or if it does not."""
-    cause = error.__cause__
-    if not isinstance(error, FileNotFoundError) or cause is None:
-        return isinstance(error, FileNotFoundError)
-    if type(cause).__module__.partition(".")[0] != "aiohttp":
-        return True
-    return getattr(cause, "status", None) == 404

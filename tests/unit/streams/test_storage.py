@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+import socket
+import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from spotmpi.streams import sources, storage
@@ -20,12 +23,19 @@ from tests.unit.streams.data import order_of, read, read_all, samples, table, wr
 
 
 class WebServer(ThreadingHTTPServer):
-    """Files by name, with Range, ETag and a listing of folders; the next *failures* requests get an error 503."""
+    """Files by name, with Range, ETag and a listing of each folder.
+
+    The next *failures* requests, and all for the folders that are *broken*, get an error *status*. None gets an answer
+    while it is not *awake*.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files: dict[str, bytes] = {}
-        self.failures = 0
+        self.failures, self.status = 0, 503
+        self.broken: set[str] = set()
+        self.awake = threading.Event()
+        self.awake.set()
         self.sent = 0  # bytes of files
 
     @property
@@ -37,17 +47,23 @@ class _Handler(BaseHTTPRequestHandler):
     server: WebServer
 
     def do_GET(self) -> None:
-        if self.server.failures > 0:
-            self.server.failures -= 1
-            self.send_error(503)
+        if not self.server.awake.is_set():
+            self.server.awake.wait()
+            self.close_connection = True
             return
-        content = self.server.files.get(self.path.lstrip("/"))
+        name = self.path.lstrip("/")
+        if self.server.failures > 0 or name in self.server.broken:
+            self.server.failures -= 1
+            self.send_error(self.server.status)
+            return
+        content = self.server.files.get(name)
         if content is not None:
             self._send(content)
-        elif self.path.endswith("/"):
-            folder = self.path.lstrip("/")
-            names = [name for name in self.server.files if name.startswith(folder)]
-            self._answer(200, "".join(f'<a href="/{name}">{name}</a>' for name in names).encode(), {})
+        elif name.endswith("/") and (below := [file for file in self.server.files if file.startswith(name)]):
+            names = {file[: file.find("/", len(name)) + 1] or file for file in below}
+            self._answer(200, "".join(f'<a href="/{each}">{each}</a>' for each in names).encode(), {})
+        elif any(file.startswith(f"{name}/") for file in self.server.files):
+            self._answer(301, b"", {"Location": f"/{name}/"})
         else:
             self.send_error(404)
 
@@ -137,6 +153,63 @@ def test_storage_that_stays_away_is_an_error_that_another_attempt_may_survive(we
         read(order, 0)
     with pytest.raises(SourceError, match=r"the source http.* cannot be read"):
         sources.parts_of(order.settings)
+
+
+PLACES = ("set/1.parquet", "set/*.parquet", "set/**/*.parquet", "set/", "set/[1].parquet")
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (503, "the server answers 503 Service Unavailable$"),
+        (403, "the server answers 403 Forbidden; check the login and its rights to list and read there$"),
+    ],
+)
+def test_a_web_server_that_fails_has_not_lost_its_files(
+    web: WebServer, order: Order, place: str, status: int, message: str
+) -> None:
+    web.failures, web.status = 1000, status
+    source = f"{web.url}/{place}"
+    with pytest.raises(SourceError, match=f"^the source {re.escape(source)} cannot be read: {message}"):
+        sources.files_of(source)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_web_server_that_is_away_is_named_with_what_its_connection_says(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(storage, "PAUSES", (0.0,))
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{unused.getsockname()[1]}"
+        refused = rf"the server does not answer: .*{host}.*Connect call failed.*; check the address, the network and"
+        with pytest.raises(SourceError, match=rf"^the source {re.escape(f'http://{host}/{place}')} cannot.*{refused}"):
+            sources.files_of(f"http://{host}/{place}")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_web_server_that_is_silent_is_named(web: WebServer, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = f"{web.url}/{place}"
+    monkeypatch.setitem(storage.file_system(source)[0].kwargs, "timeout", aiohttp.ClientTimeout(total=0.05))
+    web.awake.clear()
+    with pytest.raises(SourceError, match=r"cannot be read: the server does not answer: .*Timeout.*; check"):
+        sources.files_of(source)
+    web.awake.set()
+
+
+def test_a_folder_below_that_a_web_server_cannot_list_is_not_left_out(web: WebServer) -> None:
+    web.files |= {"set/1.parquet": table(0, 10), "set/more/2.parquet": table(10, 20)}
+    web.broken = {"set/more/"}
+    for place in ("set/**/*.parquet", "set/"):
+        with pytest.raises(SourceError, match="the server answers 503"):
+            sources.files_of(f"{web.url}/{place}")
+
+
+@pytest.mark.parametrize("place", ["none.parquet", "none/*.parquet", "set/*.csv"])
+def test_a_file_that_a_web_server_does_not_have_is_missing(web: WebServer, order: Order, place: str) -> None:
+    with pytest.raises(StreamError, match="is empty: no file has this name or pattern"):
+        sources.files_of(f"{web.url}/{place}")
 
 
 @pytest.mark.parametrize(("change", "verb"), [("truncate", "changed"), ("replace", "changed"), ("remove", "removed")])

@@ -48,7 +48,9 @@ from spotmpi.runs import fingerprint, recorded_plan
 from spotmpi.spec.job import POOL
 from spotmpi.streams import part_files, sources
 from spotmpi.streams.dataset import Dataset
+from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.part_files import Task
+from spotmpi.streams.storage import file_system
 
 _NOT_SHIPPED = "; workers have its modules and sources, and no files beside these: make it a source"
 _MAX_LOSSES = 3  # how often a call is given up by its pool, of which each is several lost workers
@@ -216,6 +218,7 @@ def _build(request: _Request, store: Store) -> Manifest:
         ]
     code_identity.identify(request.dataset.function, request.arguments, imported=request.dataset.imported)  # unchanged
     files = sorted((each for task in request.tasks for each in kept[task.key]), key=lambda each: each[0].path)
+    _require_one_table(request, store, files)
     manifest = _manifest(request, tuple(file for file, _ in files), run, cost)
     _require_parents(request)
     found = store.add(manifest, {file.path: place for file, place in files})
@@ -225,6 +228,17 @@ def _build(request: _Request, store: Store) -> Manifest:
     for key in store.storage.names(f"{top}/{PARTS}"):
         collect(store.storage, f"{top}/{key}", f"{top}/{PARTS}/{key}", f"{folder(found.reference)}/{MANIFEST}")
     return found
+
+
+def _require_one_table(request: _Request, store: Store, files: Sequence[tuple[File, str]]) -> None:
+    """Raise SpotmpiError where the tables of parts have no common types; other files are as a function wants them."""
+    top = file_system(store.storage.url)[1]
+    try:
+        sources.require_one_table(
+            store.storage.url, {file.path: f"{top}/{place}" for file, place in files if file.rows is not None}
+        )
+    except (StreamError, SourceError) as error:
+        raise SpotmpiError(f"{request.reference} is not built: {error}") from error
 
 
 def _require_parents(request: _Request) -> None:

@@ -32,6 +32,8 @@ from spotmpi.entries.store import Store
 from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.validate_cluster import predicts
+from spotmpi.streams.errors import SourceError, StreamError
+from spotmpi.streams.sources import require_one_table
 
 if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
@@ -70,8 +72,8 @@ def keep_requested(state: RunState, on: TargetLike = None, echo: Echo = silent) 
         else:
             kept = keep_results(state, wanted.name, Store(wanted.store), on, echo)
     except SpotmpiError as error:
-        remedy = f"`spotmpi status {state.id}` tries again{other}"
-        echo(f"what run {state.id} has made is not kept: {error}; {remedy}")
+        again = "" if isinstance(error.__cause__, StreamError) else f"; `spotmpi status {state.id}` tries again{other}"
+        echo(f"what run {state.id} has made is not kept: {error}{again}")
         return
     with contextlib.suppress(OSError):  # else the next command finds the version that there is
         _write(paths, msgspec.structs.replace(wanted, kept=str(kept)))
@@ -114,7 +116,8 @@ def keep_results(state: RunState, name: str, store: Store, on: TargetLike, echo:
 
     Raises:
         InputError: the run has no results in its folder.
-        SpotmpiError: an entry that it has read is not in the store, or that cannot be written.
+        SpotmpiError: the results are no one table, an entry that it has read is not in the store, or that cannot be
+            written.
     """
     paths = RunPaths(runs.pull(state.id, on, echo))
     folder = paths.stream / "results"
@@ -122,6 +125,13 @@ def keep_results(state: RunState, name: str, store: Store, on: TargetLike, echo:
     results = [path for path in found if not Path(path).name.startswith(".")]  # unfinished ones of a lost attempt
     if not results:
         raise input_error("keep", name, f"run {state.id} has no results in its folder: let `write` be a format")
+    tables = {path: str(folder / path) for path in results if "/" not in path}  # below are files that a function named
+    try:
+        require_one_table(str(folder), tables)
+    except StreamError as error:
+        raise SpotmpiError(f"{error}, then predict again") from error
+    except SourceError as error:
+        raise SpotmpiError(str(error)) from error
     files = tuple(describe(folder / path, path, _rows(folder / path)) for path in results)
     manifest = run_manifest(DATASET, replace(state, folder=str(paths.folder)), name, files, (), store)
     content = [[file.path, file.sha256] for file in files]

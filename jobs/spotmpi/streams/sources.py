@@ -11,7 +11,7 @@ import re
 import sys
 import traceback
 import types
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,6 +89,17 @@ def with_rows(settings: Settings, files: Sequence[Part]) -> list[Part]:
     listed = _for_each(files, lambda part: with_retries(lambda: _counted(settings, part), part.name))
     form = columns.unify({part.name: schema for part, schema in listed if schema is not None and part.rows})
     return [part._replace(columns=form) for part, _ in listed]
+
+
+def require_one_table(source: str, files: Mapping[str, str]) -> None:
+    """Raise StreamError for Parquet *files* of which a column has types without a common one.
+
+    They are in the storage of *source*; their places there are by the names that the message gives them.
+    """
+    places = {name: place for name, place in files.items() if _format(place) == PARQUET}
+    parts = files_named(source, list(places.values()))
+    listed = _for_each(parts, lambda part: with_retries(lambda: _counted(Settings(source), part), part.name))
+    columns.unify({name: schema for name, (part, schema) in zip(places, listed, strict=True) if part.rows})
 
 
 def _for_each(items: Collection[T], call: Callable[[T], R]) -> list[R]:

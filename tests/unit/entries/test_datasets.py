@@ -884,6 +884,37 @@ def test_tables_that_do_not_fit_together_are_an_error(raw: Path, modules: Module
         modules.load().f.options(pool=pool)(raw)
 
 
+MIXED = """
+import pyarrow as pa
+import spotmpi
+
+@spotmpi.dataset
+def f(raw):
+    values = {"a.csv": [1], "b.csv": ["1"], "c.csv": pa.array([], pa.bool_())}
+    yield {"x": values[raw.name]}
+"""
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_parts_that_are_no_one_table_are_an_error_that_names_the_column_and_its_types(
+    raw: Path, modules: Modules, pool: InProcess, is_remote: bool
+) -> None:
+    """The data set was kept, and no stream could read it."""
+    modules.write(sets=MIXED)
+    url = f"memory://{uuid.uuid4().hex}" if is_remote else None
+    types = "a.parquet, b.parquet cannot be read together: .*Field x has incompatible types: int64 vs string"
+    with pytest.raises(
+        SpotmpiError, match=f"^datasets:f@.* is not built: {types}; give each column one type"
+    ) as caught:
+        modules.load().f.options(pool=pool, store=url)(raw)
+    assert "\n" not in str(caught.value) and Store(url).list("datasets", "f") == []
+    modules.write(sets=MIXED.replace('["1"]', "[0.5, None]"))
+    found = modules.load().f.options(pool=pool, store=url)(raw)
+    assert found.table["x"].to_pylist() == [1.0, 0.5, None]
+    modules.write(sets=f'{MIXED.replace("""["1"]""", "[2]")}    yield {{f"{{raw.name}}.parquet": b"no table"}}\n')
+    assert len(modules.load().f.options(pool=pool, store=url)(raw).manifest.files) == 6
+
+
 def test_a_part_may_be_empty(raw: Path, modules: Modules, pool: InProcess) -> None:
     modules.write(
         sets="import spotmpi\n@spotmpi.dataset\ndef f(raw):\n    return raw if raw.name == 'b.csv' else None\n"

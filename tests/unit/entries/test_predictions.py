@@ -52,6 +52,10 @@ def predict(batches):
 def postprocess(result, seed):
     return {"y": result["y"] + 0.5}
 
+def mixed(batches):
+    for number, batch in enumerate(batches):
+        yield {"y": batch["x"].astype(str) if number else batch["x"]}
+
 def broken(batches):
     raise KeyError("nothing is predicted")
 """
@@ -475,6 +479,19 @@ def test_a_prediction_whose_results_cannot_be_kept_says_so_once(numbers: DataSet
     assert output.returncode == 1 and len(said) == 1 and "` tries again" in said[0], output.stderr
     with pytest.raises(SpotmpiError, match=r"are not kept: `spotmpi status .*` tries again"):
         spotmpi.models.predict("double", numbers, "flow:predict", keep="scores", batch=2)
+
+
+def test_results_that_are_no_one_table_are_not_kept(numbers: DataSet) -> None:
+    """They became a version of a data set that no stream could read."""
+    output = invoke(*PREDICT[:-1], "flow:mixed", "--batch", "4", "--keep", "scores")
+    (said,) = (line for line in output.stderr.splitlines() if "kept" in line)
+    files = "results-00000000.parquet, results-00000001.parquet"
+    assert (
+        f" is not kept: {files} cannot be read together: " in said
+        and "Field y has incompatible types: int64 vs" in said
+    )
+    assert said.endswith("; give each column one type in all files, then predict again")
+    assert output.returncode == 1 and Store().list("datasets", "scores") == []
 
 
 def test_results_that_cannot_be_kept_are_one_line_without_the_command_for_models(numbers: DataSet) -> None:

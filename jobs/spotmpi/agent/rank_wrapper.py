@@ -107,6 +107,7 @@ def _run_forked(arguments: list[str], server: str, explains: bool) -> int | None
         os.kill(os.getpid(), number)
 
     try:
+        started = os.stat(server).st_mtime_ns
         connection.connect(server)
         text = _request(arguments, _signal)
         for number in map(int, (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGUSR2)):
@@ -131,8 +132,20 @@ def _run_forked(arguments: list[str], server: str, explains: bool) -> int | None
     status = _rest(connection)[1:]
     if len(status) == 4:
         return int.from_bytes(status, "big")
-    _print_error("the fork server of this node has ended, and every rank that it had started with it")
+    if _is_first("%s.ended-%d" % (server, started)):
+        _print_error("the fork server of this node has ended, and every rank that it had started with it")
     return _SIGKILL
+
+
+def _is_first(report: str) -> bool:
+    """Whether no other process of this node has made this *report*, the path of a file; True if there can be none."""
+    try:
+        os.close(os.open(report, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _print_error(text: str) -> None:

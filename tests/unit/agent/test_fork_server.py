@@ -261,6 +261,20 @@ def test_a_server_that_is_killed_takes_ranks_along_and_another_one_is_started(ra
     assert ranks.run("0")[2] == ""
 
 
+@pytest.mark.parametrize("how", ["--fork", "--may-fork"])
+def test_the_end_of_each_server_is_reported_by_one_of_its_ranks(ranks: Ranks, how: str) -> None:
+    """All of them did, so also each process of a pool."""
+    for _ in range(2):
+        ranks.serve("import time; print(flush=True); time.sleep(300)", ["json"])
+        started = [ranks.start(how=how) for _ in range(3)]
+        for rank in started:
+            assert rank.stdout and rank.stdout.readline()
+        ranks.server.kill()
+        errors = [rank.communicate(timeout=60)[1] for rank in started]
+        ranks.server.wait()
+        assert sorted(error.count("the fork server of this node has ended") for error in errors) == [0, 0, 1]
+
+
 def test_the_end_of_an_attempt_leaves_the_server_and_kills_its_ranks(
     ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

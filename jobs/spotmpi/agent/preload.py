@@ -125,8 +125,9 @@ def _listener(path: str) -> Iterator[int]:
     import _socket  # `socket` takes longer to import than all of this
 
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(path)
+    for each in (path, path + ".ended"):  # the latter is of rank wrappers, of which one reports the end of a server
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(each)
     listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         before = os.umask(0o177)

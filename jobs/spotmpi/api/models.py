@@ -200,7 +200,7 @@ def predict(
         raise NotPredicted(f"the prediction {state.id} {state.state}: {reason}", state)
     found = keep_requests.results_of(RunPaths(Path(state.folder)))
     if found is None:
-        raise NotPredicted(f"the results of {state.id} are not kept: `spotmpi status {state.id}` tries again", state)
+        raise NotPredicted(f"the results of {state.id} are not kept: `spotmpi status {state.id}` tells why", state)
     return found
 
 

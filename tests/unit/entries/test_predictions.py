@@ -477,7 +477,7 @@ def test_a_prediction_whose_results_cannot_be_kept_says_so_once(numbers: DataSet
     output = invoke(*PREDICT, "--batch", "2", "--keep", "scores")
     said = [line for line in output.stderr.splitlines() if "kept" in line]
     assert output.returncode == 1 and len(said) == 1 and "` tries again" in said[0], output.stderr
-    with pytest.raises(SpotmpiError, match=r"are not kept: `spotmpi status .*` tries again"):
+    with pytest.raises(SpotmpiError, match=r"are not kept: `spotmpi status .*` tells why"):
         spotmpi.models.predict("double", numbers, "flow:predict", keep="scores", batch=2)
 
 

@@ -307,8 +307,11 @@ def test_an_override_of_thousands_of_parts_is_refused() -> None:
     key = ".".join(["a"] * 5000)
     with pytest.raises(InputError, match=r"no key has 5000 parts; write it as key=value or table\.key=value"):
         from_values({"command": ["true"]}, [f"{key}=1"])
+    values: dict[str, object] = {"a": 1}
+    for _ in range(4999):  # newer versions of Python read no such key from TOML
+        values = {"a": values}
     with pytest.raises(InputError, match=r"^a = \{'a': .*: unknown key; known keys:"):
-        from_values(tomllib.loads(f"{key} = 1"))
+        from_values(values)
 
 
 def test_a_file_may_begin_with_a_byte_order_mark_and_a_command_is_a_list(tmp_path: Path) -> None:

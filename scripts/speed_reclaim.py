@@ -19,10 +19,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from spotmpi.core.names import PROJECT
 from spotmpi.images import environment as image_environment
+from tests.forked_python import ForkedPython
 from tests.unit.agent.gang import Gang
 
 IMAGE = "chainermn"
@@ -58,11 +59,17 @@ class Pods(Gang):
         for agent, host in enumerate(hosts):
             _add_network(agent, host)
 
-    def command(self, node: int, mounts: Path, port: int) -> list[str]:
-        """What starts an agent in its namespaces."""
+    def process(
+        self, node: int, arguments: list[str], files: tuple[int, int, int], environment: dict[str, str]
+    ) -> ForkedPython:
+        """The process of an agent in its namespaces."""
+        *module, mounts, port = arguments
         own = ["env", f"MOUNTS={mounts}", f"PYTHONPATH={PROJECT}:{PROJECT}/jobs"]
         own += ["ip", "netns", "exec", f"pod{node}", "unshare", "--uts", "sh", "-c", HOST, str(node)]
-        return [*own, self._python, "-m", "tests.unit.agent.agent_process", POD, str(port)]
+        command = [*own, self._python, *module, POD, port]
+        source, out, error = files
+        process = subprocess.Popen(command, stdin=source, stdout=out, stderr=error, env=environment)
+        return cast(ForkedPython, process)  # of which it has what is used
 
     def recorded(self, name: str) -> list[dict[str, Any]]:
         """The lines of a file of the run folder."""

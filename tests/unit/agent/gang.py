@@ -88,8 +88,14 @@ class Gang:
         agent = ["-m", "tests.unit.agent.agent_process", str(mounts), str(port)]
         with (self.folder / f"output-{node}-{restart_count}").open("w") as log, Path(os.devnull).open() as nothing:
             files = nothing.fileno(), log.fileno(), log.fileno()
-            self.agents[node] = ForkedPython(agent, files, IMPORTS, environment=environment)
+            self.agents[node] = self.process(node, agent, files, environment)
         return self.agents[node]
+
+    def process(
+        self, node: int, arguments: list[str], files: tuple[int, int, int], environment: dict[str, str]
+    ) -> ForkedPython:
+        """The process of an agent, with these arguments of Python and standard files."""
+        return ForkedPython(arguments, files, IMPORTS, environment=environment)
 
     def member(self, number: int) -> Member:
         """The member of a number: after nodes come pods that stand by, then workers; of the last role any number."""

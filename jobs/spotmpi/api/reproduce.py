@@ -85,7 +85,7 @@ def reproduce(
         else:
             ownership.require_own_choice(target.record, spec)
             if target.record is not None and not ownership.is_own(target.record):
-                start = runs.run_anothers
+                start = runs.run_recorded
         spec = rebuild.spec = run_entries.in_store(spec, opened)
         _require_same_code(target, spec)
         for manifest, where in list(_data_of(target, opened, echo)):  # all are found before the first is built

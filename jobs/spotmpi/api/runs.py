@@ -98,10 +98,10 @@ def run(
     return run(spec, (), on, detach, on_event, echo)
 
 
-def run_anothers(spec: JobSpec, on: TargetLike) -> RunState:
-    """Run the recorded *spec* of a run on a cluster that was not submitted from here once more.
+def run_recorded(spec: JobSpec, on: TargetLike) -> RunState:
+    """Run the recorded *spec* of another user's run on a cluster once more.
 
-    The entries of a store that it names are on the run volume since his submission: none are copied from here.
+    The entries of a store that it names are on the run volume since that user submitted it: none are copied from here.
     """
     backend, spec = _validate(spec, (), on)
     return _show(

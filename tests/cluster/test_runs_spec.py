@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster.runs import Runs, plain
 from tests.testbed.cluster import Cluster
+from tests.tools import IS_OLDEST
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(300)]
 
@@ -70,7 +71,8 @@ def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summar
     summary = run.summary()
     assert "from-the-terminal" not in json.dumps(summary)
     (alike,) = summary["hardware"]
-    assert alike["nodes"] == [0, 1] and alike["cpu"] and alike["memory_gib"] >= 1 and alike["zone"] == zone
+    assert alike["nodes"] == [0, 1] and alike["cpu"] and alike["memory_gib"] >= 1
+    assert alike.get("zone") == (None if IS_OLDEST else zone), "Kubernetes 1.35 is the first to tell it"
     assert summary["work"]["machine"]["cores"] == alike["cores"]
     assert summary["work"]["container"] == runs.testbed.images["base"]
     (pulled,) = {status["imageID"] for pod in pods for status in pod["status"]["containerStatuses"]}

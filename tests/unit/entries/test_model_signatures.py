@@ -290,7 +290,7 @@ def test_cosign_3_and_this_program_verify_what_the_other_has_signed(
             assert invoke("models", "pull", images[name], "--key", "cosign.pub").returncode == 0, name
         for name in ("bundle", "first"):
             assert "is by the key ours.pub" in failure("pull", images[name], "--key", "ours.pub")
-        # The signatures of another model, as somebody who may write to the registry moves them to his own.
+        # The signatures of another model, as somebody who may write to the registry moves them to their own.
         monkeypatch.setenv("SPOTMPI_STORE", str(tmp_path / "store"))
         digest = pushed["both"].rpartition("@")[2]
         other = invoke("models", "push", "digits:1", images["both"]).stdout.strip().rpartition("@")[2]

@@ -192,7 +192,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_entries_of_this_users_store_are_not_copied_to_the_volume_to_make_anothers_file_again(
     runs: Path, cluster: FakeCluster, mine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a resumption: his spec may name any entry by its key; those that his run has read are on the volume."""
+    """As in a resumption: their spec may name any entry by its key; those that their run has read are on the volume."""
     sent: list[str] = []
     cluster.put(objects.of_kind("PersistentVolumeClaim", "runs", spec={"accessModes": ["ReadWriteMany"]}))
 

@@ -191,8 +191,14 @@ ENDURANCE = cluster_files("test_endurance.py")
 CONTRACT = cluster_files("test_runs_contract.py")
 TESTBED = cluster_files("test_testbed_*.py")
 SETTINGS = ["tests/engine/test_setting_changes.py", "tests/engine/test_setting_pairs.py"]
-OLDEST = cluster_files("test_runs_*.py", "test_pools.py", "test_streams.py", "test_doctor_on_cluster.py")
+RUNS = cluster_files("test_runs_*.py", "test_pools.py", "test_streams.py", "test_doctor_on_cluster.py")
 LONG = cluster_files("test_up_and_down.py", "test_study_on_cluster.py", "test_runs_queue_and_scale.py")
+
+
+def on_kubernetes(version: str, about: str) -> Tier:
+    """What --all runs on the test cluster of runs, pools and streams, on another Kubernetes."""
+    command = ["env", f"SPOTMPI_TEST_KUBERNETES={version}", *pytest("cluster and not nightly"), *RUNS]
+    return Tier(version, about, [command], root_and_packages, minutes=20)
 
 
 def all_but(files: Sequence[str]) -> list[str]:
@@ -228,13 +234,8 @@ NIGHTLY = [
     at_night("contract", "the whole contract of backends over pods", 5, "cluster", CONTRACT),
     at_night("long", "an environment from up to down, a study, 1,000 nodes", 10, "cluster", LONG),
     at_night("testbed", "the test cluster itself", 10, "cluster", TESTBED),
-    Tier(
-        "oldest",
-        "runs on the oldest Kubernetes and JobSet that are supported",
-        [["env", "SPOTMPI_TEST_OLDEST=1", *pytest("cluster and not nightly"), *OLDEST]],
-        root_and_packages,
-        minutes=20,
-    ),
+    on_kubernetes("oldest", "runs on the oldest Kubernetes and JobSet that are supported"),
+    on_kubernetes("newest", "runs on the newest Kubernetes, with containerd 2"),
     at_night(
         "runs",
         "everything else on the test cluster",

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from pulumi.runtime import rpc
 
+from infra import kubernetes_versions
 from infra.autoscaling import priorities
 from infra.quotas import quotas
 from infra.settings import Group, Team
@@ -18,6 +19,7 @@ from spotmpi.plan.placement import PURPOSE
 from spotmpi.plan.volume_pod import LABEL_PURPOSE
 from tests.engine.providers.tls import private_key, self_signed
 from tests.infra.mock_engine import Recording, run
+from tests.tools import REPOSITORY
 from tests.unit.agent.peer_ends import Pair, identity, new_identity
 from tests.unit.agent.placed_cluster import IDLE
 
@@ -65,6 +67,21 @@ def test_every_chart_is_pinned_and_rolls_back() -> None:
     for name, inputs in charts.items():
         assert inputs["version"] == CHARTS[name].version
         assert (inputs["atomic"], inputs["cleanupOnFail"]) == (True, True)
+
+
+def test_the_test_cluster_has_the_kubernetes_and_the_controllers_of_new_environments() -> None:
+    def version(tool: str, module: str) -> str:
+        (found,) = re.findall(rf"^\s*(?:require )?{re.escape(module)} v(\S+)", go_modules(tool), re.MULTILINE)
+        return found
+
+    def go_modules(tool: str) -> str:
+        return (REPOSITORY / "scripts" / "tools.d" / tool / "go.mod").read_text()
+
+    assert version("kubernetes", "k8s.io/kubernetes").startswith(f"1.{kubernetes_versions.DEFAULT}.")
+    assert version("kubernetes-newest", "k8s.io/kubernetes").startswith(f"1.{kubernetes_versions.NEWEST}.")
+    assert version("kubernetes-oldest", "k8s.io/kubernetes").startswith(f"1.{kubernetes_versions.OLDEST}.")
+    for controller in ("jobset", "kueue"):
+        assert version(controller, f"sigs.k8s.io/{controller}") == CHARTS[controller].version
 
 
 def test_controllers_stay_on_system_nodes_and_plugins_on_gpu_nodes() -> None:

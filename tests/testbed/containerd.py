@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.testbed.daemon import SYSTEM_PATH, Daemon
 from tests.testbed.errors import TestbedError, run_command
+from tests.testbed.programs import tool_folder
 
 # The namespace that the kubelet's side of containerd uses.
 _NAMESPACE = "k8s.io"
@@ -34,16 +35,22 @@ state = "{folder}/run"
 
 
 class Containerd:
-    """A container runtime whose every file is below `folder`; `pause` is the image that holds a pod's network."""
+    """A container runtime whose every file is below `folder`; `pause` is the image that holds a pod's network.
 
-    def __init__(self, folder: Path, name: str, pause: str, *, outlives_us: bool = False) -> None:
+    It is Debian's, or the pinned newer one that kubelets need from Kubernetes 1.37 on.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, pause: str, *, outlives_us: bool = False, is_newer: bool = False
+    ) -> None:
         self.folder = folder
         self.socket = folder / "containerd.sock"
         folder.mkdir(parents=True, exist_ok=True)
         configuration = folder / "containerd.toml"
         configuration.write_text(_CONFIGURATION.format(folder=folder, pause=pause))
+        self._environment = {"PATH": f"{tool_folder('containerd') / 'bin'}:{SYSTEM_PATH}" if is_newer else SYSTEM_PATH}
         arguments = ["containerd", "--config", configuration]
-        self.daemon = Daemon(name, arguments, folder.parent, outlives_us=outlives_us)
+        self.daemon = Daemon(name, arguments, folder.parent, self._environment, outlives_us)
 
     def start(self, limit: float = 30.0) -> None:
         """Start it and wait until it answers."""
@@ -57,7 +64,7 @@ class Containerd:
     def ctr(self, *arguments: str | Path, limit: float = 600.0) -> str:
         """Return what containerd's own client printed; TestbedError has its error output."""
         command = ["ctr", "--address", self.socket, "--namespace", _NAMESPACE, *arguments]
-        return run_command(command, {"PATH": SYSTEM_PATH}, limit)
+        return run_command(command, self._environment, limit)
 
     def image_digests(self) -> dict[str, str]:
         """Return the digest of every image's manifest by the image's name."""

@@ -19,6 +19,7 @@ from tests.testbed.programs import program
 from tests.testbed.slot import Slot
 from tests.testbed.store import PAUSE_IMAGE
 from tests.testbed.web import free_ports
+from tests.tools import IS_NEWEST
 
 DOMAIN = "cluster.local"
 _START_LIMIT = 60.0
@@ -43,7 +44,8 @@ class Node:
         if crio_pause:
             self.runtime = Crio(self.folder, f"crio-{index}", crio_pause, outlives_us=plane.outlives_us)
         else:
-            self.runtime = Containerd(self.folder, f"containerd-{index}", PAUSE_IMAGE, outlives_us=plane.outlives_us)
+            name, outlives = f"containerd-{index}", plane.outlives_us
+            self.runtime = Containerd(self.folder, name, PAUSE_IMAGE, outlives_us=outlives, is_newer=IS_NEWEST)
         self.kubelet = Daemon(f"kubelet-{index}", self._kubelet_command(), slot.folder, outlives_us=plane.outlives_us)
 
     def start(self) -> None:

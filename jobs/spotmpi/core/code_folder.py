@@ -18,6 +18,7 @@ from spotmpi.core.names import SWEEP_RECORD, SWEEPS, RunPaths
 from spotmpi.core.wording import counted
 
 LARGEST = 500 << 20  # bytes of files; more is data, not code
+_REPOSITORY_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
 
 
 class Packed(NamedTuple):
@@ -107,14 +108,14 @@ def _listing(folder: Path) -> Iterator[str]:
         InputError: git cannot list them.
     """
     process = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    if process.returncode and _git(folder, "rev-parse", "--is-inside-work-tree").returncode:
+    if process.returncode and b"not a git repository" in process.stderr:  # else its ignore files would not apply
         with tempfile.TemporaryDirectory() as empty:
             # An empty repository tracks no file, but applies the ignore files.
             _git(folder, "init", "--quiet", "--bare", "--template=", empty)
             repository = ("--git-dir", empty, "--work-tree", ".")
             process = _git(folder, *repository, "ls-files", "-z", "--others", "--exclude-standard")
     if process.returncode:
-        message = process.stderr.decode("utf-8", "replace").strip()
+        message = " ".join(process.stderr.decode("utf-8", "replace").split())
         raise input_error("code", str(folder), f"git cannot list its files: {message}")
     for name in sorted({os.fsdecode(name).rstrip("/") for name in process.stdout.split(b"\0") if name}):
         path = folder / name
@@ -205,10 +206,19 @@ def _member(name: str, path: Path, limit: int) -> archives.Member:
         ) from error
 
 
+def git_environment() -> dict[str, str]:
+    """The variables of a git that finds the repository of its folder, and says in English what it does not find.
+
+    In a hook, or below `git rebase --exec`, they name the repository and index of the git that started it.
+    """
+    environment = {key: value for key, value in os.environ.items() if key not in _REPOSITORY_VARIABLES}
+    return {**environment, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+
+
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     command: Sequence[str] = ("git", "-C", str(folder), *arguments)
     try:
-        return subprocess.run(command, capture_output=True, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"})
+        return subprocess.run(command, capture_output=True, env=git_environment())
     except OSError as error:
         raise input_error(
             "code", str(folder), f"cannot run git, which lists the files to ship: {error.strerror}"

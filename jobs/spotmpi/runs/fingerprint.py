@@ -279,7 +279,7 @@ def checkout(folder: Path) -> dict[str, str | None]:
     top = _output(_start_git(folder, "rev-parse", "--show-toplevel", "HEAD"))
     if top is None:
         return {"commit": None, "diff": None}
-    root, commit = top.split("\n")[:2]
+    root, commit = top.removesuffix("\n").rsplit("\n", 1)
     # Side by side: a start waits for both.
     diff = _start_git(Path(root), "diff", "--no-ext-diff", "--binary", "HEAD")
     listing = _start_git(Path(root), "ls-files", "-z", "--others", "--exclude-standard")
@@ -310,10 +310,10 @@ def _states(files: Iterable[Path], limit: int) -> Iterator[str]:
 
 
 def _start_git(folder: Path, *arguments: str) -> subprocess.Popen[bytes] | None:
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     command = ["git", "-C", str(folder), *arguments]
+    variables = code_folder.git_environment()
     try:
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=variables)
     except OSError:
         return None
 

@@ -175,7 +175,7 @@ def command(script: Path) -> JobSpec:
 
 
 def test_a_script_is_known_by_its_content_and_its_own_checkout(tmp_path: Path) -> None:
-    script = tmp_path / "repo" / "it's mine.py"
+    script = tmp_path / "our\nrepo" / "it's mine.py"
     script.parent.mkdir()
     script.write_text("print(1)")
 

@@ -77,6 +77,32 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", "-c", "protocol.file.allow=always", "-C", folder, *arguments], check=True)
 
 
+def test_variables_of_a_git_that_started_this_command_lead_to_no_other_repository(
+    code: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(code.parent, "init", "--quiet")
+    (code.parent / ".gitignore").write_text("data.py\n")
+    git(code.parent, "add", ".")
+    git(code.parent, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "one")
+    expected = [name for name in INCLUDED if not name.endswith("data.py")], fingerprint.checkout(code)
+    for name, value in {"GIT_DIR": ".git", "GIT_INDEX_FILE": ".git/index", "GIT_WORK_TREE": str(library)}.items():
+        monkeypatch.setenv(name, value)
+    assert (code_folder.names(code), fingerprint.checkout(code)) == expected
+    assert expected[1]["commit"] and expected[1]["diff"] is None
+
+
+def test_a_repository_that_git_refuses_as_that_of_another_user_is_not_shipped_without_its_ignore_files(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(code.parent, "init", "--quiet")
+    (code.parent / ".gitignore").write_text("secret.txt\n")
+    (code / "secret.txt").touch()
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("HOME", str(code))
+    with pytest.raises(InputError, match=f"git cannot list its files: .* safe.directory {code.parent}"):
+        code_folder.names(code)
+
+
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
     """A repository with a file and an ignored one, which clones do not have."""

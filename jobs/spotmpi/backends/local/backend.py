@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 _RELEASE_TIMEOUT = 10.0  # seconds
 
 # Variables that a launcher sets for its ranks: where spotmpi is itself a rank, its own launchers must not see them. Nor
-# those of a job of Slurm, on all nodes of which mpirun would start ranks; what only names the job is no instruction.
+# those of a job of Slurm, PBS, Grid Engine or LSF, on all nodes of which mpirun would start ranks; what only names the
+# job is no instruction.
 _RANK_VARIABLES = (
     r"(OMPI_COMM_WORLD|OMPI_UNIVERSE|PMIX|PRTE|TORCHELASTIC)_.*"
     r"|OMPI_MCA_(ess(_base_.*)?|pmix|initial_wdir|orte_(app_num|ess_.*|hnp_uri|launch|local_daemon_uri|.*_session_dir))"
+    r"|PBS_(ENVIRONMENT|NODEFILE)|PE_HOSTFILE|LSB_(JOBID|HOSTS|MCPU_HOSTS|DJOB_.*)"
     r"|PMI_.*|SLURM(?!_(JOB_(ID|NAME|ACCOUNT|PARTITION|USER)|SUBMIT_\w+|TMPDIR|CONF|CLUSTER_NAME)$).*"
     r"|RANK|LOCAL_RANK|GROUP_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
 )

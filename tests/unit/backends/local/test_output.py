@@ -135,7 +135,9 @@ def test_the_program_gets_the_users_environment_without_variables_of_an_outer_la
 ) -> None:
     outer = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "LOCAL_RANK", "OMPI_MCA_ess_base_vpid", "OMPI_MCA_orte_hnp_uri"}
     outer |= {"PMI_RANK", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURMD_NODENAME"}
+    outer |= {"PBS_ENVIRONMENT", "PBS_NODEFILE", "PE_HOSTFILE", "LSB_JOBID", "LSB_MCPU_HOSTS", "LSB_DJOB_HOSTFILE"}
     own = {"PYTHONPATH": "/mine", "OMPI_MCA_pml": "ob1", "SLURM_JOB_ID": "7", "SLURM_TMPDIR": "/scratch/7"}
+    own |= {"PBS_JOBID": "7", "PBS_O_WORKDIR": "/mine", "JOB_ID": "7"}
     for name, value in {**dict.fromkeys(outer, "3"), **own}.items():
         monkeypatch.setenv(name, value)
     code = "import json, os; print(json.dumps(dict(os.environ)))"

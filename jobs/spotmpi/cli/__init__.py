@@ -2,7 +2,9 @@
 
 import atexit
 import gc
+import os
 import sys
+from pathlib import Path
 from types import TracebackType
 
 
@@ -12,7 +14,18 @@ def _report_uncaught(kind: type[BaseException], error: BaseException, traceback:
         sys.__excepthook__(kind, error, traceback)
 
 
+def prefer_own_packages() -> None:
+    """Find packages of PYTHONPATH after those of an environment that uv or pipx has made for spotmpi alone.
+
+    They are for programs, as modules of HPC sites and ROS set it, and mostly of another Python.
+    """
+    added = os.environ.get("PYTHONPATH")
+    if added and any(Path(sys.prefix, each).is_file() for each in ("uv-receipt.toml", "pipx_metadata.json")):
+        sys.path.sort(key={os.path.abspath(each) for each in added.split(os.pathsep)}.__contains__)  # noqa: PTH100
+
+
 sys.excepthook = _report_uncaught
+prefer_own_packages()
 
 # Imports make many objects and hardly any garbage: looking for some at the usual rate takes a quarter of a start, and
 # once more when the process ends 14 ms of a run.

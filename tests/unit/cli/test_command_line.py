@@ -7,10 +7,12 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from spotmpi.cli import prefer_own_packages
 from spotmpi.cli.tables import show_table
 from spotmpi.core import names
 from spotmpi.core.errors import Problem
@@ -121,6 +123,21 @@ def test_where_there_is_nothing_a_line_says_where_and_what_to_do() -> None:
         code, out, err = invoke(*words.split())
         assert (code, out, err.count("\n")) == (0, "", 1) and err.startswith(f"spotmpi: {line}"), err
         assert invoke(*words.split(), "--json") == (0, "[]\n", "")
+
+
+@pytest.mark.parametrize("record", ["uv-receipt.toml", "pipx_metadata.json", None])
+def test_packages_of_pythonpath_hide_none_of_a_spotmpi_that_has_an_environment_of_its_own(
+    record: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as an old typing_extensions of the site's Python 3.9; in a user's own environment they come first."""
+    (tmp_path / (record or "pyvenv.cfg")).touch()
+    here, site = str(Path.cwd()), "/apps/python3.9"
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "path", ["/tool/bin", here, site, "/tool/lib", "/tool/site-packages"])
+    monkeypatch.setenv("PYTHONPATH", f":{site}/")
+    prefer_own_packages()
+    own = ["/tool/bin", "/tool/lib", "/tool/site-packages"]
+    assert sys.path == ([*own, here, site] if record else [own[0], here, site, *own[1:]])
 
 
 def test_status_and_list_are_read_by_people() -> None:

@@ -346,6 +346,7 @@ def _start_process(
     environment = {key: value for key, value in os.environ.items() if not re.fullmatch(_RANK_VARIABLES, key)}
     with contextlib.suppress(KeyError):  # mpirun needs a home folder; services of systemd may have none
         environment.setdefault("HOME", pwd.getpwuid(os.getuid()).pw_dir)
+    environment.setdefault("HOME", "/")  # of a user whom this machine does not know, as container engines set it
     process = subprocess.Popen(
         # Importable from its working directory: PYTHONPATH stays as the user set it for the program.
         [sys.executable, "-S", "-E", "-m", "spotmpi.agent", *arguments],

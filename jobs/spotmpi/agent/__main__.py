@@ -91,7 +91,7 @@ def run_folder(folder: str, clock: Clock) -> int:
 
     folder = os.path.abspath(folder)
     name = "spotmpi-" + os.urandom(8).hex()
-    scratch, memory = os.path.join(os.environ.get("TMPDIR") or "/tmp", name), os.path.join(SHARED_MEMORY, name)
+    scratch, memory = os.path.join(temporary_folder(), name), os.path.join(SHARED_MEMORY, name)
     own = in_run_folder(folder, scratch, hardware.own_cgroup(), memory)
     context = repeat(lambda: read_context(own, clock), clock)
     os.chdir("/")
@@ -108,6 +108,12 @@ def run_folder(folder: str, clock: Clock) -> int:
         return processes.run_guarded(work)
     finally:
         _clean_up(context)
+
+
+def temporary_folder() -> str:
+    """TMPDIR, unless it cannot be written or is relative: that of a job which has ended is still in its terminal."""
+    folder = os.environ.get("TMPDIR", "")
+    return folder if os.path.isabs(folder) and os.access(folder, os.W_OK | os.X_OK) else "/tmp"
 
 
 def _clean_up(context: AgentContext) -> None:

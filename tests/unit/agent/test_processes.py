@@ -228,3 +228,13 @@ def test_a_process_whose_name_the_kernel_has_cut_within_a_letter_is_found() -> N
     """Of a name 15 bytes are kept: the agent of any run beside such a process failed with UnicodeDecodeError."""
     run = subprocess.run([sys.executable, "-c", MISNAMED], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
     assert run.stdout == "True\n"
+
+
+@pytest.mark.parametrize(("folder", "is_used"), [("/", True), ("/no/such", False), (".", False)])
+def test_a_run_keeps_its_files_in_tmpdir_where_that_is_the_absolute_path_of_a_folder(
+    folder: str, is_used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal may still name that of a job which has ended: mpirun could not make it, and ended."""
+    monkeypatch.setattr(os, "access", lambda path, mode: path in ("/", "."))
+    monkeypatch.setenv("TMPDIR", folder)
+    assert agent_main.temporary_folder() == (folder if is_used else "/tmp")

@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Dict, Optional, Set
 
-from . import launchers, processes
+from . import hardware, launchers, processes
 from .attempt import POLL_INTERVAL
 from .clock import Clock
 from .context import PID_FILE, AgentContext, Members, Mounts
@@ -49,6 +49,7 @@ class Children:
         self._python = python
         self._reserved: Optional[socket.socket] = None
         self._members: Optional[LocalMembers] = None
+        self._oom_kills = 0  # before this attempt
 
     def open_record(self, context: AgentContext) -> Record:
         """The record in the run folder, which exists."""
@@ -76,6 +77,7 @@ class Children:
         outcome = self._wait_for_nodes(context, stop_signal, record)
         if outcome is not None:
             return outcome
+        self._oom_kills = hardware.oom_kills(context.mounts.cgroup)
         plan = context.with_pods(self._members.pods if self._members else None).plan
         session = {**self._session(context, number), **_shared_memory(context)}
         environment = {**session, **plan["environment"]}
@@ -114,8 +116,8 @@ class Children:
             context.clock.sleep(POLL_INTERVAL)
 
     def oom_nodes(self, context: AgentContext) -> list[int]:
-        """None: what this machine lacks others may have used."""
-        return []
+        """All of them, since they are one machine."""
+        return [0] if hardware.oom_kills(context.mounts.cgroup) > self._oom_kills else []
 
     def remote_launchers(self, context: AgentContext) -> int:
         """None: all are this agent's."""

@@ -213,6 +213,9 @@ class CoordinatedAttempt(_NodeZero):
         killed = self._transport.oom_nodes(self._context)
         if not killed:
             return outcome
+        if not self._transport.supervised:  # the kernel may have killed a process of others
+            reason = "%s; this machine or its container was out of memory: use fewer slots, or less memory in each"
+            return outcome._replace(reason=reason % outcome.reason) if "killed" in str(outcome.reason) else outcome
         nodes = ", ".join("node %d" % node for node in killed)
         return outcome._replace(reason="%s; out of memory on %s: raise resources.memory" % (outcome.reason, nodes))
 

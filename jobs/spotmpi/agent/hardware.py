@@ -37,7 +37,7 @@ _GPU_QUERY = "--query-gpu=name,memory.total,driver_version,compute_cap"
 _DMI = "sys/devices/virtual/dmi/id"
 INSTANCE_TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")  # of EC2; older virtual machines have none here
 INSTANCE_ID = re.compile(r"i-[0-9a-f]{8,17}")
-_OOM_FILES = ("memory.events", "memory/memory.oom_control")  # of cgroup version 2, of version 1
+_OOM_FILES = ("memory.events", "memory/memory.oom_control", "vmstat")  # of cgroup version 2, of version 1, in /proc
 
 
 class Incompatible(Exception):
@@ -183,7 +183,10 @@ def work_machine(facts: Mapping[int, Facts]) -> Facts | None:
 
 
 def oom_kills(folder: str) -> int:
-    """How many processes of a cgroup the kernel has killed for lack of memory; 0 where its *folder* does not tell."""
+    """How many processes of a cgroup the kernel has killed for lack of memory; 0 where its *folder* does not tell.
+
+    ``/proc`` in its place tells it of the whole machine.
+    """
     for name in _OOM_FILES:
         try:
             with open(os.path.join(folder, name), encoding="utf-8") as file:
@@ -195,9 +198,10 @@ def oom_kills(folder: str) -> int:
 
 
 def own_cgroup() -> str:
-    """The folder of this process's cgroup (version 2) on a machine where it is not that of a pod."""
+    """The folder of this process's cgroup on a machine where it is not that of a pod; ``/proc`` without version 2."""
     path = next((line[3:].strip() for line in _read("/proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
-    return os.path.join(CGROUP, path.lstrip("/"))
+    folder = os.path.join(CGROUP, path.lstrip("/"))
+    return folder if _read(os.path.join(folder, _OOM_FILES[0])) else "/proc"
 
 
 def available_memory(cgroup: str) -> int | None:

@@ -127,15 +127,25 @@ def test_equal_machines_are_described_once() -> None:
     [
         ("memory.events", "low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\n"),
         ("memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"),
+        ("vmstat", "nr_free_pages 5\noom_kill 2\n"),
     ],
-    ids=["cgroup version 2", "cgroup version 1"],
+    ids=["cgroup version 2", "cgroup version 1", "machine"],
 )
 def test_processes_that_lack_of_memory_killed_are_counted_by_cgroup(tmp_path: Path, counts: str, text: str) -> None:
     assert hardware.oom_kills(str(tmp_path)) == 0
     (tmp_path / "memory").mkdir()
     (tmp_path / counts).write_text(text)
     assert hardware.oom_kills(str(tmp_path)) == 2
-    assert hardware.own_cgroup().startswith(hardware.CGROUP)
+
+
+@pytest.mark.parametrize(("cgroup", "place"), [("0::/user.slice/me", "user.slice/me"), ("4:memory:/me\n0::/", "/proc")])
+def test_a_machine_without_control_groups_of_version_2_tells_its_kills_of_all_processes(
+    cgroup: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = {"/proc/self/cgroup": cgroup, str(tmp_path / "user.slice/me/memory.events"): "oom_kill 0"}
+    monkeypatch.setattr(hardware, "_read", lambda path: read.get(path, ""))
+    monkeypatch.setattr(hardware, "CGROUP", str(tmp_path))
+    assert hardware.own_cgroup() == str(tmp_path / place)
 
 
 def test_memory_of_a_cgroup_that_only_caches_files_is_available(tmp_path: Path) -> None:

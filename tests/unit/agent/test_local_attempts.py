@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import children, coordinator, launchers, processes, protocol, stop_requests
+from spotmpi.agent import children, coordinator, hardware, launchers, processes, protocol, stop_requests
 from spotmpi.agent.__main__ import run_children
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.children import Children, LocalMembers, read_context, reserve_port
@@ -300,6 +300,20 @@ def test_each_attempt_under_mpirun_shares_memory_in_a_folder_of_the_run_without_
     monkeypatch.setenv(next(iter(variables)), "/mine")
     run.run()
     assert not variables.keys() & run.launches[-1].environment.keys()
+
+
+@pytest.mark.parametrize(("reason", "is_named"), [("rank 1 was killed by SIGKILL", True), ("exit code 3", False)])
+def test_a_rank_that_was_killed_while_the_kernel_found_no_memory_is_named_with_the_remedy(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch, reason: str, is_named: bool
+) -> None:
+    """Other processes of the machine count as well, and it counts since its start: that alone is no reason."""
+    kills = iter([7, 8, 8, 8])  # before each of two attempts, and after it
+    monkeypatch.setattr(hardware, "oom_kills", lambda folder: next(kills) if folder == "/nowhere" else 0)
+    run.plan["limits"]["failures"], run.ends = 1, [Outcome(FAILURE, reason, 1)]
+    run.run()
+    first, last = (event["reason"] for event in run.events() if event["event"] in ("restarted", "failed"))
+    assert ("this machine or its container was out of memory: use fewer slots" in first) is is_named
+    assert "memory" not in last
 
 
 def test_an_error_that_cannot_pass_ends_a_run(run: LocalRun) -> None:

@@ -70,7 +70,8 @@ def _waiting_notes(state: RunState, now: bool, echo: Echo) -> Iterator[None]:
     timers = [threading.Timer(_NOTICEABLE, echo, [text]), threading.Timer(late, echo, [overdue])]
     for timer in timers:
         timer.daemon = True
-        timer.start()
+        with contextlib.suppress(RuntimeError):  # a limit of threads ends no stop
+            timer.start()
     try:
         yield
     finally:

@@ -55,6 +55,18 @@ def test_a_stop_says_nothing_unless_it_takes_longer_and_then_why_and_for_how_lon
     ]
 
 
+def test_a_limit_of_threads_lets_no_run_go_on_that_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that could not close its pool left it running for half an hour."""
+
+    def refuse(timer: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Timer, "start", refuse)
+    backend: Any = SlowBackend(tmp_path)
+    backend.stop = lambda run, reason, now: backend.ended.set()
+    assert stopping.stop_run(backend, "scan", "enough").state == "stopped"
+
+
 @pytest.mark.parametrize(
     ("now", "waits_for"),
     [

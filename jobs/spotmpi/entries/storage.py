@@ -265,12 +265,21 @@ def _remove_unfinished(folder: Path) -> None:
 
 def _put(source: Path, target: Path, copy: bool) -> None:
     """A file of the store is linked, since it never changes; any other one is copied."""
-    if not copy:
-        with contextlib.suppress(OSError):  # a file system without hard links
-            os.link(source, target)
-            return
+    if not copy and _linked(source, target):
+        return
     shutil.copyfile(source, target)
     seal(target)
+
+
+def _linked(source: Path, target: Path) -> bool:
+    """Link a new file; False on a file system without hard links, such as a shared folder of a virtual machine."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        return False
+    return True
 
 
 def seal(path: Path) -> None:
@@ -286,9 +295,10 @@ def _write_local(path: Path, content: bytes, exclusive: bool) -> bool:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         _synced(temporary, content)
-        if exclusive:
-            os.link(temporary, path)
-        else:
+        if not exclusive:
+            temporary.replace(path)
+        elif not _linked(temporary, path):
+            path.touch(exist_ok=False)  # first; whoever reads meanwhile finds it empty
             temporary.replace(path)
     except FileExistsError:
         return False

@@ -67,6 +67,20 @@ def test_the_first_of_two_entries_of_one_key_stays(store: Store, tmp_path: Path)
     assert store.add(second, sources) == added == store.find("ratings") and added.created == 1.0
 
 
+def test_a_store_needs_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a shared folder of a virtual machine, CIFS or exFAT, which refuse them as not permitted."""
+
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(source))
+
+    monkeypatch.setattr(os, "link", refuse)
+    store = Store(str(tmp_path / "store"))
+    made, sources = entry(tmp_path)
+    assert store.add(made, sources).version == store.add(replace(made, cost=9.9), sources).version == 1
+    assert store.get(made.reference) == replace(made, version=1)
+    assert store.add(*entry(tmp_path, KEYS[1])).version == 2
+
+
 def test_an_entry_is_found_by_name_number_and_shortened_key_whatever_the_clock(store: Store, tmp_path: Path) -> None:
     for number, (key, name) in enumerate(zip(KEYS, ("ratings", "ratings", "users"), strict=True)):
         store.add(*entry(tmp_path, key, created=10.0 - number, name=name))

@@ -26,7 +26,7 @@ from spotmpi.agent import store
 from spotmpi.agent.files import is_file, is_folder
 from spotmpi.agent.pool_wheels import MANIFEST, Manifest, Wheel, numbers
 from spotmpi.core import archives, names
-from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.images.environment import run_uv
 
 LOCK = names.IMAGES / "pool" / "wheels.lock"
@@ -45,16 +45,25 @@ _OMITTED = re.compile(
 _REQUIREMENT = re.compile(r"^Requires-Dist: ([\w.-]+)[^;\n]*>=\s*([\d.]+)", re.MULTILINE)
 
 
-def unpack_for(python: str, echo: Callable[[str], None]) -> Path | None:
+def unpack_for(python: str, echo: Callable[[str], None], command: str | None = None) -> Path | None:
     """The folder with Dask for an interpreter of this machine; None if that has Dask, or is of another minor version.
 
+    *command* is the word of a spec that names it.
+
     Raises:
+        InputError: the command's own interpreter is of another version, and without Dask.
         SpotmpiError: the wheels cannot be fetched or unpacked.
     """
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     probe = subprocess.run([python, "-c", _PROBE], capture_output=True, encoding="utf-8", errors="replace")
-    if probe.returncode or probe.stdout.split() != [own, "False"]:
+    version, _, has_dask = probe.stdout.strip().partition(" ")
+    if probe.returncode or has_dask != "False":
         return None
+    if version != own:
+        if command is None:
+            return None
+        remedy = f"is Python {version} without Dask, and the workers run with Python {own}, as spotmpi does: use"
+        raise input_error("command", command, f"{remedy} python{own}, or the spotmpi of that Python's environment")
     packed = pack(platform.machine(), echo)
     interpreter = archives.digest(f"{python} {own}".encode())  # of a path that another version may take over
     folder = names.cache_folder() / "wheels" / f"{packed.digest}-{interpreter}"

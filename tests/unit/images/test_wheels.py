@@ -114,7 +114,11 @@ def test_an_interpreter_with_dask_or_of_another_version_gets_nothing(cache: Path
     other = tmp_path / "python3"
     other.write_text("#!/bin/sh\necho 3.99 False\n")
     other.chmod(0o755)
-    assert wheels.unpack_for(str(other), lambda text: None) is None
+    assert wheels.unpack_for(str(other), lambda text: None) is None, "a script may choose another one"
+    with pytest.raises(
+        InputError, match=r"command = 'python3': is Python 3.99 without Dask, and .* use python3\.\d+, or"
+    ):
+        wheels.unpack_for(str(other), lambda text: None, "python3")
     assert not cache.exists()
 
 

@@ -320,13 +320,13 @@ def _with_dask(plan: RunPlan, spec: JobSpec, echo: Echo) -> RunPlan:
     command = spec.command or []
     if spec.pool and not command:
         return plan  # scheduler and workers use this interpreter
-    name = command[0] if command and Path(command[0]).name.startswith("python") else "python3"
-    python = shutil.which(name, path=plan["environment"].get("PATH"))
+    named = command[0] if command and Path(command[0]).name.startswith("python") else None
+    python = shutil.which(named or "python3", path=plan["environment"].get("PATH"))
     if python is None or Path(python).parent == Path(sys.executable).parent:
         return plan
     from spotmpi.images.wheels import unpack_for
 
-    folder = unpack_for(python, echo)
+    folder = unpack_for(python, echo, named)
     if folder is None:
         return plan
     entry = names.path_entry(str(folder), "spotmpi", "set SPOTMPI_CACHE to another folder")

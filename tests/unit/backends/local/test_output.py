@@ -180,11 +180,15 @@ def test_a_resumed_run_starts_in_its_first_folder(
 
 @pytest.fixture
 def interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A python3 without Dask, for which the wheels are unpacked to /wheels."""
+    """A python3 without Dask, for which the wheels are unpacked to /wheels/True where the command names it."""
     path = tmp_path / "python3"
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
-    monkeypatch.setattr(wheels, "unpack_for", lambda python, echo: Path("/wheels") if python == str(path) else None)
+
+    def unpack_for(python: str, echo: object, command: str | None) -> Path | None:
+        return Path(f"/wheels/{command is not None}") if python == str(path) else None
+
+    monkeypatch.setattr(wheels, "unpack_for", unpack_for)
     return path
 
 
@@ -195,8 +199,8 @@ def python_path(command: list[str], search: str) -> str:
 
 
 def test_an_interpreter_without_dask_finds_it_after_the_code_and_spotmpi(interpreter: Path) -> None:
-    assert python_path([str(interpreter), "drive.py"], "/usr/bin") == "/code:/source:/wheels"
-    assert python_path(["sh", "drive.sh"], str(interpreter.parent)) == "/code:/source:/wheels", "its python3"
+    assert python_path([str(interpreter), "drive.py"], "/usr/bin") == "/code:/source:/wheels/True"
+    assert python_path(["sh", "drive.sh"], str(interpreter.parent)) == "/code:/source:/wheels/False", "its python3"
 
 
 def test_commands_without_such_an_interpreter_are_left_as_they_are(interpreter: Path) -> None:

@@ -149,9 +149,9 @@ def predict(
         measured_report = make_report([measured] if measured else [], on, force=True)
         series, specs, prices = series_of(measured_report), measured_report.specs, measured_report.prices
     if not series:
-        raise input_error(
-            "predict", measured, "a model needs at least two node counts: `spotmpi bench SPEC --nodes 1,2,4`"
-        )
+        needs = "a model needs at least two node counts, and the samples of an iteration"
+        remedy = "`spotmpi bench SPEC --nodes 1,2,4`, with metrics.samples_per_iteration if the program reports none"
+        raise input_error("predict", measured, f"{needs}: {remedy}")
 
     def goal_of(variant: str) -> Goal:
         own = [specs[variant]] if variant in specs else []

@@ -101,3 +101,10 @@ def test_a_single_node_count_is_too_little(runs: Path) -> None:
     sweep_of(runs, 10.0)
     code, _, errors = invoke("predict")
     assert code == 2 and "spotmpi bench SPEC --nodes 1,2,4" in errors
+
+
+def test_a_program_that_reports_no_samples_is_told_what_is_missing(runs: Path) -> None:
+    rates = {("base", nodes): [Recorded(10.0 * nodes, samples=None, scaling=None)] * 2 for nodes in (1, 2)}
+    record_sweep(runs, SPEC, StudyOptions([1, 2], repeats=2), rates)
+    code, _, errors = invoke("predict")
+    assert code == 2 and "metrics.samples_per_iteration" in errors

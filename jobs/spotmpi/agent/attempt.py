@@ -224,7 +224,7 @@ class Attempt:
         is_wanted = self._term_sent is None and not self._launchers_ended() and member in replicas.role.members()
         if code == protocol.NOT_RETRYABLE and is_wanted:
             reason = protocol.truncate(replicas.role.label(member) + (self.progress.fatal or "it " + end))
-            self._replica_failure = Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
+            self._replica_failure = Outcome(NOT_RETRYABLE, reason)
             self._terminate()
 
     def _announce_left_behind(self, names: Iterable[str]) -> None:
@@ -408,10 +408,10 @@ class Attempt:
         code = self._effective_exit_code(node)
         reason = str(self.progress.fatal or self._launcher_reason(node, code))
         if self.progress.fatal or code == protocol.NOT_RETRYABLE:
-            return Outcome(NOT_RETRYABLE, protocol.truncate(reason), protocol.NOT_RETRYABLE)
+            return Outcome(NOT_RETRYABLE, protocol.truncate(reason))
         if code == protocol.INTERRUPTED:
-            return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED)
-        return Outcome(FAILURE, reason, protocol.FAILED, node=self._node_of_failure(node))
+            return Outcome(INTERRUPTION, reason)
+        return Outcome(FAILURE, reason, node=self._node_of_failure(node))
 
     def _node_of_failure(self, node: Member) -> int | None:
         """The node on which a rank failed first, where its wrapper has reported it, or that of a launcher on each node.
@@ -448,18 +448,18 @@ class Attempt:
             return self._stop_request.outcome
         if failed:
             return self._launcher_outcome(failed[0])
-        return self._unused_stream() or self._ended_scheduler() or Outcome(SUCCEEDED, None, 0)
+        return self._unused_stream() or self._ended_scheduler() or Outcome(SUCCEEDED)
 
     def _ended_scheduler(self) -> Outcome | None:
         """The failure of a scheduler without a driver: only a signal ends it with exit code 0, here not the agent's."""
         if all(command["name"] != SCHEDULER for command in self.launch.commands):
             return None
         reason = launcher_output.SCHEDULER_END + launcher_output.SCHEDULER_SIGNALED + "; `spotmpi stop` ends a pool"
-        return Outcome(FAILURE, reason, protocol.FAILED)
+        return Outcome(FAILURE, reason)
 
     def _unused_stream(self) -> Outcome | None:
         """The failure of a program that took no batch of its stream. A later attempt may have none left to take."""
         has_stream = protocol.ENV_STREAM in self.plan["environment"]
         if not has_stream or self.number > 1 or self.progress.resumed is not None or self.progress.stream_used:
             return None
-        return Outcome(NOT_RETRYABLE, _UNUSED_STREAM, protocol.NOT_RETRYABLE)
+        return Outcome(NOT_RETRYABLE, _UNUSED_STREAM)

@@ -227,7 +227,7 @@ class AttemptHistory:
         last = self._counted()[-1:]
         if not last or "ended" in last[0]:
             return None
-        return self.final_outcome(Outcome(last[0]["cause"], last[0].get("reason"), protocol.INTERRUPTED))
+        return self.final_outcome(Outcome(last[0]["cause"], last[0].get("reason")))
 
     def recorded_end(self) -> str | None:
         """The cause with which this submission has ended, where an earlier agent recorded that; otherwise None.
@@ -274,16 +274,14 @@ class AttemptHistory:
         allowed = self.plan["limits"][limit]
         if getattr(self, limit) <= allowed:
             return None
-        return Outcome(
-            NOT_RETRYABLE, "%s; no retries left (limits.%s = %d)" % (reason, limit, allowed), protocol.FAILED
-        )
+        return Outcome(NOT_RETRYABLE, "%s; no retries left (limits.%s = %d)" % (reason, limit, allowed))
 
     def _repeated_loss(self, outcome: Outcome) -> Outcome | None:
         """The end of a run that loses the same node again and again, and makes no progress in between."""
         node = outcomes.repeatedly_lost_node(self._counted())
         if outcome.cause != INTERRUPTION or node is None:
             return None
-        return Outcome(NOT_RETRYABLE, "%s; %s" % (outcome.reason, outcomes.loss_reason(node)), protocol.FAILED)
+        return Outcome(NOT_RETRYABLE, "%s; %s" % (outcome.reason, outcomes.loss_reason(node)))
 
     def _cost_limit(self) -> Outcome | None:
         """The end of a run whose cost limit leaves nothing for another attempt."""
@@ -292,7 +290,7 @@ class AttemptHistory:
         if deadline is None or now < deadline:
             return None
         assert self._rate is not None, "what has no rate has no limit"
-        return Outcome(NOT_RETRYABLE, outcomes.cost_reason(self.plan, self._rate), protocol.NOT_RETRYABLE)
+        return Outcome(NOT_RETRYABLE, outcomes.cost_reason(self.plan, self._rate))
 
     def _cost_deadline(self, moment: float, elapsed: float) -> float | None:
         left = outcomes.seconds_left(self.plan, self._rate, self._counted(), moment)

@@ -20,7 +20,6 @@ from .context import AgentContext, Members
 from .launch import Launch
 from .launcher_output import Line
 from .outcomes import (
-    EXIT_CODES,
     FAILURE,
     INTERRUPTION,
     NOT_RETRYABLE,
@@ -189,7 +188,7 @@ class CoordinatedAttempt(_NodeZero):
                 text = "the launcher of node 0 has ended, those of these nodes have not: %s" % left
                 with contextlib.suppress(OSError):
                     self._history.record.event(record.WAITING, reason=text)
-        return self._stop_signal.launcher_failure() or Outcome(SUCCEEDED, None, 0)
+        return self._stop_signal.launcher_failure() or Outcome(SUCCEEDED)
 
     def _find_interruption(self) -> Outcome | None:
         """An interruption, where the launcher failed because a host went.
@@ -279,7 +278,7 @@ class CoordinatedAttempt(_NodeZero):
         text = "the run got %s again, which it avoids (%s)" % (machine, avoided[machine])
         if self._is_left_to_user:
             text += self._remedy(avoided)
-        return Outcome(INTERRUPTION, text, protocol.INTERRUPTED)
+        return Outcome(INTERRUPTION, text)
 
     @property
     def _is_left_to_user(self) -> bool:
@@ -337,13 +336,13 @@ class AttemptLoop(_NodeZero):
             # JobSet shall end as the run did; its other agents find no node 0 to join any more.
             plan = self._context.plan
             waits_for_all = plan["launcher"] == "none" and plan["run_on"] == "all" and not self._context.replaces_nodes
-            return EXIT_CODES[NOT_RETRYABLE] if waits_for_all else EXIT_CODES[end]
+            return Outcome(NOT_RETRYABLE if waits_for_all else end).exit_code
         self._run_deadline = self._deadline_of_run(history)
         final = history.reconcile_lost_attempt() or restart_limit(self._context.plan, self._context.restart_count)
         while True:
             outcome, continues = self._run_attempt(history, final)
             if not continues:
-                return EXIT_CODES[outcome.cause]
+                return outcome.exit_code
 
     def _run_attempt(self, history: AttemptHistory, final: Outcome | None) -> tuple[Outcome, bool]:
         """One attempt, *final* if it has ended already: what its end means for the run, and whether the next follows.
@@ -367,7 +366,7 @@ class AttemptLoop(_NodeZero):
                 continues = (members.is_whole() or self._context.replaces_nodes) and self._notice.reason is None
         finally:
             if is_over:
-                members.broadcast(over=1, exit_code=EXIT_CODES[outcome.cause])
+                members.broadcast(over=1, exit_code=outcome.exit_code)
             elif not continues and not self._context.replaces_nodes:  # the workers of a pool or stream stay
                 members.broadcast_to_gang(over=1)
             if not continues:
@@ -386,7 +385,7 @@ class AttemptLoop(_NodeZero):
         if outcome.cause in (FAILURE, INTERRUPTION):
             final = self._repeat(lambda: history.final_outcome(outcome))
             if self._is_to_end():
-                final = Outcome(STOPPED, outcome.reason, outcome.exit_code)
+                final = Outcome(STOPPED, outcome.reason)
             if final is None:
                 self._repeat(lambda: history.record_restart(outcome))
                 return outcome
@@ -444,7 +443,7 @@ class AttemptLoop(_NodeZero):
         """The exit code of an agent that cannot record the run; only JobSet's restarts count its attempts then."""
         outcome = outcome_of_error(error, self._context.folder)
         if not self._transport.supervised:
-            outcome = Outcome(NOT_RETRYABLE, outcome.reason, protocol.NOT_RETRYABLE)  # it has been tried for minutes
+            outcome = Outcome(NOT_RETRYABLE, outcome.reason)  # it has been tried for minutes
         elif outcome.cause != NOT_RETRYABLE:
             outcome = restart_limit(self._context.plan, self._context.restart_count) or outcome
         remedy = "; make the volume writable for user or group 1000" if error.errno == errno.EACCES else ""
@@ -464,4 +463,4 @@ class AttemptLoop(_NodeZero):
             else:
                 with open(os.path.join(self._context.folder, record.EVENTS), "a", encoding="utf-8") as events:
                     events.write(json.dumps({"t": self._context.clock(), "event": record.FAILED, **values}) + "\n")
-        return EXIT_CODES[NOT_RETRYABLE]
+        return protocol.NOT_RETRYABLE

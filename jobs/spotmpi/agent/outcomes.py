@@ -28,7 +28,7 @@ INTERRUPTION = "interruption"  # the machine was taken away
 NOT_RETRYABLE = "not retryable"  # another attempt cannot help
 STOPPED = "stopped"  # requested by a user
 _OF_RUN = {SUCCEEDED: record.SUCCEEDED, STOPPED: record.STOPPED}  # its outcome by the cause of its last attempt
-EXIT_CODES = {  # of node 0's agent, by the cause
+_EXIT_CODES = {  # of agents, by the cause
     SUCCEEDED: 0,
     STOPPED: 0,
     FAILURE: protocol.FAILED,
@@ -63,7 +63,7 @@ _SYNTAX = r": (?:SyntaxError|IndentationError|TabError)\b"
 
 
 class Outcome(NamedTuple):
-    """How an attempt ended: one of the causes above, the reason, the agent's exit code, and the nodes that were lost.
+    """How an attempt or a run ended: one of the causes above, the reason, and the nodes that were lost.
 
     A lost node disappeared without notice; no agent can tell whether its machine was taken away or its memory ran out.
     *limit* is the field of ``[limits]`` that ended the attempt, if one did. *node* is that of the rank or launcher that
@@ -71,11 +71,15 @@ class Outcome(NamedTuple):
     """
 
     cause: str
-    reason: str | None
-    exit_code: int
+    reason: Optional[str] = None
     lost_nodes: Tuple[int, ...] = ()
     limit: Optional[str] = None
     node: Optional[int] = None
+
+    @property
+    def exit_code(self) -> int:
+        """That of an agent that it ends."""
+        return _EXIT_CODES[self.cause]
 
 
 class StopRequest(NamedTuple):
@@ -113,9 +117,7 @@ def is_permanent(error: OSError) -> bool:
 
 def outcome_of_error(error: OSError, folder: str | None = None) -> Outcome:
     """The outcome of an attempt, recorded in *folder*, that *error* prevents from continuing."""
-    if is_permanent(error):
-        return Outcome(NOT_RETRYABLE, error_reason(error, folder), protocol.NOT_RETRYABLE)
-    return Outcome(INTERRUPTION, error_reason(error, folder), protocol.INTERRUPTED)
+    return Outcome(NOT_RETRYABLE if is_permanent(error) else INTERRUPTION, error_reason(error, folder))
 
 
 def error_reason(error: OSError, folder: str | None) -> str:
@@ -264,9 +266,8 @@ class Deadlines(NamedTuple):
 def limit_request(limit: str, reason: str) -> StopRequest:
     """The end of an attempt that exceeded *limit*; without progress it may help to start again, otherwise it cannot."""
     if limit == "no_progress":
-        return StopRequest(Outcome(FAILURE, reason, protocol.FAILED, limit=limit), False)
-    outcome = Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE, limit=limit)
-    return StopRequest(outcome, checkpoint_first=limit in ("run", "cost", "ending"))
+        return StopRequest(Outcome(FAILURE, reason, limit=limit), False)
+    return StopRequest(Outcome(NOT_RETRYABLE, reason, limit=limit), limit in ("run", "cost", "ending"))
 
 
 def restart_limit(plan: RunPlan, restarts: int) -> Outcome | None:
@@ -279,7 +280,7 @@ def restart_limit(plan: RunPlan, restarts: int) -> Outcome | None:
         return None
     times = protocol.counted(restarts, "time")
     reason = "restarted %s: no retries left (limits.failures + limits.interruptions = %d)" % (times, allowed)
-    return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
+    return Outcome(NOT_RETRYABLE, reason)
 
 
 def same_again(outcome: Outcome, attempts: Iterable[AttemptRecord]) -> Outcome | None:
@@ -299,7 +300,7 @@ def same_again(outcome: Outcome, attempts: Iterable[AttemptRecord]) -> Outcome |
     else:
         return None
     reason += "; another attempt would end in the same way" + remedy
-    return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
+    return Outcome(NOT_RETRYABLE, reason)
 
 
 def repeatedly_lost_node(attempts: Iterable[AttemptRecord]) -> int | None:

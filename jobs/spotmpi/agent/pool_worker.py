@@ -27,7 +27,7 @@ from .worker import CoordinatorClient, join_coordinator, stage_data, without_pro
 SCHEDULER_GRACE = 2.0  # seconds in which node 0 follows its scheduler
 RETURN_LIMIT = 3600.0  # seconds for which a worker waits for node 0 to come back; its node costs money meanwhile
 RETRY_PAUSE = 10.0  # seconds before an error of this pod is tried again
-_LEAVE = StopRequest(Outcome(STOPPED, "this worker leaves the pool", 0), False)
+_LEAVE = StopRequest(Outcome(STOPPED, "this worker leaves the pool"), False)
 
 
 class PoolCoordinatorClient(CoordinatorClient):
@@ -129,7 +129,7 @@ class PoolWorker:
             coordinator.report(ready=1, hardware=self._hardware)
             return self._keep_running(coordinator, write_environment(self._context, self._number))
         except hardware.Incompatible as error:
-            return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
+            return Outcome(NOT_RETRYABLE, str(error))
         except OSError as error:
             return outcome_of_error(error, self._context.folder)
 

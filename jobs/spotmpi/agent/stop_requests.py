@@ -180,10 +180,10 @@ class CoordinatorStopSignal:
                 open(self._context.launchers_ended_file, "a", encoding="utf-8").close()
         requested = pending(self._context.mounts)
         if requested is not None:
-            return StopRequest(Outcome(STOPPED, requested.reason, 0), requested.kind == STOP)
+            return StopRequest(Outcome(STOPPED, requested.reason), requested.kind == STOP)
         notice = self._notice_reason()
         if notice:
-            return StopRequest(Outcome(INTERRUPTION, notice, protocol.INTERRUPTED), True)
+            return StopRequest(Outcome(INTERRUPTION, notice), True)
         failure = self._deletion() or self._lost_hosts() or self.launcher_failure()
         return StopRequest(failure, False) if failure else self._growth()
 
@@ -193,14 +193,14 @@ class CoordinatorStopSignal:
         if size is None or self.progress is None or (self.progress.checkpoint or self.progress.resumed) is None:
             return None
         nodes = len(self._members.pods or ())
-        return StopRequest(Outcome(INTERRUPTION, change_reason(nodes, size), protocol.INTERRUPTED), True)
+        return StopRequest(Outcome(INTERRUPTION, change_reason(nodes, size)), True)
 
     def _deletion(self) -> Outcome | None:
         """The end of a run on this machine whose folder is gone."""
         events = os.path.join(self._context.folder, record.EVENTS)
         if self._context.mounts.requests is None or file_exists(events) is not False:
             return None
-        return Outcome(NOT_RETRYABLE, "the run folder was deleted", protocol.NOT_RETRYABLE)
+        return Outcome(NOT_RETRYABLE, "the run folder was deleted")
 
     def patience(self) -> float | None:
         """Seconds of the grace that are left to the first node that got notice; None where none has."""
@@ -218,15 +218,15 @@ class CoordinatorStopSignal:
             if code:
                 text = "%s: %s" % (self._members.name_of(node), reason)
                 if code == protocol.KILLED:
-                    return Outcome(FAILURE, text, protocol.FAILED)
-                return Outcome(_CAUSES.get(code, FAILURE), text, code, node=node.number if node.role == NODE else None)
+                    return Outcome(FAILURE, text)
+                return Outcome(_CAUSES.get(code, FAILURE), text, node=node.number if node.role == NODE else None)
         return None
 
     def interruption(self) -> Outcome | None:
         """How an attempt that has ended counts as interrupted, as far as is known now, or None."""
         self._members.serve(0.05)
         notice = self._notice_reason()
-        return Outcome(INTERRUPTION, notice, protocol.INTERRUPTED) if notice else self._lost_hosts()
+        return Outcome(INTERRUPTION, notice) if notice else self._lost_hosts()
 
     def lost_nodes(self) -> tuple[int, ...]:
         """The nodes that are lost and gave no notice."""
@@ -250,7 +250,7 @@ class CoordinatorStopSignal:
         hosts = self._context.with_pods(self._members.pods).hosts
         names = [hosts[node.number] if self._transport.supervised else self._members.name_of(node) for node in lost]
         reason = "lost %s" % ", ".join(names)
-        return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED, self.lost_nodes())
+        return Outcome(INTERRUPTION, reason, self.lost_nodes())
 
 
 def _reason(name: str) -> str | None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import hardware, launchers, network, node, peers, processes, protocol, ssh
+from . import hardware, launchers, network, node, peers, processes, ssh
 from .assignment import ExpectedPods
 from .attempt_history import pods_at_work, was_moved
 from .context import AgentContext
@@ -78,7 +78,7 @@ class Tcp:
             else:
                 self._members = peers.Coordinator(self._channel(context), expected, number)
         except ssh.InvalidKeys as error:
-            return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
+            return Outcome(NOT_RETRYABLE, str(error))
         return self._members
 
     def join(self, context: AgentContext, greeting: Greeting) -> peers.Admission | str:
@@ -127,9 +127,9 @@ class Tcp:
                 return failure
         except node.Unfit as error:
             members.unfit[COORDINATOR] = str(error)
-            return Outcome(INTERRUPTION, "node 0: %s" % error, protocol.INTERRUPTED)
+            return Outcome(INTERRUPTION, "node 0: %s" % error)
         except (ssh.InvalidKeys, hardware.Incompatible) as error:
-            return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
+            return Outcome(NOT_RETRYABLE, str(error))
         peer = next((worker.address for worker in nodes_in(members.workers).values()), None)
         context = node.connected(context.with_pods(members.pods), peer)
         if self._starts is not None:

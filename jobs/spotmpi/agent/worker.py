@@ -44,13 +44,13 @@ if TYPE_CHECKING:  # few runs need it
 # machine; and how much longer each further one waits, since the first may be enough.
 VACATE_AFTER, VACATE_NEXT_AFTER = 15.0, 10.0
 END_GRACE = 60.0  # seconds from the end of a run to the end of its pods
-_OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
+_OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt"), False)
 
 
 def _silence() -> StopRequest:
     """The end for a node that has not heard of node 0, which may live: it was stopped, and reads why then."""
     reason = "node 0 did not answer for %g s" % connection.HEARTBEAT_TIMEOUT
-    return StopRequest(Outcome(INTERRUPTION, reason, protocol.INTERRUPTED), False)
+    return StopRequest(Outcome(INTERRUPTION, reason), False)
 
 
 class CoordinatorClient:

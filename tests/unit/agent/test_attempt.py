@@ -284,7 +284,7 @@ class LosingSource:
 
     def pending(self) -> StopRequest | None:
         if self.attempt and self.attempt.progress.alive:
-            return StopRequest(Outcome(INTERRUPTION, "lost run-1", 75), False)
+            return StopRequest(Outcome(INTERRUPTION, "lost run-1"), False)
         return None
 
     def patience(self) -> float | None:
@@ -341,7 +341,7 @@ class EndingSource:
 
     def pending(self) -> StopRequest | None:
         is_up = self.attempt is not None and self.attempt.progress.alive
-        return StopRequest(Outcome(self._cause, "why", 0), True) if is_up else None
+        return StopRequest(Outcome(self._cause, "why"), True) if is_up else None
 
     def patience(self) -> float | None:
         return None

@@ -26,9 +26,9 @@ LIMITS = {
     "cost": None,
     "silence": 1.0,
 }
-FAILED = Outcome(FAILURE, "rank 1 ended with exit code 3", protocol.FAILED)
-INTERRUPTED = Outcome(INTERRUPTION, "node 1 is going away", protocol.INTERRUPTED)
-STOP = Outcome(STOPPED, "a reason", 0)
+FAILED = Outcome(FAILURE, "rank 1 ended with exit code 3")
+INTERRUPTED = Outcome(INTERRUPTION, "node 1 is going away")
+STOP = Outcome(STOPPED, "a reason")
 LOST = "the agent of node 0 was lost before it could record the attempt"
 CPU = {"cpu": "a processor", "cores": 4, "memory_gib": 16, "gpus": [], "system": "Linux 6"}
 
@@ -203,10 +203,10 @@ def test_failures_and_interruptions_are_repeated_up_to_a_limit_of_their_own(run:
         assert history.final_outcome(INTERRUPTED) is None
     run.attempt(history, INTERRUPTED)
     reason = "node 1 is going away; no retries left (limits.interruptions = 2)"
-    assert history.final_outcome(INTERRUPTED) == Outcome(NOT_RETRYABLE, reason, protocol.FAILED)
+    assert history.final_outcome(INTERRUPTED) == Outcome(NOT_RETRYABLE, reason)
     run.attempt(history, FAILED)
     reason = "rank 1 ended with exit code 3; no retries left (limits.failures = 1)"
-    assert history.final_outcome(FAILED) == Outcome(NOT_RETRYABLE, reason, protocol.FAILED)
+    assert history.final_outcome(FAILED) == Outcome(NOT_RETRYABLE, reason)
     events = [(event["event"], event.get("reason"), event["interruptions"]) for event in run.events()]
     interrupted = [("interrupted", "node 1 is going away", number) for number in (1, 2, 3)]
     assert [event for event in events if event[0] != "started"] == interrupted
@@ -238,7 +238,7 @@ def test_a_program_that_cannot_be_read_is_not_started_again(run: RecordedRun, er
     history = run.history()
     run.attempt(history, failed)
     reason = f"{failed.reason}; another attempt would end in the same way{remedy}"
-    assert history.final_outcome(failed) == Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
+    assert history.final_outcome(failed) == Outcome(NOT_RETRYABLE, reason)
 
 
 @pytest.mark.parametrize("reached", ["iteration", "checkpoint", "resumed"])
@@ -306,7 +306,7 @@ def test_a_clock_that_is_set_during_attempts_spends_and_saves_no_money(run: Reco
 
 def test_a_node_that_is_lost_again_and_again_ends_the_run_unless_the_program_failed(run: RecordedRun) -> None:
     run.plan["limits"]["interruptions"] = run.plan["limits"]["failures"] = 100
-    lost = Outcome(INTERRUPTION, "node 1 was lost", protocol.INTERRUPTED, (1,))
+    lost = Outcome(INTERRUPTION, "node 1 was lost", (1,))
     history = run.history()
     for _ in range(MAX_LOSSES - 1):
         run.attempt(history, lost)
@@ -408,7 +408,7 @@ def test_the_attempt_of_an_agent_that_was_lost_is_ended_by_its_successor_within_
 
     final = run.history().reconcile_lost_attempt()
 
-    assert final == Outcome(NOT_RETRYABLE, f"{LOST}; no retries left (limits.interruptions = 0)", protocol.FAILED)
+    assert final == Outcome(NOT_RETRYABLE, f"{LOST}; no retries left (limits.interruptions = 0)")
     assert run.events() == [{"t": SUBMITTED, "event": "interrupted", "reason": LOST, "interruptions": 1}]
     history = run.history()
     run.attempt(history, INTERRUPTED)
@@ -467,7 +467,7 @@ def test_a_run_without_a_recorded_attempt_has_a_summary_too(run: RecordedRun, lo
     if lost:
         run.leave_unrecorded(1)
     history = run.history()
-    history.finish(Outcome(NOT_RETRYABLE, "the data cannot be staged", protocol.NOT_RETRYABLE))
+    history.finish(Outcome(NOT_RETRYABLE, "the data cannot be staged"))
     summary = run.read("summary.json")
     assert (summary["state"], summary["attempts"], summary["iteration"]) == ("failed", history.attempts, None)
     assert (summary["hardware"], summary["context"], summary["result"]) == ([], {}, {})

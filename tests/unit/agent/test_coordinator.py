@@ -143,13 +143,13 @@ def test_node_0_waits_until_nothing_is_missing_and_records_for_what_at_most_once
 def test_hosts_that_do_not_come_within_the_start_limit_end_the_run(dns: Dns) -> None:
     waiting = Waiting(dns)
     reason = "limits.start (2.5s) is over: 2 of 3 hosts are not ready yet: run-1, run-2"
-    assert waiting.wait(2.5) == Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
+    assert waiting.wait(2.5) == Outcome(NOT_RETRYABLE, reason)
     assert dns.clock.seconds == pytest.approx(102.7)
 
 
 def test_a_stop_request_ends_the_wait(dns: Dns) -> None:
     waiting = Waiting(dns)
-    stopped = Outcome(STOPPED, "enough", 0)
+    stopped = Outcome(STOPPED, "enough")
     waiting.changes = {2: lambda: setattr(waiting, "stop_request", StopRequest(stopped, True))}
     assert waiting.wait() == stopped
 
@@ -166,7 +166,7 @@ def test_data_that_is_being_copied_is_waited_for(dns: Dns) -> None:
 def test_data_that_cannot_be_copied_ends_the_attempt_with_the_node_in_the_reason(dns: Dns) -> None:
     waiting = Waiting(dns)
     waiting.missing = []
-    failure = Outcome(NOT_RETRYABLE, "data /shared cannot be staged: a reason", protocol.NOT_RETRYABLE)
+    failure = Outcome(NOT_RETRYABLE, "data /shared cannot be staged: a reason")
     waiting.staging.failure, waiting.staging.error = failure, failure.reason
     assert waiting.wait() == failure._replace(reason="node 0: data /shared cannot be staged: a reason")
 

@@ -114,7 +114,7 @@ class ElasticRun:
 
     def _end(self) -> None:
         assert self._history is not None
-        self._history.end(self._number, Progress(0.0), Outcome(INTERRUPTION, "why", 75), 0.0)
+        self._history.end(self._number, Progress(0.0), Outcome(INTERRUPTION, "why"), 0.0)
         self._history.record.close()
         self.used = []
 

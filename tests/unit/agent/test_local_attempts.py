@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import children, coordinator, hardware, launchers, processes, protocol, stop_requests
+from spotmpi.agent import children, coordinator, hardware, launchers, processes, stop_requests
 from spotmpi.agent.__main__ import run_children
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.children import Children, LocalMembers, read_context, reserve_port
@@ -39,8 +39,8 @@ from spotmpi.agent.stop_requests import CoordinatorStopSignal, PreemptionNotice
 from tests.clocks import SetClock
 from tests.transient_errors import TransientErrors
 
-FAILED = Outcome(FAILURE, "exit code 3", 1)
-DONE = Outcome(SUCCEEDED, None, 0)
+FAILED = Outcome(FAILURE, "exit code 3")
+DONE = Outcome(SUCCEEDED, None)
 STALE = OSError(errno.ESTALE, "Stale file handle", "metrics.jsonl")
 LIMITS = {
     "start": 60.0,
@@ -170,7 +170,7 @@ def test_an_attempt_after_a_night_asleep_has_the_time_that_the_run_has_left(run:
 
 
 def test_a_signal_ends_a_run_that_nothing_starts_again_and_names_its_reason(run: LocalRun) -> None:
-    run.ends = [Outcome(INTERRUPTION, "node 0: the agent received SIGTERM", 75)]
+    run.ends = [Outcome(INTERRUPTION, "node 0: the agent received SIGTERM")]
     assert run.run("the agent received SIGTERM") == 0 and run.attempts == 1
     assert (run.summary()["state"], run.summary()["interruptions"]) == ("stopped", 1)
 
@@ -195,9 +195,9 @@ class Supervised(Children):
     [
         (DONE, 0, ["started", "succeeded"]),
         (FAILED, 1, ["started", "restarted"]),
-        (Outcome(INTERRUPTION, "lost run-1", 75), 75, ["started", "interrupted", "restarted"]),
+        (Outcome(INTERRUPTION, "lost run-1"), 75, ["started", "interrupted", "restarted"]),
         (STALE, 75, ["started", "interrupted", "restarted"]),
-        (Outcome(NOT_RETRYABLE, "wrong key", 78), 78, ["started", "failed"]),
+        (Outcome(NOT_RETRYABLE, "wrong key"), 78, ["started", "failed"]),
     ],
     ids=["success", "failure", "interruption", "error of the machine", "permanent error"],
 )
@@ -236,7 +236,7 @@ def test_attempts_of_a_program_that_reports_no_iterations_come_to_something_by_c
 
 def test_attempts_that_end_by_lost_nodes_do_not_wait_for_anything_else(run: LocalRun) -> None:
     run.plan.update(replaces_nodes=True)
-    run.plan["limits"]["interruptions"], run.ends = 4, [Outcome(INTERRUPTION, "lost run-1", 75)]
+    run.plan["limits"]["interruptions"], run.ends = 4, [Outcome(INTERRUPTION, "lost run-1")]
     assert run.run(transport=Supervised(is_whole=False)) == 78
     assert run.attempts == 5 and sum(run.clock.pauses) == 0
 
@@ -356,16 +356,16 @@ def test_requests_are_whole_kill_overrides_stop_and_clearing_removes_them(folder
     assert source.pending() is None and not source.kill_requested()
 
     stop_requests.submit(str(folder), stop_requests.STOP, 'a reason with "quotes" and é')
-    assert source.pending() == StopRequest(Outcome(STOPPED, 'a reason with "quotes" and é', 0), True)
+    assert source.pending() == StopRequest(Outcome(STOPPED, 'a reason with "quotes" and é'), True)
     stop_requests.submit(str(folder), stop_requests.KILL, "now")
-    assert source.pending() == StopRequest(Outcome(STOPPED, "now", 0), False)
+    assert source.pending() == StopRequest(Outcome(STOPPED, "now"), False)
     assert source.kill_requested()
 
     stop_requests.clear(str(folder))
     stop_requests.clear(str(folder))
     assert source.pending() is None
     (folder / "control" / "stop").touch()
-    assert source.pending() == StopRequest(Outcome(STOPPED, None, 0), True), "an empty request counts"
+    assert source.pending() == StopRequest(Outcome(STOPPED, None), True), "an empty request counts"
 
 
 @pytest.fixture
@@ -398,12 +398,12 @@ def test_sigterm_is_notice_that_the_machine_goes_away_and_a_terminal_ends_nothin
 
     signal.raise_signal(signal.SIGTERM)
 
-    outcome = Outcome(INTERRUPTION, "node 0: the agent received SIGTERM", protocol.INTERRUPTED)
+    outcome = Outcome(INTERRUPTION, "node 0: the agent received SIGTERM")
     assert source.pending() == StopRequest(outcome, True)
 
 
 def test_a_run_whose_folder_was_deleted_ends_at_once(tmp_path: Path) -> None:
-    outcome = Outcome(NOT_RETRYABLE, "the run folder was deleted", protocol.NOT_RETRYABLE)
+    outcome = Outcome(NOT_RETRYABLE, "the run folder was deleted")
     for folder in (tmp_path, tmp_path / "deleted"):
         assert local_stop_signal(folder).pending() == StopRequest(outcome, False)
 
@@ -510,7 +510,7 @@ def test_a_request_that_anybody_has_written_by_hand_counts_whatever_it_says(fold
     (folder / "control").mkdir()
     (folder / "control" / "stop").write_text(text, encoding="latin-1")
     reason = "None" if "null}" in text else None
-    assert local_stop_signal(folder).pending() == StopRequest(Outcome(STOPPED, reason, 0), True)
+    assert local_stop_signal(folder).pending() == StopRequest(Outcome(STOPPED, reason), True)
 
 
 def test_a_file_in_the_control_folder_that_is_removed_meanwhile_ends_no_attempt(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import outcomes, protocol, record
+from spotmpi.agent import outcomes, record
 from spotmpi.agent.files import error_text
 from spotmpi.agent.outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, outcome_of_error, run_outcome
 
@@ -28,7 +28,7 @@ from spotmpi.agent.outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, outcome
     ids=str,
 )
 def test_a_permanent_error_ends_the_run(error: OSError) -> None:
-    assert outcome_of_error(error) == Outcome(NOT_RETRYABLE, error_text(error), protocol.NOT_RETRYABLE)
+    assert outcome_of_error(error) == Outcome(NOT_RETRYABLE, error_text(error))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_run_folder_that_is_gone_is_the_reason_and_not_the_file_that_was_looke
 )
 def test_an_error_that_may_pass_ends_the_attempt(error: OSError) -> None:
     remedy = "; raise the limit of open files (ulimit -n)" if error.errno == errno.EMFILE else ""
-    assert outcome_of_error(error) == Outcome(INTERRUPTION, f"{error_text(error)}{remedy}", protocol.INTERRUPTED)
+    assert outcome_of_error(error) == Outcome(INTERRUPTION, f"{error_text(error)}{remedy}")
 
 
 @pytest.mark.parametrize(

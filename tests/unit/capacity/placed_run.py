@@ -250,7 +250,7 @@ class PlacedRun:
         number = history.begin()
         for each in failed:
             history.avoid(each, "0 of 8 GPUs visible", True)
-        history.end(number, Progress(self._clock()), Outcome(INTERRUPTION, "why", 0), self._clock())
+        history.end(number, Progress(self._clock()), Outcome(INTERRUPTION, "why"), self._clock())
         history.record.close()
         self.checked += failed
         self.used = []
@@ -286,7 +286,7 @@ class PlacedRun:
         if not lost and self._progress.iteration and (self.at_notice or cause == SUCCEEDED):
             self._store(self._progress.iteration)
         self._history = None
-        outcome = Outcome(cause, "why", 0)
+        outcome = Outcome(cause, "why")
         history.end(self._number, self._progress, outcome, self._clock())
         if cause == SUCCEEDED:
             history.finish(outcome)

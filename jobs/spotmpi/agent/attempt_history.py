@@ -73,7 +73,7 @@ class AttemptHistory:
         number = self.record.claim_attempt()
         self.world = world_of(self.plan, number)
         if self.world.rate is not None:  # it is paid for also where no record of its end is written
-            self.record.write_json(os.path.join("attempts", str(number), _WORLD), self.world.record())
+            self._write_world(self.world)
         return number
 
     def record_start(self, number: int, machines: Sequence[dict[str, Any]]) -> None:
@@ -107,7 +107,7 @@ class AttemptHistory:
             standby = 0 if "capacity" in plan else others
             rate = None if own.rate is None else own.rate * (len(pods) + standby) / len(pods)
             self.world = self.world._replace(size=own.size, rate=rate, standby=standby)
-        self.record.write_json(os.path.join("attempts", str(self.world.attempt), _WORLD), self.world.record())
+        self._write_world(self.world)
 
     def record_decisions(self, decisions: Sequence[Mapping[str, Any]]) -> None:
         """Record where the gang was placed, as far as no earlier agent has: decisions are made while none may run.
@@ -120,8 +120,7 @@ class AttemptHistory:
 
         state = placement.parse(files.read_text(os.path.join(self.record.folder, record.PLACEMENT)))
         decisions = [*decisions, *(state["decisions"] if state else ())]
-
-        recorded = {each.get("t") for each in _events(self.record.folder) if each.get("event") == record.PLACED}
+        recorded = {each.get("t") for each in _events(self.record.folder, record.PLACED)}
         for decision in decisions:
             values = placement.event_values(decision, self.since)
             if values["t"] not in recorded:
@@ -154,25 +153,22 @@ class AttemptHistory:
 
     def avoided_machine(self, machines: Mapping[int, Mapping[str, Any]]) -> str | None:
         """The name of one of *machines* that is avoided for failures, or None: of a check, the next one tells."""
-        events = _events(self.record.folder) if machines else []
-        failed = [each for each in events if each.get("event") == record.AVOIDED and not each.get("checked")]
-        avoided = {each.get("machine") for each in failed}
+        events = _events(self.record.folder, record.AVOIDED) if machines else []
+        avoided = {each.get("machine") for each in events if not each.get("checked")}
         return next((each["name"] for each in machines.values() if each.get("name") in avoided), None)
 
-    def failure_of_machine(self, machine: str | None) -> str | None:
+    def failure_of_machine(self, machine: str) -> str | None:
         """Why *machine* is at fault for the failures of this run, or None.
 
         It was that of the rank that failed first, twice, after different iterations: a fault of the program comes at
         the same one each time, and on each machine.
         """
         failed = [each for each in self.attempts if each["cause"] == FAILURE and each.get("failed_machine")]
-        own = [each for each in failed if each.get("failed_machine") == machine]
-        places = {each["last_iteration"] for each in own} - {None}
-        if machine is None or len(own) < len(failed) or len(places) < 2:
+        iterations = {each["last_iteration"] for each in failed} - {None}
+        if len(iterations) < 2 or any(each["failed_machine"] != machine for each in failed):
             return None
-        return "attempts %s failed there, after different iterations" % " and ".join(
-            str(each["attempt"]) for each in own
-        )
+        numbers = " and ".join(str(each["attempt"]) for each in failed)
+        return "attempts %s failed there, after different iterations" % numbers
 
     def end(
         self, number: int, progress: Progress, outcome: Outcome, started: float, machine: str | None = None
@@ -237,7 +233,7 @@ class AttemptHistory:
         summary = _read_summary(self.record.folder)
         if summary.get("started") != self.since or summary.get("state") not in _CAUSES:
             return None
-        last = next((each["event"] for each in reversed(_events(self.record.folder)) if "event" in each), None)
+        last = next((each["event"] for each in reversed(list(_events(self.record.folder))) if "event" in each), None)
         if last not in record.TERMINAL:  # its agent was cut off in between
             self._record_end(summary["state"], summary.get("reason"))
         return _CAUSES[summary["state"]]
@@ -255,6 +251,9 @@ class AttemptHistory:
 
     def _record_end(self, state: str, reason: str | None) -> None:
         self.record.event(state, reason=reason, **self._counts(), **end_of(self.plan))
+
+    def _write_world(self, world: World) -> None:
+        self.record.write_json(os.path.join("attempts", str(world.attempt), _WORLD), world.record())
 
     def _begin_allocation(self) -> None:
         """From here on this machine works for the run."""
@@ -362,14 +361,13 @@ def has_record(folder: str, number: int) -> bool:
 
 def avoided_machines(folder: str) -> dict[str, str]:
     """The machines on which the run of *folder* is not to go on, and why."""
-    events = [each for each in _events(folder) if each.get("event") == record.AVOIDED]
-    return {str(each.get("machine")): str(each.get("reason")) for each in events}
+    return {str(each.get("machine")): str(each.get("reason")) for each in _events(folder, record.AVOIDED)}
 
 
 def failed_again(folder: str, since: float) -> list[str]:
     """The machines that were at fault again in the submission that began at *since*, so the run gets no pod there."""
-    events = [each for each in _events(folder) if each.get("event") == record.AVOIDED and each.get("again") == since]
-    return sorted({str(each.get("machine")) for each in events})
+    again = (each for each in _events(folder, record.AVOIDED) if each.get("again") == since)
+    return sorted({str(each.get("machine")) for each in again})
 
 
 def pods_at_work(folder: str, first: int = 0) -> list[Member] | None:
@@ -444,9 +442,9 @@ def _read_summary(folder: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _events(folder: str) -> list[dict[str, Any]]:
-    """The events recorded so far."""
-    return list(_objects(folder, record.EVENTS))
+def _events(folder: str, kind: str | None = None) -> Iterator[dict[str, Any]]:
+    """The events recorded so far, by default those of every *kind*."""
+    return (each for each in _objects(folder, record.EVENTS) if kind in (None, each.get("event")))
 
 
 def _objects(folder: str, name: str) -> Iterator[dict[str, Any]]:

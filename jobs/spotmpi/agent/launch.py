@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # interfaces: to make them delays a start
 LAUNCHER, SCHEDULER = "launcher", "scheduler"  # names of commands
 # In the control folder of a pool on one machine: where its scheduler listens, with its process id, and how many workers
 # the pool shall have, which any process may write.
-ADDRESS = "address.json"  # in the control folder of a pool
+ADDRESS = "address.json"
 RANK_WRAPPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank_wrapper.py")
 
 

@@ -62,7 +62,7 @@ def keep(
     opened = Store(store)
     check_name(name)
     state = run if isinstance(run, RunState) else runs.status(run, on)
-    if state.state not in record.TERMINAL:
+    if not state.has_end:
         resume = f"; `spotmpi run --resume {state.id}` continues it" if state.state == record.LOST else ""
         raise input_error("run", state.id, f"is {state.state}: a model is kept once its run has ended{resume}")
     paths = RunPaths(runs.pull(state.id, on, echo))

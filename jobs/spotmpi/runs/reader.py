@@ -74,9 +74,14 @@ class RunState:
     stream: dict[str, Any] | None = None  # the figures of its stream, with the digest of the source and advice
 
     @property
+    def has_end(self) -> bool:
+        """Whether the end of the run is recorded: it has succeeded or failed, or was stopped."""
+        return self.state in record.TERMINAL
+
+    @property
     def over(self) -> bool:
         """Whether the run has ended, or will never continue without help."""
-        return self.state in record.TERMINAL or self.state == record.LOST
+        return self.has_end or self.state == record.LOST
 
     @property
     def end(self) -> str:

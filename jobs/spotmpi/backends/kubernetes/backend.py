@@ -197,7 +197,7 @@ class KubernetesBackend:
         """All events that the cluster still has; they are recorded in this terminal's copy on the way."""
         paths = names.RunPaths(self.runs_folder / run)
         cached = self._cached(run)
-        jobset = None if cached and cached.state in record.TERMINAL else call(self._find(run))
+        jobset = None if cached and cached.has_end else call(self._find(run))
         if jobset is None:
             return folder_events(reader.find(run, self.runs_folder), follow=False, alive=lambda: False)
         return Stream(self._live_events(paths, jobset, follow, need_output=not follow))
@@ -205,7 +205,7 @@ class KubernetesBackend:
     def state(self, run: str) -> reader.RunState:
         """The state of the run: from this terminal's copy once that holds its end, else from the cluster."""
         cached = self._cached(run)
-        if cached and cached.state in record.TERMINAL:
+        if cached and cached.has_end:
             return cached
         jobset = call(self._find(run))
         if jobset is None and cached is None:
@@ -216,7 +216,7 @@ class KubernetesBackend:
         """The state of a run that the cluster has; unknown where this version cannot read its JobSet."""
         run = jobset["metadata"]["name"]
         cached = self._cached(run)
-        if cached and cached.state in record.TERMINAL:
+        if cached and cached.has_end:
             return cached
         try:
             return self._current_state(run, jobset, listing)
@@ -246,7 +246,7 @@ class KubernetesBackend:
                 last = event
         waiting = last is not None and last.kind == record.WAITING and RUNNING not in last.values
         state = add_restart_counts(reader.state(paths), jobset, reader.earlier_attempts(paths), waiting)
-        if state.state in record.TERMINAL:
+        if state.has_end:
             return state
         state = reader.with_workers(state, run_info(jobset).workers)
         if last and last.terminal:  # another process writes the copy, and is still reading the last output
@@ -272,7 +272,7 @@ class KubernetesBackend:
             call(stopping.request_stop(self._api(), run, reason))
         state = self.state(run)  # this records the agents' last output in the copy
         moment = call(stopping.delete_run(self._api(), run, reason, now))
-        if state.state not in record.TERMINAL:
+        if not state.has_end:
             with RunCache(names.RunPaths(self.runs_folder / run)) as cache:
                 cache.write([PodEntry(0, event=Event(moment, record.STOPPED, values={"reason": reason}))])
 

@@ -225,7 +225,7 @@ class LocalBackend:
     def _own(self, run: str) -> names.RunPaths:
         """The paths of a run of this machine; InputError for the copy of a run that has not ended on its cluster."""
         paths = reader.find(run, self.runs_folder)
-        if (target := recorded_plan.cluster_of(paths)) and reader.state(paths).state not in record.TERMINAL:
+        if (target := recorded_plan.cluster_of(paths)) and not reader.state(paths).has_end:
             raise input_error(
                 wording.option("on"), "local", f"run {paths.id} is in {target}: omit {wording.option('on')}"
             )
@@ -310,7 +310,7 @@ def _acquire(paths: names.RunPaths, lock: int) -> None:
                 raise SpotmpiError(f"the file system of {paths.folder} has no locks, {remedy}")
             return
         except BlockingIOError:
-            if time.monotonic() > deadline or reader.state(paths).state not in record.TERMINAL:
+            if time.monotonic() > deadline or not reader.state(paths).has_end:
                 raise RunInUse(f"run {paths.id} is still running; stop it with `spotmpi stop {paths.id}`") from None
         time.sleep(0.01)
 

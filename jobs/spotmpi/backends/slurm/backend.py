@@ -201,7 +201,7 @@ class SlurmBackend:
         paths, files = self._find(run)
         files.refresh()
         state = reader.state(paths, writer_alive=True)
-        if state.state in record.TERMINAL or (jobs := self._jobs([paths])) is None:
+        if state.has_end or (jobs := self._jobs([paths])) is None:
             return state
         return self.reconcile(paths, jobs.get(paths.id))
 
@@ -212,7 +212,7 @@ class SlurmBackend:
             for paths in reader.every(self.runs_folder)
             if recorded_plan.slurm_of(paths) == recorded_plan.SlurmLogin(self._login.host)
         ]
-        active = {paths.id for paths in mine if reader.state(paths).state not in record.TERMINAL}
+        active = {paths.id for paths in mine if not reader.state(paths).has_end}
         for paths in (paths for paths in mine if paths.id in active):
             self.refresh(paths.id)
         jobs = self._jobs([paths for paths in mine if paths.id in active])
@@ -228,7 +228,7 @@ class SlurmBackend:
         if job is None or job.over:
             self.refresh(paths.id)  # with all that agents wrote until then
         state = reader.state(paths, writer_alive=True)
-        if state.state in record.TERMINAL:
+        if state.has_end:
             return state
         if job is None:
             return replace(state, state=record.LOST, reason=reader.lost_reason(paths))
@@ -273,7 +273,7 @@ class SlurmBackend:
 
         Queues are hours long at many sites, so the default of that limit counts only from the start of the job.
         """
-        if reader.state(paths, writer_alive=True).state in record.TERMINAL:
+        if reader.state(paths, writer_alive=True).has_end:
             return
         limit = _recorded(paths)["queue_limit"] if job.state != queue.SUSPENDED else None
         if limit is not None and time.time() > queue.waits_since(paths, job) + limit:
@@ -296,7 +296,7 @@ class SlurmBackend:
         while now and runs and time.monotonic() < deadline:
             time.sleep(0.2)
             files.refresh()
-            if reader.state(paths, writer_alive=True).state in record.TERMINAL:
+            if reader.state(paths, writer_alive=True).has_end:
                 return
         job = self._awaited_job(paths.id) if now and jobs is None else job
         if job and not job.over and (now or job.waits):
@@ -389,7 +389,7 @@ class SlurmBackend:
 
         def is_recorded() -> bool:
             state = reader.state(paths, writer_alive=True)
-            return state.state in record.TERMINAL or (state.state, state.reason) == (kind, reason)
+            return state.has_end or (state.state, state.reason) == (kind, reason)
 
         if is_recorded():
             return

@@ -13,7 +13,7 @@ from spotmpi.api import lineage
 from spotmpi.api.lineage import Node
 from spotmpi.core import names
 from spotmpi.core.names import RunPaths
-from spotmpi.core.wording import counted, dollars, shortened
+from spotmpi.core.wording import counted, dollars, format_size, shortened
 from spotmpi.entries.manifest import COMMANDS, SHORT, WORDS, Manifest
 from spotmpi.entries.store import Store
 from spotmpi.entries.versions import current
@@ -84,7 +84,7 @@ def _conditions(manifest: Manifest, store: Store) -> Iterator[tuple[str, str]]:
         "Aliases": ", ".join(aliases),
         "Key": manifest.key,
         "Created": lineage.moment(manifest.created),
-        "Size": f"{manifest.bytes / 1e6:,.1f} MB in {counted(len(manifest.files), 'file')}",
+        "Size": f"{format_size(manifest.bytes)} in {counted(len(manifest.files), 'file')}",
         "Rows": f"{manifest.rows:,}" if manifest.rows is not None else "",
         "Run": manifest.run,
         "Command": manifest.details.get("command"),

@@ -54,7 +54,7 @@ def push(model: Entry, image: str, sign_key: str | Path | None, echo: Echo) -> s
         for number, file in enumerate(model.manifest.files, 1):
             digest = f"sha256:{file.sha256}"
             if not repository.has_blob(digest):
-                echo(f"pushing {file.path}, {number} of {total}, {file.bytes / 1e6:,.1f} MB")
+                echo(f"pushing {file.path}, {number} of {total}, {wording.format_size(file.bytes)}")
                 with _intact(model, file) as path:
                     repository.push_blob(digest, file.bytes, path)
         for content in (entry, config):
@@ -109,7 +109,7 @@ def pull(image: str, store: Store, key: str | Path | None, echo: Echo, keep: str
         with store.room_for(entry) as new:
             for number, file in enumerate(entry.files, 1):
                 if file.sha256 not in places:
-                    echo(f"pulling {file.path}, {number} of {total}, {file.bytes / 1e6:,.1f} MB")
+                    echo(f"pulling {file.path}, {number} of {total}, {wording.format_size(file.bytes)}")
                     place = places[file.sha256] = new / str(number)  # names are whatever the registry says
                     repository.pull_blob(f"sha256:{file.sha256}", file.bytes, place)
                     seal(place)

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 from spotmpi.agent.files import is_file
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.wording import Echo, counted
+from spotmpi.core.wording import Echo, counted, format_size
 from spotmpi.entries.manifest import FILES, MANIFEST
 from spotmpi.entries.store import Store, folder, reference_in
 from spotmpi.spec.job import JobSpec
@@ -66,6 +66,6 @@ def fetch(spec: JobSpec, echo: Echo) -> None:
         manifest = store.get(reference) if reference else None
         if manifest is None:
             raise SpotmpiError(f"{place} has to be copied from {store.storage.url}, which does not have it any more")
-        size = f"{counted(len(manifest.files), 'file')}, {manifest.bytes / 1e6:,.1f} MB"
+        size = f"{counted(len(manifest.files), 'file')}, {format_size(manifest.bytes)}"
         echo(f"copying to this machine: {manifest.title}, {size}")
         store.copy_to(Store(str(place.parents[2])), manifest)

@@ -11,7 +11,7 @@ import typer
 
 from spotmpi.cli.entries import EntryCommands
 from spotmpi.cli.options import Json, On, Set, command_group
-from spotmpi.core.wording import counted
+from spotmpi.core.wording import counted, format_size
 
 if TYPE_CHECKING:
     from spotmpi.data.datasets import Storage
@@ -187,4 +187,4 @@ EntryCommands("datasets", "data set", "`spotmpi data build SPEC`").add_to(app)
 
 
 def _counts(transfer: Transfer) -> str:
-    return f"{counted(transfer.files, 'file')}, {transfer.bytes / 1e6:,.1f} MB, {transfer.transferred} of them new"
+    return f"{counted(transfer.files, 'file')}, {format_size(transfer.bytes)}, {transfer.transferred} of them new"

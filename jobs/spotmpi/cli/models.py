@@ -191,7 +191,7 @@ def pull(
     from spotmpi.api import models as api
     from spotmpi.core import names
     from spotmpi.core.errors import input_error
-    from spotmpi.core.wording import echo
+    from spotmpi.core.wording import echo, format_size
 
     open_store(store)
     of_registry, key, keep = api.is_image(model), registry.key, registry.keep
@@ -202,7 +202,7 @@ def pull(
     if into or not of_registry:
         folder = api.pull(str(found), into, store, None if of_registry else key)
         values["folder"] = str(folder)
-        text = f"{found} -> {names.display_path(folder)} ({found.manifest.bytes / 1e6:,.1f} MB)"
+        text = f"{found} -> {names.display_path(folder)} ({format_size(found.manifest.bytes)})"
     print(json.dumps(values) if as_json else text)
 
 

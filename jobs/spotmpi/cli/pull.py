@@ -12,11 +12,11 @@ def command(run: RunId, where: TargetOptions = TargetOptions(), as_json: Json = 
     """
     from spotmpi.api import runs as api
     from spotmpi.core import names
-    from spotmpi.core.wording import echo
+    from spotmpi.core.wording import echo, format_size
 
     folder = api.pull(run, where.target, echo)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if as_json:
         print(json.dumps({"run": folder.name, "folder": str(folder), "bytes": size}))
     else:
-        print(f"{names.display_path(folder)} ({size / 1e6:.1f} MB)")
+        print(f"{names.display_path(folder)} ({format_size(size)})")

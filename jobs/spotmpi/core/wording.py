@@ -54,6 +54,11 @@ def of_commands() -> Iterator[None]:
         _in_command = before
 
 
+def format_size(count: float) -> str:
+    """A number of bytes for people."""
+    return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
 def dotted(values: Mapping[str, Any]) -> dict[str, Any]:
     """*values* by the keys that ``--set`` takes, such as ``limits.failures``; those of inner tables come last."""
     tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}

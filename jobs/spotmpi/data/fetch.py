@@ -21,10 +21,10 @@ from spotmpi.backends.kubernetes.volume_access import pending_reason
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.redaction import redacted
 from spotmpi.core.reminders import Wait
-from spotmpi.core.wording import Echo
+from spotmpi.core.wording import Echo, format_size
 from spotmpi.data import fetch_job
 from spotmpi.data.remote_source import Download
-from spotmpi.data.store import Transfer, format_size
+from spotmpi.data.store import Transfer
 from spotmpi.plan.pods import CONTAINER
 from spotmpi.plan.volume_pod import Volume
 

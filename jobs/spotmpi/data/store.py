@@ -18,7 +18,7 @@ from spotmpi.agent.unpack import DAMAGES, require_readable, unpack
 from spotmpi.backends.downloads import room_in
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess, json_answer, unreadable_answer
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.wording import Echo, counted
+from spotmpi.core.wording import Echo, counted, format_size
 from spotmpi.data.local_source import Index, Source
 from spotmpi.plan import volume_pod
 from spotmpi.plan.agent_plan import VOLUME
@@ -265,8 +265,3 @@ def _unpack(file: BinaryIO, into: Path, requested: frozenset[str]) -> None:
 
 def _bytes(index: Index) -> int:
     return sum(int(str(entry[0])) for entry in index.values())
-
-
-def format_size(count: int) -> str:
-    """A number of bytes for people."""
-    return f"{count / 1e9:.2f} GB" if count >= 10**9 else f"{count / 1e6:.1f} MB"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from spotmpi.agent.files import error_text, write_atomically
 from spotmpi.core import names
 from spotmpi.core.errors import input_error
-from spotmpi.core.wording import counted
+from spotmpi.core.wording import counted, format_size
 
 # Bytes that are hashed while a run starts; hashing more would delay it.
 HASHED_AT_START = 8 << 20
@@ -93,7 +93,7 @@ def text(data: dict[str, Any] | None) -> str:
         return "none"
     if data["state"] is None:
         return str(data["path"])
-    size = f"{counted(data['files'], 'file')}, {data['bytes'] / 1e6:,.1f} MB"
+    size = f"{counted(data['files'], 'file')}, {format_size(data['bytes'])}"
     return f"{data['path']} ({size}, {(data['content'] or data['state'])[:12]})"
 
 

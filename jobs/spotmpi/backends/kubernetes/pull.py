@@ -22,7 +22,7 @@ from spotmpi.core import names, wording
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.reminders import reminders
-from spotmpi.core.wording import Echo
+from spotmpi.core.wording import Echo, format_size
 from spotmpi.plan.cluster_plan import cached_plan
 from spotmpi.plan.pods import python
 from spotmpi.plan.volume_pod import Volume
@@ -54,7 +54,7 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, echo: Echo, par
             size = 0
             with suppress(FileNotFoundError):  # until a pod runs
                 size = packed.stat().st_size
-            return f"copied {size / 1e6:,.1f} MB of run {paths.id} in {seconds:.0f} s, and it goes on"
+            return f"copied {format_size(size)} of run {paths.id} in {seconds:.0f} s, and it goes on"
 
         with reminders(so_far, echo):
             await _read(api, paths.id, volume, command, packed, echo)

@@ -16,7 +16,7 @@ from spotmpi.agent.schema import read_object
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
-from spotmpi.backends.kubernetes.follow.jobset import submission_time, terminal_condition
+from spotmpi.backends.kubernetes.follow.jobset import creation_time, terminal_condition
 from spotmpi.backends.kubernetes.volume_access import pending_reason
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.redaction import redacted
@@ -146,7 +146,7 @@ async def _job_status(api: ClusterApi, name: str) -> _JobStatus:
     if _abandoned(job, api.now()):
         return _JobStatus(failed=f"the data: the Job {name} never received its instructions")
     pods = await api.list(cluster_api.POD, {"batch.kubernetes.io/job-name": name})
-    newest = max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
+    newest = max(pods, key=creation_time, default=None)
     message = _termination_message(newest)
     condition = terminal_condition(job, "Complete")
     if condition is None:
@@ -202,4 +202,4 @@ def _termination_message(pod: Object | None) -> dict[str, Any]:
 
 def _abandoned(job: Object, now: float) -> bool:
     """Whether its creator ended before the Job could begin; *now* is by the API server's clock, as its times are."""
-    return bool(job["spec"].get("suspend")) and now - submission_time(job) > _PREPARATION
+    return bool(job["spec"].get("suspend")) and now - creation_time(job) > _PREPARATION

@@ -6,12 +6,12 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from spotmpi.aws.account import Aws
 from spotmpi.aws.instances import ON_DEMAND, SPOT, Instance, instance_id, instances
 from spotmpi.backends.kubernetes.client.view import ClusterReader
+from spotmpi.backends.kubernetes.follow.jobset import creation_time
 from spotmpi.core import names
 from spotmpi.plan.pods import GPU
 
@@ -89,7 +89,6 @@ def _with_placement(node: Node, instance: Instance | None) -> Node:
 def _node(item: Mapping[str, Any], runs: Mapping[str, set[str]], now: float) -> Node:
     metadata, status = item["metadata"], item.get("status", {})
     labels, allocatable = metadata.get("labels") or {}, status.get("allocatable") or {}
-    created = datetime.fromisoformat(str(metadata["creationTimestamp"]).replace("Z", "+00:00"))
     return Node(
         name=metadata["name"],
         state=_state(item),
@@ -102,7 +101,7 @@ def _node(item: Mapping[str, Any], runs: Mapping[str, set[str]], now: float) -> 
         memory_gib=parse_quantity(str(allocatable.get("memory", 0))) / (1 << 30),
         gpus=int(parse_quantity(str(allocatable.get(GPU, 0)))),
         driver=next((labels[key] for key in _DRIVER if key in labels), None),
-        age=now - created.timestamp(),
+        age=now - creation_time(item),
         runs=tuple(sorted(runs.get(metadata["name"], ()))),
     )
 

@@ -21,7 +21,7 @@ from spotmpi.agent.pod_context import ENV_RESTART_COUNT
 from spotmpi.core import names
 from spotmpi.plan.agent_plan import AgentInputs, Layout, agent_plan
 from spotmpi.plan.run_plan import memory_notes
-from spotmpi.spec.workers import millicores
+from spotmpi.spec.workers import mebibytes, millicores
 
 if TYPE_CHECKING:  # not needed to follow a run
     from spotmpi.spec.job import JobSpec
@@ -158,8 +158,7 @@ def _options(spec: JobSpec, run: str, target: SlurmTarget) -> Iterable[str]:
     yield "--ntasks-per-node=1"
     yield f"--cpus-per-task={math.ceil(millicores(spec.resources.cpu, spec.slots) / 1000)}"
     if spec.resources.memory is not None:
-        factor = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024}[spec.resources.memory[-2:]]
-        yield f"--mem={math.ceil(float(spec.resources.memory[:-2]) * factor * spec.slots)}M"
+        yield f"--mem={math.ceil(mebibytes(spec.resources.memory) * spec.slots)}M"
     if spec.resources.gpu:
         yield f"--gres=gpu:{spec.resources.gpu * spec.slots}"
     if target.partition is not None:

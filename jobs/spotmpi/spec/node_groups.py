@@ -10,7 +10,7 @@ from spotmpi.core.errors import Problem
 from spotmpi.core.names import CAPACITY_BLOCK
 from spotmpi.core.wording import counted
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.workers import millicores
+from spotmpi.spec.workers import mebibytes, millicores
 
 if TYPE_CHECKING:
     from spotmpi.core.environment import NodeGroup
@@ -23,7 +23,6 @@ _CAPABILITIES |= {"rtx-pro-server-6000": "12.0"}
 MARKETS = ("spot", "on-demand")
 _ORDER, _DEADLINE = "capacity.order", "capacity.deadline"
 _ADD_GROUP = "add one to its stack (spotmpi:groups with `market`)"
-_MIB = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024}
 
 
 class Choice(NamedTuple):
@@ -374,4 +373,4 @@ def _refusal(spec: JobSpec, groups: Sequence[NodeGroup], misfits: dict[str, str]
 
 def _memory_mib(spec: JobSpec) -> float:
     memory = spec.resources.memory
-    return float(memory[:-2]) * _MIB[memory[-2:]] * spec.slots if memory else 0
+    return mebibytes(memory) * spec.slots if memory else 0

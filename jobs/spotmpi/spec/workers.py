@@ -37,6 +37,11 @@ def quantity(cpus: float, count: int) -> str:
     return f"{millicores(cpus, count)}m" if rest else str(whole)
 
 
+def mebibytes(size: str) -> float:
+    """MiB of a size such as ``"4Gi"``."""
+    return float(size[:-2]) * {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024}[size[-2:]]
+
+
 Count = Annotated[int, Field(ge=1)]
 Cpus = Annotated[int | float, PlainValidator(number_of_cpus)]
 Memory = Annotated[str, Field(pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$")]

@@ -23,7 +23,13 @@ from spotmpi.backends.kubernetes.client.errors import no_such_run, translate_err
 from spotmpi.backends.kubernetes.client.port_forward import forward_port
 from spotmpi.backends.kubernetes.client.portal import call, serve
 from spotmpi.backends.kubernetes.fault_injection import pod_of
-from spotmpi.backends.kubernetes.follow.jobset import has_started, member_of, pod_phase, terminal_condition
+from spotmpi.backends.kubernetes.follow.jobset import (
+    creation_time,
+    has_started,
+    member_of,
+    pod_phase,
+    terminal_condition,
+)
 from spotmpi.core import certificates, names
 from spotmpi.core.errors import NotPermitted, SpotmpiError, input_error
 from spotmpi.plan import cluster_plan, pods, pool
@@ -114,11 +120,7 @@ async def _node_0(api: ClusterApi, run: str) -> Object | None:
     """The newest pod of node 0, whether it runs or not."""
     with translate_errors(f"find node 0 of run {run}"):
         listed = await api.list(cluster_api.POD, _node_0_labels(run))
-    return max(
-        (pod for pod in listed if member_of(pod) == COORDINATOR),
-        key=lambda pod: str(pod["metadata"]["creationTimestamp"]),
-        default=None,
-    )
+    return max((pod for pod in listed if member_of(pod) == COORDINATOR), key=creation_time, default=None)
 
 
 def _node_0_labels(run: str) -> dict[str, str]:

@@ -15,11 +15,11 @@ from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import (
+    creation_time,
     member_of,
     pod_phase,
     submission_time,
     terminal_condition,
-    unix_time,
     was_failed_by,
 )
 from spotmpi.core import names
@@ -80,7 +80,7 @@ async def _gang(api: ClusterApi, jobset: Object) -> list[Object]:
     """The pods of a JobSet that are not workers, whose ends are not end of the run."""
     pods = await api.list(cluster_api.POD, {names.LABEL_RUN: jobset["metadata"]["name"]})
     since = submission_time(jobset)  # pods of one before it may be on their way out
-    own = [pod for pod in pods if unix_time(pod["metadata"]["creationTimestamp"]) >= since]
+    own = [pod for pod in pods if creation_time(pod) >= since]
     return [pod for pod in own if member_of(pod).role not in WORKERS]
 
 

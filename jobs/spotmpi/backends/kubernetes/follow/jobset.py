@@ -93,7 +93,12 @@ def placement_events(jobset: Object) -> list[Event]:
 
 def submission_time(jobset: Object) -> float:
     """When a run was submitted, Unix seconds by the API server's clock, which has whole ones."""
-    return unix_time(jobset["metadata"]["creationTimestamp"])
+    return creation_time(jobset)
+
+
+def creation_time(item: Object) -> float:
+    """When an object was created, Unix seconds by the API server's clock."""
+    return unix_time(item["metadata"]["creationTimestamp"])
 
 
 def unix_time(moment: str | datetime) -> float:
@@ -220,8 +225,8 @@ def start_wait(
     if jobset["spec"].get("suspend") or (has_queue and has_condition(jobset, "Suspended", "True")):
         return None
     if running:
-        return StartWait(max(unix_time(pod["metadata"]["creationTimestamp"]) for pod in running), True)
-    times = [submitted, *(unix_time(pod["metadata"]["creationTimestamp"]) for pod in leaders)]
+        return StartWait(max(creation_time(pod) for pod in running), True)
+    times = [submitted, *(creation_time(pod) for pod in leaders)]
     times += [time for pod in leaders for time in _end_times(pod)]
     for condition in jobset.get("status", {}).get("conditions") or []:
         if condition["type"] == "Suspended" and condition["status"] == "False":
@@ -353,7 +358,7 @@ class ExitDiagnosis:
         killed = next((reason for reason in map(_kill_reason, gang) if reason), None)
         restart = self._restart if end.values.get(_RETRIES_EXHAUSTED) else None
         # Why an attempt failed says nothing of the next one.
-        if restart and any(unix_time(pod["metadata"]["creationTimestamp"]) > restart.time for pod in pods):
+        if restart and any(creation_time(pod) > restart.time for pod in pods):
             restart = None
         if _WRONG_ARCHITECTURE in "".join(self.other_lines):
             yield f"{_WRONG_ARCHITECTURE}: the image has no build for the architecture of its node; {_ARCHITECTURES}"

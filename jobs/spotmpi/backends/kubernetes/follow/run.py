@@ -22,6 +22,7 @@ from spotmpi.backends.kubernetes.client.errors import lacks_right, translate_err
 from spotmpi.backends.kubernetes.follow.jobset import (
     RUNNING,
     ExitDiagnosis,
+    creation_time,
     has_ended,
     has_predecessors,
     has_started,
@@ -37,7 +38,6 @@ from spotmpi.backends.kubernetes.follow.jobset import (
     run_info,
     start_wait,
     terminal_condition,
-    unix_time,
 )
 from spotmpi.backends.kubernetes.follow.pod_log import FolderLog, PodLog, RunFolder, Source, concatenate
 from spotmpi.backends.kubernetes.follow.waiting import (
@@ -167,7 +167,7 @@ class ClusterFollower:
             pods = await self._client.list(api.POD, {names.LABEL_RUN: self._run.run})
         else:
             pods = self._listing.pods.get(self._run.run, ())
-        pods = sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        pods = sorted(pods, key=creation_time)
         self._seen.pods = {pod_name(pod): pod for pod in pods}
         logs = [self._output(pod, follow=False) for pod in pods if self._has_output(pod)]
         for stream in (concatenate(logs), self._output_of_deleted_pods()):
@@ -412,7 +412,7 @@ class ClusterFollower:
         name, member = pod_name(pod), member_of(pod)
         self._read.add(member)
         predecessors = has_predecessors(pod)
-        since = self._run.submitted if predecessors else unix_time(pod["metadata"]["creationTimestamp"])
+        since = self._run.submitted if predecessors else creation_time(pod)
         return Source(
             name,
             member,

@@ -22,6 +22,7 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.follow import autoscaler
 from spotmpi.backends.kubernetes.follow.jobset import (
     RunInfo,
+    creation_time,
     has_condition,
     is_not_ready,
     member_of,
@@ -299,7 +300,7 @@ def _node_problems(pods: Iterable[Object], seen: Observations) -> list[str]:
 def _event_time(event: Object) -> float:
     """When an event happened last, Unix seconds; the scheduler's have a series in place of a last time."""
     last = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
-    return unix_time(last or event["metadata"]["creationTimestamp"])
+    return unix_time(last) if last else creation_time(event)
 
 
 def _permission_note(seen: Observations) -> str:

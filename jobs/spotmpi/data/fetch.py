@@ -16,7 +16,7 @@ from spotmpi.agent.schema import read_object
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
-from spotmpi.backends.kubernetes.follow.jobset import creation_time, terminal_condition
+from spotmpi.backends.kubernetes.follow.jobset import agent_end, creation_time, terminal_condition
 from spotmpi.backends.kubernetes.volume_access import pending_reason
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.redaction import redacted
@@ -25,7 +25,6 @@ from spotmpi.core.wording import Echo, format_size
 from spotmpi.data import fetch_job
 from spotmpi.data.remote_source import Download
 from spotmpi.data.store import Transfer
-from spotmpi.plan.pods import CONTAINER
 from spotmpi.plan.volume_pod import Volume
 
 POLL_INTERVAL = 1.0  # seconds between requests for the Job's status
@@ -70,7 +69,7 @@ async def _is_active(api: ClusterApi, name: str, echo: Echo) -> bool:
     wait = Wait(_DELETION_LIMIT, echo)
     while found := await api.find(cluster_api.JOB, name):
         is_deleted = found["metadata"].get("deletionTimestamp")
-        if terminal_condition(found, "Complete") is None and not _abandoned(found, api.now()) and not is_deleted:
+        if terminal_condition(found, "Complete") is None and not _is_abandoned(found, api) and not is_deleted:
             return True
         await api.delete(cluster_api.JOB, name, wait=True)
         if wait.is_over(f"the earlier Job {name} is deleted"):
@@ -143,7 +142,7 @@ async def _job_status(api: ClusterApi, name: str) -> _JobStatus:
     job = await api.find(cluster_api.JOB, name)
     if job is None:
         return _JobStatus(failed=f"the data: the Job {name} was deleted")
-    if _abandoned(job, api.now()):
+    if _is_abandoned(job, api):
         return _JobStatus(failed=f"the data: the Job {name} never received its instructions")
     pods = await api.list(cluster_api.POD, {"batch.kubernetes.io/job-name": name})
     newest = max(pods, key=creation_time, default=None)
@@ -194,12 +193,9 @@ def _progress_text(line: dict[str, Any]) -> str:
 
 def _termination_message(pod: Object | None) -> dict[str, Any]:
     """The termination message of the pod's program."""
-    for each in ((pod or {}).get("status") or {}).get("containerStatuses") or []:
-        if each.get("name") == CONTAINER:  # and not one that the cluster has injected
-            return read_object(((each.get("state") or {}).get("terminated") or {}).get("message") or "")
-    return {}
+    return read_object(agent_end(pod or {}).get("message") or "")
 
 
-def _abandoned(job: Object, now: float) -> bool:
-    """Whether its creator ended before the Job could begin; *now* is by the API server's clock, as its times are."""
-    return bool(job["spec"].get("suspend")) and now - creation_time(job) > _PREPARATION
+def _is_abandoned(job: Object, api: ClusterApi) -> bool:
+    """Whether its creator ended before the Job could begin."""
+    return bool(job["spec"].get("suspend")) and api.now() - creation_time(job) > _PREPARATION

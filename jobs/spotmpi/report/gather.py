@@ -202,17 +202,18 @@ def _runs_without_allreduce(sweep: Sweep, runs_folder: Path) -> dict[tuple[str, 
 
 
 def _with_role(sweep: Sweep, runs_folder: Path, role: str) -> list[TrialResult]:
+    return [result for _, result in _trials_with_role(sweep, runs_folder, role)]
+
+
+def _trials_with_role(sweep: Sweep, runs_folder: Path, role: str) -> list[tuple[Trial, TrialResult]]:
     finished = [(trial, paths) for trial, paths in _finished(sweep, runs_folder, role) if is_folder(paths.folder)]
-    return [trial_results.read(paths, trial.variant) for trial, paths in finished]
+    return [(trial, trial_results.read(paths, trial.variant)) for trial, paths in finished]
 
 
 def _baseline_caveats(sweep: Sweep, runs_folder: Path) -> list[str]:
-    finished = [(trial, paths) for trial, paths in _finished(sweep, runs_folder, BASELINE) if is_folder(paths.folder)]
-    before, after = (
-        [trial_results.read(paths, trial.variant) for trial, paths in finished if (trial.repeat == 0) == first]
-        for first in (True, False)
-    )
-    return baseline_caveats(before, after)
+    trials = _trials_with_role(sweep, runs_folder, BASELINE)
+    before = [result for trial, result in trials if trial.repeat == 0]
+    return baseline_caveats(before, [result for trial, result in trials if trial.repeat > 0])
 
 
 def _newest(runs_folder: Path) -> str:

@@ -134,9 +134,7 @@ def restart_count(jobset: Object, which: str = "") -> int:
 
 def image_reference(pod: Object) -> str | None:
     """The image of the ranks as their kubelet names it: by digest where it was pulled from a registry."""
-    statuses = pod.get("status", {}).get("containerStatuses") or []
-    image = next((str(each.get("imageID") or "") for each in statuses if each["name"] == CONTAINER), "")
-    return image.removeprefix("docker-pullable://") or None
+    return str(_agent_container(pod).get("imageID") or "").removeprefix("docker-pullable://") or None
 
 
 def member_of(pod: Object) -> Member:
@@ -197,8 +195,19 @@ def has_ended(pod: Object) -> bool:
 
 def _container_state(pod: Object) -> set[str]:
     """The one key of the state of the agent's container: waiting, running or terminated; empty where it has none."""
-    statuses = pod.get("status", {}).get("containerStatuses") or []
-    return next((set(each.get("state") or {}) for each in statuses if each["name"] == CONTAINER), set())
+    return set(_agent_container(pod).get("state") or {})
+
+
+def agent_end(pod: Object) -> Object:
+    """How the agent's container of a pod has ended; empty where it has not."""
+    end: Object = (_agent_container(pod).get("state") or {}).get("terminated") or {}
+    return end
+
+
+def _agent_container(pod: Object) -> Object:
+    """The status of the agent's container, and of none that the cluster has injected; empty where there is none yet."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    return next((each for each in statuses if each["name"] == CONTAINER), {})
 
 
 class StartWait(NamedTuple):
@@ -272,9 +281,7 @@ def jobset_end(jobset: Object, is_gone: bool, max_failures: int, now: float) -> 
 
 def was_failed_by(pods: Iterable[Object]) -> bool:
     """Whether a pod's agent has ended its run as failed for good, which its JobSet may have yet to see."""
-    statuses = (each for pod in pods for each in pod.get("status", {}).get("containerStatuses") or [])
-    ends = ((each.get("state") or {}).get("terminated") or {} for each in statuses if each["name"] == CONTAINER)
-    return any(end.get("exitCode") == protocol.NOT_RETRYABLE for end in ends)
+    return any(agent_end(pod).get("exitCode") == protocol.NOT_RETRYABLE for pod in pods)
 
 
 def sidecar_reason(jobset: Object, pods: Iterable[Object]) -> str | None:
@@ -377,11 +384,8 @@ def _kill_reason(pod: Object, workers_tables: Mapping[str, str] = MappingProxyTy
     status = pod.get("status") or {}
     if pod_phase(pod) == "Failed" and status.get("reason"):  # Evicted, UnexpectedAdmissionError, OutOfcpu ...
         return f"{node} was ended by its kubelet: {status['reason']}: {status.get('message') or ''}".rstrip(" :")
-    for container in status.get("containerStatuses") or []:
-        end = (container.get("state") or {}).get("terminated") or {}
-        code = end.get("exitCode", 0)
-        if container.get("name") != CONTAINER or code in _AGENT_EXIT_CODES:
-            continue
+    end = agent_end(pod)
+    if (code := end.get("exitCode", 0)) not in _AGENT_EXIT_CODES:
         if end.get("reason") == "OOMKilled":
             return f"{node} exceeded the memory limit of its pod (/dev/shm counts): raise {field}, or use less"
         message = " ".join((end.get("message") or "").split())  # of a container that could not be started

@@ -205,17 +205,22 @@ class Controller:
         self._share(note)
         pods = self._api.pods(self._capacity["pods"])
         if jobset["spec"].get("suspend"):
-            # A JobSet that was just submitted is suspended too, until it is complete.
-            is_due = self._api.now >= (placement.waits_until(state) or 0.0)
-            if state["moving"] and is_due and not pods and _condition(jobset, "Suspended"):
-                self._patch(jobset, {**state, "moving": False}, [_replace("/spec/suspend", False)])
-                self._scale(state)
-            return False
-        names = {pod["metadata"]["name"]: bool(pod["spec"].get("schedulingGates")) for pod in pods}
-        former = self._gated
-        self._gated = {
-            name: self._api.now if gated else former[name] for name, gated in names.items() if gated or name in former
-        }
+            self._resume(jobset, state, pods)
+        else:
+            self._decide(jobset, state, pods)
+        return False
+
+    def _resume(self, jobset: Object, state: placement.State, pods: List[Object]) -> None:
+        """Resume a JobSet that was suspended to move its gang, once its pods are gone and its wait is over."""
+        is_due = self._api.now >= (placement.waits_until(state) or 0.0)
+        # A JobSet that was just submitted is suspended too, until it is complete.
+        if state["moving"] and is_due and not pods and _condition(jobset, "Suspended"):
+            self._patch(jobset, {**state, "moving": False}, [_replace("/spec/suspend", False)])
+            self._scale(state)
+
+    def _decide(self, jobset: Object, state: placement.State, pods: List[Object]) -> None:
+        """Let pods have nodes, and change what follows from those that have come."""
+        self._note_gates(pods)
         failed = self._failed_again()
         if failed is not None:  # else nobody knows at the moment, and pods keep their gates
             self._admit(pods, failed)
@@ -231,7 +236,16 @@ class Controller:
             moves = following["moving"]
             self._patch(jobset, following, self._move(jobset, following, bool(excluded)) if moves else [])
         self._scale(following or state, [number for number, _ in seen.nodes])
-        return False
+
+    def _note_gates(self, pods: List[Object]) -> None:
+        """Note which of *pods* have a scheduling gate now, and forget those that are gone."""
+        former, self._gated = self._gated, {}
+        for pod in pods:
+            name = pod["metadata"]["name"]
+            if pod["spec"].get("schedulingGates"):
+                self._gated[name] = self._api.now
+            elif name in former:
+                self._gated[name] = former[name]
 
     def _failed_again(self) -> Optional[List[str]]:
         """The machines on which no pod is to run any more; None where the run folder does not tell."""

@@ -38,11 +38,6 @@ class Staging:
             self._thread.start()
 
     @property
-    def error(self) -> str | None:
-        """Why the copy failed, or None."""
-        return self.failure and self.failure.reason
-
-    @property
     def busy(self) -> bool:
         """Whether the copy is in progress."""
         return self._thread.is_alive()
@@ -120,7 +115,7 @@ class Readiness:
         unresolved = self._unresolved() if self._names else []
         if unresolved:
             return self._describe(unresolved, "are not in DNS with their address yet")
-        here = str(self._staging) if self._staging.busy or self._staging.error else self._missing_here()
+        here = str(self._staging) if self._staging.busy or self._staging.failure else self._missing_here()
         return here and "node 0: %s" % here
 
     def wait(self, limit: float, events: record.Record, stop_signal: StopSignal) -> Outcome | None:

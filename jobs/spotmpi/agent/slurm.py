@@ -170,18 +170,24 @@ def main(folder: str) -> int:
         shutil.rmtree(context.mounts.work, ignore_errors=True)
         shutil.rmtree(memory_folder(context.plan["run"]), ignore_errors=True)
         presence.close()
-    if context.is_coordinator:
-        if code not in (protocol.FAILED, protocol.INTERRUPTED):
-            write_atomically(os.path.join(own, EXIT_CODE), "%d\n" % min(code, 1))
-            return code
-        avoided = avoided_machines(folder)
-        at_fault = not avoided.keys().isdisjoint([*hosts, os.environ[hardware.ENV_NODE_NAME]])
-        if os.path.exists(os.path.join(own, NOTICE)) or _lost_nodes(folder) or at_fault:
-            # To requeue the job ends this step, by a SIGTERM that commands of this process get as well.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            subprocess.run(["scontrol", "requeue", job], stdin=subprocess.DEVNULL)
-            _exclude(job, sorted(avoided))
+    if not context.is_coordinator:
+        return code
+    if code not in (protocol.FAILED, protocol.INTERRUPTED):
+        write_atomically(os.path.join(own, EXIT_CODE), "%d\n" % min(code, 1))
+    else:
+        _requeue_from(job, folder, {*hosts, os.environ[hardware.ENV_NODE_NAME]})
     return code
+
+
+def _requeue_from(job: str, folder: str, machines: set[str]) -> None:
+    """Put a *job* back into the queue where these *machines* are taken away, lost or at fault; else it starts anew."""
+    avoided = avoided_machines(folder)
+    at_fault = not machines.isdisjoint(avoided)
+    if os.path.exists(os.path.join(folder, FOLDER, NOTICE)) or _lost_nodes(folder) or at_fault:
+        # To requeue the job ends this step, by a SIGTERM that commands of this process get as well.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        subprocess.run(["scontrol", "requeue", job], stdin=subprocess.DEVNULL)
+        _exclude(job, sorted(avoided))
 
 
 def announce_presence(run: str, clock: Clock) -> socket.socket:

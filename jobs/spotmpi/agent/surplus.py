@@ -59,11 +59,8 @@ def next_state(
 
 def _released(count: int, pause: float) -> str:
     """What happens to nodes that an attempt does not have, for so many seconds."""
-    return "%d %s released, and asked for again in %g min" % (
-        count,
-        "is" if count == 1 else "are",
-        round(pause / 60.0, 1),
-    )
+    are = "is" if count == 1 else "are"
+    return "%d %s released, and asked for again in %g min" % (count, are, round(pause / 60.0, 1))
 
 
 def _pause(away: Optional[placement.Away], used: int, capacity: PlacedCapacity) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from spotmpi.agent.plan import WORKER
 from spotmpi.core import wording
-from spotmpi.core.errors import InputError, input_error
+from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.core.events import Event
 
 if TYPE_CHECKING:  # only commands that read a spec import what reads one
@@ -22,6 +22,12 @@ if TYPE_CHECKING:  # only commands that read a spec import what reads one
     from spotmpi.spec.validate import TargetCapabilities
 
 Plan: TypeAlias = "RunPlan | ClusterPlan | SlurmPlan"  # distinguished by "backend"
+
+
+def unrecorded(folder: Path, error: OSError) -> SpotmpiError:
+    """The error for a run whose *folder* cannot be written."""
+    place = wording.option("runs", "FOLDER")
+    return SpotmpiError(f"cannot record the run in {folder}: {error.strerror}; use {place}")
 
 
 def no_workers(run: str) -> InputError:

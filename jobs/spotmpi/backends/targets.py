@@ -22,6 +22,7 @@ from spotmpi.backends.base import Backend, Plan
 from spotmpi.core import names, wording
 from spotmpi.core.errors import InputError, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import Event
+from spotmpi.core.names import KUBERNETES, LOCAL, SLURM
 from spotmpi.core.termination import Terminated, raised_when_terminated
 from spotmpi.runs import reader, recorded_plan
 
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
     from spotmpi.core.wording import Echo
     from spotmpi.runs.reader import RunState
     from spotmpi.spec.job import JobSpec
-
-LOCAL = names.LOCAL
-KUBERNETES = names.KUBERNETES
-SLURM = names.SLURM
 
 
 class Target(NamedTuple):

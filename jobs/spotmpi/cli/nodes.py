@@ -52,7 +52,7 @@ def _nodes(target: Target) -> tuple[Node, ...]:
 
     if target.is_slurm:
         raise input_error("--on", target.name, "give an environment or kubernetes: `sinfo` lists the nodes of Slurm")
-    if target.name == targets.LOCAL:
+    if target.is_local:
         raise input_error("--on", target.name, "give an environment or kubernetes: the local backend has no nodes")
     environment = targets.environment_of(target)
     if environment is None:

@@ -106,7 +106,7 @@ def _spec_prices(paths: RunPaths) -> dict[Kind, PriceCurve]:
 
 def _recorded_prices(paths: RunPaths) -> Iterator[tuple[float, float]]:
     """When each attempt got its nodes, and the price of one that is in its rate, where it has one."""
-    is_machine = recorded_plan.read(paths).backend == targets.LOCAL  # which all nodes are together
+    is_machine = recorded_plan.read(paths).backend == names.LOCAL  # which all nodes are together
     for attempt in read_attempts(str(paths.folder), False):
         world = attempt.get("world")
         if world is not None and world["rate"] is not None:
@@ -295,7 +295,7 @@ def _environment(target: Target, paths: RunPaths) -> Environment:
     plan = recorded_plan.read(paths) if is_file(paths.plan) else None
     if target.on is None and plan and plan.environment:
         return recorded_environment(plan.environment)
-    name = target.on or (plan.stack if plan and plan.backend != targets.LOCAL else None)
+    name = target.on or (plan.stack if plan and plan.backend != names.LOCAL else None)
     ways = f"{wording.option('price')}, or the run's environment by {wording.option('on')}"
     remedy = f"the price of a node is unknown: give {ways}"
     if name is None:

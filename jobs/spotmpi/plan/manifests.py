@@ -61,23 +61,9 @@ def kubernetes_plan(
 
     *worker_targets* are those of each role of workers, by default *target*.
     """
-    cached = json.dumps(cached_plan(spec.title, submission.run, None, target.namespace), indent=1) + "\n"
-    files = {names.SPEC: spec.to_toml(), record.PLAN: cached}
     job = _job(spec, target, submission)
-    work = {**submission.work, "container": pods.image(job["spec"]["template"])}
-    inputs = AgentInputs(work, files, submission.user_code, submission.rate, dict(target.machine), submission.versions)
-    agents = agent_plan(spec, submission.run, inputs, pod_layout(submission.run, spec.nodes, target.job_per_node))
-    if target.job_per_node:
-        agents["replaces_nodes"] = True
-    with_standby = spec.checkpoint.grace / 2 if spec.standby else None
-    if (margin := spec.checkpoint.margin or with_standby) is not None:
-        agents["margin"] = margin
-    if spec.standby:
-        agents["standby"] = [names.standby_host(submission.run, index) for index in range(spec.standby)]
-    state = None
-    if target.order:
-        agents["capacity"] = placement.capacity(spec, target, submission.run, submission.rates, submission.beginning)
-        state = to_text(initial(agents["capacity"]))
+    agents = _agents(spec, target, submission, pods.image(job["spec"]["template"]))
+    state = to_text(initial(agents["capacity"])) if target.order else None
     parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission, target.egress_denied)]
     for workers, on in zip(spec.workers, worker_targets or [target] * len(spec.workers), strict=True):
         parts.append(_workers(spec, workers, on, submission))
@@ -101,6 +87,26 @@ def with_shared_keys(objects: Sequence[Object], secret: str) -> list[Object]:
             taken = {"secretName": secret, "items": [{"key": key, "path": key} for key in keys], "optional": True}
             volume["secret"] = {**volume["secret"], **taken}
     return remaining
+
+
+def _agents(spec: JobSpec, target: ClusterTarget, submission: Submission, image: str | None) -> RunPlan:
+    """The plan that the agents in pods of this *image* carry out."""
+    run = submission.run
+    cached = json.dumps(cached_plan(spec.title, run, None, target.namespace), indent=1) + "\n"
+    files = {names.SPEC: spec.to_toml(), record.PLAN: cached}
+    work = {**submission.work, "container": image}
+    inputs = AgentInputs(work, files, submission.user_code, submission.rate, dict(target.machine), submission.versions)
+    agents = agent_plan(spec, run, inputs, pod_layout(run, spec.nodes, target.job_per_node))
+    if target.job_per_node:
+        agents["replaces_nodes"] = True
+    with_standby = spec.checkpoint.grace / 2 if spec.standby else None
+    if (margin := spec.checkpoint.margin or with_standby) is not None:
+        agents["margin"] = margin
+    if spec.standby:
+        agents["standby"] = [names.standby_host(run, index) for index in range(spec.standby)]
+    if target.order:
+        agents["capacity"] = placement.capacity(spec, target, run, submission.rates, submission.beginning)
+    return agents
 
 
 def _jobset(spec: JobSpec, target: ClusterTarget, submission: Submission, job: Object, plan_hash: str) -> Object:

@@ -136,7 +136,6 @@ class TrialResult:
     interruptions: int
     failures: int
     oversubscribed: bool
-    started: float | None
     machines: Sequence[Machine] = ()  # of all attempts, if reported
     container: str | None = None  # the image of its pods, by digest if known
     stream: Figures | None = None
@@ -242,7 +241,6 @@ def read(paths: RunPaths, variant: str) -> TrialResult:
         interruptions=min(state.interruptions, spec.limits.interruptions),
         failures=min(state.failures, spec.limits.failures),
         oversubscribed=bool(summary.get("oversubscribed", plan.oversubscribed)),
-        started=state.submitted,
         machines=read_machines(paths, summary.get("hardware") or ()),
         container=state.container or identity.get("container"),
         stream=stream,

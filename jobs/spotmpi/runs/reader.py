@@ -241,7 +241,7 @@ def alive(paths: RunPaths) -> bool:
 
 def state(paths: RunPaths, writer_alive: bool | None = None) -> RunState:
     """The state of the run, from its events and metrics; by default its lock tells whether a writer is alive."""
-    values: dict[str, Any] = {"id": paths.id, "folder": str(paths.folder), "name": paths.id, "state": "submitted"}
+    values: dict[str, Any] = {"id": paths.id, "folder": str(paths.folder), "name": paths.id, "state": record.SUBMITTED}
     joined: dict[Member, int] = {}  # workers that are ready, with the attempt in which they were that
     for event in lines(paths.events):
         _apply_event(values, event)
@@ -319,8 +319,8 @@ def _apply_event(values: dict[str, Any], event: dict[str, Any]) -> None:
             placement=None,
             standby=[],
             promotions=[],
+            state=record.SUBMITTED,
         )
-        values["state"] = "submitted"
     elif kind == record.STARTED:
         attempt = max(_count(event.get("attempt")), values.get("attempt", 0))
         values.update(**counts, state=RUNNING, attempt=attempt, reason=None)

@@ -167,7 +167,7 @@ def test_data_that_cannot_be_copied_ends_the_attempt_with_the_node_in_the_reason
     waiting = Waiting(dns)
     waiting.missing = []
     failure = Outcome(NOT_RETRYABLE, "data /shared cannot be staged: a reason")
-    waiting.staging.failure, waiting.staging.error = failure, failure.reason
+    waiting.staging.failure = failure
     assert waiting.wait() == failure._replace(reason="node 0: data /shared cannot be staged: a reason")
 
 

@@ -35,13 +35,13 @@ def stage_data(source: Path, target: Path, stage: str = "node", cgroup: Path | N
 def test_every_file_is_copied_to_its_place(shared_folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "node" / "data"
     staging = stage_data(shared_folder, target)
-    assert staging.error is None and str(staging) == "100 % of 0.0 GB of data copied"
+    assert staging.failure is None and str(staging) == "100 % of 0.0 GB of data copied"
     files, copies = (
         {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.jpg")}
         for folder in (shared_folder, target)
     )
     assert copies == files
-    assert stage_data(shared_folder, target).error is None, "again, in a restarted container"
+    assert stage_data(shared_folder, target).failure is None, "again, in a restarted container"
 
 
 def test_nothing_to_stage_is_done_at_once() -> None:
@@ -52,11 +52,11 @@ def test_data_that_does_not_fit_is_refused_before_a_byte_is_copied(shared_folder
     (tmp_path / "memory.max").write_text("60000\n")
     (tmp_path / "memory.current").write_text("30000\n")
     staging = stage_data(shared_folder, tmp_path / "memory", "memory", tmp_path)
-    assert staging.error is not None
-    assert staging.error.endswith("it has 0.0 GB, 0.0 GB are free in the memory of this pod")
+    assert staging.failure is not None and staging.failure.reason is not None
+    assert staging.failure.reason.endswith("it has 0.0 GB, 0.0 GB are free in the memory of this pod")
     assert not list((tmp_path / "memory").rglob("*.jpg"))
     (tmp_path / "memory.max").write_text("max\n")
-    assert stage_data(shared_folder, tmp_path / "memory", "memory", tmp_path).error is None
+    assert stage_data(shared_folder, tmp_path / "memory", "memory", tmp_path).failure is None
 
 
 def test_a_missing_folder_ends_the_run_with_its_name(tmp_path: Path) -> None:

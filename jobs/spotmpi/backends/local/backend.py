@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Self
 from spotmpi.agent import record, stop_requests
 from spotmpi.agent.files import exists, is_file, is_folder, lock_file
 from spotmpi.agent.plan import COORDINATOR, NODE, WORKER, Member, RunPlan, read_plan
-from spotmpi.backends.base import Plan, PoolAddress
+from spotmpi.backends.base import Plan, PoolAddress, unrecorded
 from spotmpi.core import names, wording
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
@@ -100,7 +100,7 @@ class LocalBackend:
             paths.folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(paths.folder / record.LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise _unrecorded(paths, error) from error
+            raise unrecorded(paths.folder, error) from error
         try:
             _acquire(paths, lock)
             stop_requests.clear(str(paths.folder))
@@ -117,7 +117,7 @@ class LocalBackend:
             if is_new:  # nothing runs, and what is left would be listed as a lost run
                 shutil.rmtree(paths.folder, ignore_errors=True)
             if isinstance(error, OSError):
-                raise _unrecorded(paths, error) from error
+                raise unrecorded(paths.folder, error) from error
             raise
         finally:
             os.close(lock)
@@ -293,11 +293,6 @@ def _continue_agent(paths: names.RunPaths) -> None:
         with contextlib.suppress(OSError):
             if any(str(each.readlink()) == lock for each in (process / "fd").iterdir()):
                 os.kill(int(process.name), signal.SIGCONT)
-
-
-def _unrecorded(paths: names.RunPaths, error: OSError) -> SpotmpiError:
-    place = wording.option("runs", "FOLDER")
-    return SpotmpiError(f"cannot record the run in {paths.folder}: {error.strerror}; use {place}")
 
 
 def _acquire(paths: names.RunPaths, lock: int) -> None:

@@ -20,7 +20,7 @@ from spotmpi.agent.context import REQUESTS
 from spotmpi.agent.files import exists
 from spotmpi.agent.plan import NODE, WORKER, Member
 from spotmpi.agent.pod_context import AGENT_PLAN, CODE_ARCHIVE
-from spotmpi.backends.base import Plan, PoolAddress
+from spotmpi.backends.base import Plan, PoolAddress, unrecorded
 from spotmpi.backends.downloads import report_skipped
 from spotmpi.backends.kill_ranks import PROGRAM, require_killed
 from spotmpi.backends.slurm import queue
@@ -119,8 +119,7 @@ class SlurmBackend:
         try:
             paths.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            place = wording.option("runs", "FOLDER")
-            raise SpotmpiError(f"cannot record the run in {paths.folder}: {error.strerror}; use {place}") from error
+            raise unrecorded(paths.folder, error) from error
         with reader.lock(paths):
             self._write(spec, plan, paths, is_new)
         self._files(paths, plan["folder"]).refresh()

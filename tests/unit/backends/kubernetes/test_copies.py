@@ -65,7 +65,7 @@ def clean(folder: Path, messages: list[str] | None = None) -> list[str]:
 def test_a_copy_of_a_run_in_progress_in_a_cluster_is_not_lost(runs: Path) -> None:
     """The state names where to ask for the run, instead of calling it lost."""
     copy(runs)
-    (state,) = spotmpi.list_runs(targets.Target(targets.LOCAL, runs))
+    (state,) = spotmpi.list_runs(targets.Target("local", runs))
     assert (state.state, state.over) == ("elsewhere", False)
     assert state.reason == f"it is in namespace here of context this; `spotmpi status {RUN}` asks the cluster"
 
@@ -172,7 +172,7 @@ def test_the_local_backend_refuses_a_run_of_a_cluster(runs: Path, call: Callable
     """One line says so: `stop` does not wait, and `logs` does not speak of an agent."""
     copy(runs)
     with pytest.raises(InputError, match=f"run {RUN} is in namespace here of context this: omit on"):
-        call(targets.Target(targets.LOCAL, runs))
+        call(targets.Target("local", runs))
 
 
 def test_a_record_in_use_is_not_deleted(runs: Path) -> None:

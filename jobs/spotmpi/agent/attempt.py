@@ -63,7 +63,8 @@ class Attempt:
         self.record = record
         self.stop_signal = stop_signal
         self.clock = clock
-        self.progress = Progress(clock.uptime(), plan["metrics_pattern"])
+        recognizer = None if plan["launcher"] == "pool" else Recognizer()  # the driver of a pool trains nothing
+        self.progress = Progress(clock.uptime(), plan["metrics_pattern"], recognizer)
         self.pid_file = launch.pid_file
         self._replicas = None if launch.replicas is None else Replicas(launch.replicas, clock)
         self._replica_failure: Outcome | None = None
@@ -115,8 +116,6 @@ class Attempt:
     def _start(self) -> None:
         for command in self.launch.commands:
             self._processes[command["member"]] = self._start_command(command)
-        if self.plan["launcher"] != "pool":  # the driver of a pool trains nothing
-            self.progress.recognize_by(Recognizer())
         self._supervise_replicas()
 
     def _start_command(self, command: Command) -> subprocess.Popen[bytes]:

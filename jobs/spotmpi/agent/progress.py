@@ -279,10 +279,6 @@ class Progress:
         self._pattern = re.compile(pattern) if pattern else None
         self._recognizer = None if pattern else recognizer
 
-    def recognize_by(self, recognizer: Recognizer) -> None:
-        """Read well-known forms by *recognizer* from now on, where there is no pattern."""
-        self._recognizer = None if self._pattern else recognizer
-
     @property
     def recognized(self) -> tuple[str, str] | None:
         """The name of the form that was recognized and a line of it, or None."""

@@ -104,9 +104,11 @@ def run_recorded(spec: JobSpec, on: TargetLike) -> RunState:
     The entries of a store that it names are on the run volume since that user submitted it: none are copied from here.
     """
     backend, spec = _validate(spec, (), on)
-    return _show(
-        lambda on_event, echo: _submit(*_plan_new(backend, spec, echo), False, on_event, echo), False, None, None
-    )
+
+    def start(on_event: Callable[[Event], None], echo: Echo) -> RunState:
+        return _submit(*_plan_new(backend, spec, echo), False, on_event, echo)
+
+    return _show(start, False, None, None)
 
 
 def resume(

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -210,22 +211,23 @@ def _check(manifest: Manifest) -> None:
     for name, kind in _DETAILS.items():
         if not isinstance(manifest.details.get(name, kind()), kind):
             raise input_error(f"details.{name}", manifest.details[name], f"is not a {kind.__name__}")
-    paths = [file.path for file in manifest.files]
-    twice = next((path for path in paths if paths.count(path) > 1), None) if len({*paths}) < len(paths) else None
-    if twice is not None:
-        raise input_error("files", twice, "is the name of two files: give each its own")
+    _check_files(manifest.files)
+
+
+def _check_files(files: Sequence[File]) -> None:
+    paths = Counter(file.path for file in files)
     folders = {path[:place] for path in paths for place, each in enumerate(path) if each == "/"}
-    below = next((path for path in paths if path in folders), None)
-    if below is not None:
-        raise input_error("files", below, "is the name of a file and of a folder: give each its own")
-    unknown = next((file.path for file in manifest.files if file.bytes < 0 or not _KEY.fullmatch(file.sha256)), None)
-    if unknown is not None:
-        raise input_error("files", unknown, "has no SHA-256 in 64 hex digits, or fewer than 0 bytes")
-    parts = {path: path.split("/") for path in paths}
-    wrong = next((path for path in paths if not path.isprintable() or {"", ".", ".."}.intersection(parts[path])), None)
-    if wrong is not None:
-        remedy = "use names below its folder" if wrong.isprintable() else "rename what cannot be printed"
-        raise input_error("files", wrong, f"is not a relative path of an entry: {remedy}")
+    for file in files:
+        path = file.path
+        if paths[path] > 1:
+            raise input_error("files", path, "is the name of two files: give each its own")
+        if path in folders:
+            raise input_error("files", path, "is the name of a file and of a folder: give each its own")
+        if file.bytes < 0 or not _KEY.fullmatch(file.sha256):
+            raise input_error("files", path, "has no SHA-256 in 64 hex digits, or fewer than 0 bytes")
+        if not path.isprintable() or {"", ".", ".."}.intersection(path.split("/")):
+            remedy = "use names below its folder" if path.isprintable() else "rename what cannot be printed"
+            raise input_error("files", path, f"is not a relative path of an entry: {remedy}")
 
 
 def _digest(values: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from spotmpi.aws import errors
@@ -75,12 +75,11 @@ _NOT_READY = re.compile(
     r"failed to (become available|initialize completely)|EKS Add-On \([^()]+\) create: timeout while waiting"
 )
 _NETWORK = re.compile(r"no such host|connection (refused|reset)|i/o timeout|TLS handshake timeout|send request failed")
-_CAPACITY = ("InsufficientInstanceCapacity", "UnfulfillableCapacity", "Unsupported")
 
 
 def rejects_keys(output: str) -> bool:
     """Whether AWS answered what it does to unknown keys, as a region does that is not enabled."""
-    return _has(_relevant(output), *errors.UNKNOWN_KEY)
+    return _UNKNOWN_KEY.search(_relevant(output)) is not None
 
 
 def explain(stack: str, command: str, output: str) -> str:
@@ -174,81 +173,111 @@ def _in_one_line(lines: Sequence[str]) -> str:
 
 def _remedy(text: str, stack: str) -> str:
     """What to do about an error of AWS or of a cluster; empty where that is not known."""
-    if _has(text, *errors.UNKNOWN_KEY):
-        region = "that region is not enabled in the account (`aws account enable-region`)"
-        return f"AWS does not know these credentials in the stack's region: {errors.LOG_IN}, or {region}"
-    if _has(text, *errors.EXPIRED, *errors.SIGNATURE) or _CREDENTIALS.search(text):
-        return f"the AWS credentials are missing, wrong or expired: {errors.LOG_IN}"
-    if _has(text, *errors.DENIED) or _ACTION.search(text):
-        return _allow(text)
-    if _has(text, *errors.THROTTLED) or "Rate exceeded" in text:
-        return "AWS throttles the account's calls: wait a minute"
-    if re.search(r"KMSInvalidStateException|is pending (deletion|import)|is disabled|Key '[^']*' does not exist", text):
-        return "the KMS key can't be used: cancel its deletion (`aws kms cancel-key-deletion`), or enable it"
-    if _has(text, *_CAPACITY):
-        return "choose another type or zone for it (`spotmpi zones` compares them), or wait for capacity"
-    if _has(text, "UnsupportedAvailabilityZoneException"):
-        return "EKS needs two zones with capacity for it: set `second_zone` to one of those that are named above"
-    if _NO_PRINCIPAL.search(text):
-        sso = "that of an SSO role has a path, which `aws iam list-roles` shows"
-        return f"IAM has no such role or user: correct its ARN in `cluster.admins` or `cluster.users`; {sso}"
-    if launch := next((LAUNCH_FAILURES[code] for code in LAUNCH_FAILURES if _has(text, code)), None):
-        return f"{launch.message}: {launch.remedy}"
-    if _HALF_A_CHART.search(text):
-        how = "`helm uninstall` one whose status is pending-install, and `helm rollback` another"
-        return f"a killed update left the chart unfinished: `helm list --all --all-namespaces` shows it; {how}"
-    if _OBJECT_EXISTS.search(text):
-        return "it is in the cluster and not in this stack's state: delete it with kubectl"
-    if _QUOTA.search(text):
-        return "a quota of the account is used up: delete what nobody needs, or request an increase in Service Quotas"
-    if _EXISTS.search(text):
-        owner = "it exists and is not in this stack's state, so another stack or a former environment has it"
-        return f"{owner}: `spotmpi doctor {stack}` lists leftovers; delete it, or rename the stack"
-    if _AT_WORK.search(text):
-        return "AWS is still at work on an earlier change of it: wait a few minutes"
-    if cluster := _HAS_GROUPS.search(text):
-        command = f"aws eks list-nodegroups --cluster-name {cluster['name']}"
-        return (
-            f"node groups that are not in this stack's state use it: `{command}` lists them in its region; delete them"
-        )
-    if _USED.search(text):
-        return f"something that is not in this stack's state uses it: {_find_user(text)}delete that"
-    if _has(text, "UnsupportedAvailabilityZone"):  # EFS API Reference, CreateFileSystem
-        return "EFS has no One Zone storage there: set `storage.one_zone` to false, or choose another zone"
-    if _NO_ACCESS.search(text):
-        return (
-            "this login may not do that in the cluster: use the role that built it, which can add to `cluster.admins`"
-        )
-    if _WEBHOOK.search(text):
-        return "the pods that the cluster asks about such objects are not ready yet: wait a minute"
-    if _NOT_READY.search(text):
-        return "its pods do not become ready: `kubectl get pods --all-namespaces` shows which"
-    if re.search(r"[Cc]luster (is )?unreachable", text):
-        return "check that your address is in `access` (https://checkip.amazonaws.com shows it), and the network"
-    if _NETWORK.search(text):
-        return "check this machine's network, and the region"
-    return "AWS had an internal error: wait a few minutes" if _INTERNAL.search(text) else ""
+    for pattern, remedy in _REMEDIES:
+        if found := pattern.search(text):
+            return remedy if isinstance(remedy, str) else remedy(found, stack)
+    return ""
 
 
-def _allow(text: str) -> str:
+def _allow(found: re.Match[str], stack: str) -> str:
     """What to do about an action that is not permitted, by IAM or by a policy above it."""
-    action = _ACTION.search(text)
+    action = _ACTION.search(found.string)
     what = f"allow {action[1]}" if action else "allow it"
-    if "explicit deny" in text:
+    if "explicit deny" in found.string:
         return f"{what}: a policy denies it, of the organization or a permissions boundary, which overrides others"
     return f"{what} in your IAM policy; `spotmpi doctor --iam up` prints all that is needed"
 
 
-def _find_user(text: str) -> str:
-    """How to find what uses a part of the network."""
-    used = _IN_USE.search(text)
+def _delete_user(found: re.Match[str], stack: str) -> str:
+    """How to find what uses a part of the network, and to delete it."""
+    what = "something that is not in this stack's state uses it"
+    used = _IN_USE.search(found.string)
     if used is None:
-        return ""
+        return f"{what}: delete that"
     query = f"Name={_FILTERS[used['kind']]},Values={used[0]}"
     command = f"aws ec2 describe-network-interfaces --filters {query}"
-    return f"`{command}` in its region lists interfaces with what made them; "
+    return f"{what}: `{command}` in its region lists interfaces with what made them; delete that"
 
 
-def _has(text: str, *codes: str) -> bool:
+def _delete_groups(found: re.Match[str], stack: str) -> str:
+    command = f"aws eks list-nodegroups --cluster-name {found['name']}"
+    return f"node groups that are not in this stack's state use it: `{command}` lists them in its region; delete them"
+
+
+def _delete_leftover(found: re.Match[str], stack: str) -> str:
+    owner = "it exists and is not in this stack's state, so another stack or a former environment has it"
+    return f"{owner}: `spotmpi doctor {stack}` lists leftovers; delete it, or rename the stack"
+
+
+def _codes(*codes: str) -> re.Pattern[str]:
+    """What finds one of these codes of AWS."""
     # One with a point behind it is another, such as AuthFailure.ServiceLinkedRoleCreationNotPermitted.
-    return any(re.search(rf"(?<!\w){re.escape(code)}(?!\.?\w)", text) for code in codes)
+    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, codes))})(?!\.?\w)")
+
+
+_UNKNOWN_KEY = _codes(*errors.UNKNOWN_KEY)
+_LOG_IN = f"the AWS credentials are missing, wrong or expired: {errors.LOG_IN}"
+_SLOW_DOWN = "AWS throttles the account's calls: wait a minute"
+# What to do about an error in which a pattern is found, the first of these that is: as text, or made of what was found
+# and the stack.
+_REMEDIES: Sequence[tuple[re.Pattern[str], str | Callable[[re.Match[str], str], str]]] = (
+    (
+        _UNKNOWN_KEY,
+        f"AWS does not know these credentials in the stack's region: {errors.LOG_IN}, or that region is not enabled in "
+        "the account (`aws account enable-region`)",
+    ),
+    (_codes(*errors.EXPIRED, *errors.SIGNATURE), _LOG_IN),
+    (_CREDENTIALS, _LOG_IN),
+    (_codes(*errors.DENIED), _allow),
+    (_ACTION, _allow),
+    (_codes(*errors.THROTTLED), _SLOW_DOWN),
+    (re.compile("Rate exceeded"), _SLOW_DOWN),
+    (
+        re.compile(r"KMSInvalidStateException|is pending (deletion|import)|is disabled|Key '[^']*' does not exist"),
+        "the KMS key can't be used: cancel its deletion (`aws kms cancel-key-deletion`), or enable it",
+    ),
+    (
+        _codes("InsufficientInstanceCapacity", "UnfulfillableCapacity", "Unsupported"),
+        "choose another type or zone for it (`spotmpi zones` compares them), or wait for capacity",
+    ),
+    (
+        _codes("UnsupportedAvailabilityZoneException"),
+        "EKS needs two zones with capacity for it: set `second_zone` to one of those that are named above",
+    ),
+    (
+        _NO_PRINCIPAL,
+        "IAM has no such role or user: correct its ARN in `cluster.admins` or `cluster.users`; that of an SSO role has "
+        "a path, which `aws iam list-roles` shows",
+    ),
+    *((_codes(code), f"{each.message}: {each.remedy}") for code, each in LAUNCH_FAILURES.items()),
+    (
+        _HALF_A_CHART,
+        "a killed update left the chart unfinished: `helm list --all --all-namespaces` shows it; `helm uninstall` one "
+        "whose status is pending-install, and `helm rollback` another",
+    ),
+    (_OBJECT_EXISTS, "it is in the cluster and not in this stack's state: delete it with kubectl"),
+    (
+        _QUOTA,
+        "a quota of the account is used up: delete what nobody needs, or request an increase in Service Quotas",
+    ),
+    (_EXISTS, _delete_leftover),
+    (_AT_WORK, "AWS is still at work on an earlier change of it: wait a few minutes"),
+    (_HAS_GROUPS, _delete_groups),
+    (_USED, _delete_user),
+    (
+        _codes("UnsupportedAvailabilityZone"),  # EFS API Reference, CreateFileSystem
+        "EFS has no One Zone storage there: set `storage.one_zone` to false, or choose another zone",
+    ),
+    (
+        _NO_ACCESS,
+        "this login may not do that in the cluster: use the role that built it, which can add to `cluster.admins`",
+    ),
+    (_WEBHOOK, "the pods that the cluster asks about such objects are not ready yet: wait a minute"),
+    (_NOT_READY, "its pods do not become ready: `kubectl get pods --all-namespaces` shows which"),
+    (
+        re.compile(r"[Cc]luster (is )?unreachable"),
+        "check that your address is in `access` (https://checkip.amazonaws.com shows it), and the network",
+    ),
+    (_NETWORK, "check this machine's network, and the region"),
+    (_INTERNAL, "AWS had an internal error: wait a few minutes"),
+)

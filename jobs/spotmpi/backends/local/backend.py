@@ -85,7 +85,6 @@ class LocalBackend:
 
     def submit(self, spec: JobSpec, plan: Plan, echo: Echo) -> None:
         """Create the run folder, or reuse an old one, and start the run's agent."""
-        from spotmpi.backends.local.pool import prepare_pool
         from spotmpi.core import code_folder
         from spotmpi.images import environment as image_environment
 
@@ -107,12 +106,11 @@ class LocalBackend:
             if packed:
                 packed.unpack(paths.code)
             if pooled:
+                from spotmpi.backends.local.pool import prepare_pool
+
                 prepare_pool(paths)
             create(paths, spec.to_toml(), plan, time.time(), names.user())
-            # The agent gets the lock, so that the run is locked throughout.
-            with paths.agent_log.open("a", encoding="utf-8") as log:
-                if self._waiting is None or not self._waiting.hand_over(paths, lock, log):
-                    start_agent(paths, lock, log)
+            self._give_to_agent(paths, lock)
         except BaseException as error:
             if is_new:  # nothing runs, and what is left would be listed as a lost run
                 shutil.rmtree(paths.folder, ignore_errors=True)
@@ -121,6 +119,12 @@ class LocalBackend:
             raise
         finally:
             os.close(lock)
+
+    def _give_to_agent(self, paths: names.RunPaths, lock: int) -> None:
+        """Let an agent carry out the run; it gets the open *lock*, so that the run is locked throughout."""
+        with paths.agent_log.open("a", encoding="utf-8") as log:
+            if self._waiting is None or not self._waiting.hand_over(paths, lock, log):
+                start_agent(paths, lock, log)
 
     def events(self, run: str, follow: bool) -> Iterator[Event]:
         """All events of the run, read from its folder."""

@@ -124,11 +124,7 @@ class SlurmBackend:
             self._write(spec, plan, paths, is_new)
         self._files(paths, plan["folder"]).refresh()
         try:
-            # No plan records the variables that the terminal passes on.
-            first, *rest = plan["script"].splitlines(keepends=True)
-            exports = [f"export {name}={shlex.quote(os.environ[name])}\n" for name in spec.env_passthrough]
-            directives = [line for line in rest if line.startswith("#SBATCH")]
-            script = "".join([first, *directives, *exports, *rest[len(directives) :]]).encode()
+            script = _with_exports(plan["script"], spec.env_passthrough)
             self.controller.answer(lambda: queue.submit(self._login, options_in(plan["script"]), script))
         except NoController as error:
             self._record(paths, record.FAILED, str(error))
@@ -422,6 +418,14 @@ class SlurmBackend:
         paths = RunPaths(self.runs_folder / run)
         is_resumed = exists(paths.events) and not (spec.code or spec.files)
         return _recorded(paths)["agents"]["folder"] if is_resumed else str(Path.cwd())
+
+
+def _with_exports(script: str, variables: Sequence[str]) -> bytes:
+    """A batch script that passes on *variables* of this terminal, which no plan records."""
+    first, *rest = script.splitlines(keepends=True)
+    exports = [f"export {name}={shlex.quote(os.environ[name])}\n" for name in variables]
+    directives = [line for line in rest if line.startswith("#SBATCH")]
+    return "".join([first, *directives, *exports, *rest[len(directives) :]]).encode()
 
 
 def _require_supported(fault: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spotmpi.aws import errors
@@ -42,6 +42,14 @@ _AROUND = (
     (re.compile(r"\s*Please see https?://\S+( for more information[^.]*\.)?( Details:)?"), ""),
     (re.compile(r"\s*(because no identity-based policy allows the \S+ action|host id: \S+)"), ""),
 )
+
+
+def _codes(*codes: str) -> re.Pattern[str]:
+    """What finds one of these codes of AWS."""
+    # One with a point behind it is another, such as AuthFailure.ServiceLinkedRoleCreationNotPermitted.
+    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, codes))})(?!\.?\w)")
+
+
 _ACTION = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
 _IN_USE = re.compile(r"\b(?P<kind>vpc|subnet|sg)-[0-9a-f]+\b")
 _FILTERS = {"vpc": "vpc-id", "subnet": "subnet-id", "sg": "group-id"}
@@ -74,6 +82,11 @@ _WEBHOOK = re.compile(r"failed calling webhook")
 _NOT_READY = re.compile(
     r"failed to (become available|initialize completely)|EKS Add-On \([^()]+\) create: timeout while waiting"
 )
+_KEY_STATE = re.compile(r"KMSInvalidStateException|is pending (deletion|import)|is disabled|Key '[^']*' does not exist")
+_CAPACITY = _codes("InsufficientInstanceCapacity", "UnfulfillableCapacity", "Unsupported")
+_EKS_ZONE = _codes("UnsupportedAvailabilityZoneException")
+_NO_ONE_ZONE = _codes("UnsupportedAvailabilityZone")  # EFS API Reference, CreateFileSystem
+_UNREACHABLE = re.compile(r"[Cc]luster (is )?unreachable")
 _NETWORK = re.compile(r"no such host|connection (refused|reset)|i/o timeout|TLS handshake timeout|send request failed")
 
 
@@ -173,7 +186,7 @@ def _in_one_line(lines: Sequence[str]) -> str:
 
 def _remedy(text: str, stack: str) -> str:
     """What to do about an error of AWS or of a cluster; empty where that is not known."""
-    for pattern, remedy in _REMEDIES:
+    for pattern, remedy in _REMEDIES.items():
         if found := pattern.search(text):
             return remedy if isinstance(remedy, str) else remedy(found, stack)
     return ""
@@ -209,75 +222,40 @@ def _delete_leftover(found: re.Match[str], stack: str) -> str:
     return f"{owner}: `spotmpi doctor {stack}` lists leftovers; delete it, or rename the stack"
 
 
-def _codes(*codes: str) -> re.Pattern[str]:
-    """What finds one of these codes of AWS."""
-    # One with a point behind it is another, such as AuthFailure.ServiceLinkedRoleCreationNotPermitted.
-    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, codes))})(?!\.?\w)")
-
-
 _UNKNOWN_KEY = _codes(*errors.UNKNOWN_KEY)
 _LOG_IN = f"the AWS credentials are missing, wrong or expired: {errors.LOG_IN}"
 _SLOW_DOWN = "AWS throttles the account's calls: wait a minute"
 # What to do about an error in which a pattern is found, the first of these that is: as text, or made of what was found
 # and the stack.
-_REMEDIES: Sequence[tuple[re.Pattern[str], str | Callable[[re.Match[str], str], str]]] = (
-    (
-        _UNKNOWN_KEY,
-        f"AWS does not know these credentials in the stack's region: {errors.LOG_IN}, or that region is not enabled in "
-        "the account (`aws account enable-region`)",
-    ),
-    (_codes(*errors.EXPIRED, *errors.SIGNATURE), _LOG_IN),
-    (_CREDENTIALS, _LOG_IN),
-    (_codes(*errors.DENIED), _allow),
-    (_ACTION, _allow),
-    (_codes(*errors.THROTTLED), _SLOW_DOWN),
-    (re.compile("Rate exceeded"), _SLOW_DOWN),
-    (
-        re.compile(r"KMSInvalidStateException|is pending (deletion|import)|is disabled|Key '[^']*' does not exist"),
-        "the KMS key can't be used: cancel its deletion (`aws kms cancel-key-deletion`), or enable it",
-    ),
-    (
-        _codes("InsufficientInstanceCapacity", "UnfulfillableCapacity", "Unsupported"),
-        "choose another type or zone for it (`spotmpi zones` compares them), or wait for capacity",
-    ),
-    (
-        _codes("UnsupportedAvailabilityZoneException"),
-        "EKS needs two zones with capacity for it: set `second_zone` to one of those that are named above",
-    ),
-    (
-        _NO_PRINCIPAL,
-        "IAM has no such role or user: correct its ARN in `cluster.admins` or `cluster.users`; that of an SSO role has "
-        "a path, which `aws iam list-roles` shows",
-    ),
-    *((_codes(code), f"{each.message}: {each.remedy}") for code, each in LAUNCH_FAILURES.items()),
-    (
-        _HALF_A_CHART,
-        "a killed update left the chart unfinished: `helm list --all --all-namespaces` shows it; `helm uninstall` one "
-        "whose status is pending-install, and `helm rollback` another",
-    ),
-    (_OBJECT_EXISTS, "it is in the cluster and not in this stack's state: delete it with kubectl"),
-    (
-        _QUOTA,
-        "a quota of the account is used up: delete what nobody needs, or request an increase in Service Quotas",
-    ),
-    (_EXISTS, _delete_leftover),
-    (_AT_WORK, "AWS is still at work on an earlier change of it: wait a few minutes"),
-    (_HAS_GROUPS, _delete_groups),
-    (_USED, _delete_user),
-    (
-        _codes("UnsupportedAvailabilityZone"),  # EFS API Reference, CreateFileSystem
-        "EFS has no One Zone storage there: set `storage.one_zone` to false, or choose another zone",
-    ),
-    (
-        _NO_ACCESS,
-        "this login may not do that in the cluster: use the role that built it, which can add to `cluster.admins`",
-    ),
-    (_WEBHOOK, "the pods that the cluster asks about such objects are not ready yet: wait a minute"),
-    (_NOT_READY, "its pods do not become ready: `kubectl get pods --all-namespaces` shows which"),
-    (
-        re.compile(r"[Cc]luster (is )?unreachable"),
-        "check that your address is in `access` (https://checkip.amazonaws.com shows it), and the network",
-    ),
-    (_NETWORK, "check this machine's network, and the region"),
-    (_INTERNAL, "AWS had an internal error: wait a few minutes"),
-)
+_REMEDIES: Mapping[re.Pattern[str], str | Callable[[re.Match[str], str], str]] = {
+    _UNKNOWN_KEY: f"AWS does not know these credentials in the stack's region: {errors.LOG_IN}, or that region is not "
+    "enabled in the account (`aws account enable-region`)",
+    _codes(*errors.EXPIRED, *errors.SIGNATURE): _LOG_IN,
+    _CREDENTIALS: _LOG_IN,
+    _codes(*errors.DENIED): _allow,
+    _ACTION: _allow,
+    _codes(*errors.THROTTLED): _SLOW_DOWN,
+    re.compile("Rate exceeded"): _SLOW_DOWN,
+    _KEY_STATE: "the KMS key can't be used: cancel its deletion (`aws kms cancel-key-deletion`), or enable it",
+    _CAPACITY: "choose another type or zone for it (`spotmpi zones` compares them), or wait for capacity",
+    _EKS_ZONE: "EKS needs two zones with capacity for it: set `second_zone` to one of those that are named above",
+    _NO_PRINCIPAL: "IAM has no such role or user: correct its ARN in `cluster.admins` or `cluster.users`; that of an "
+    "SSO role has a path, which `aws iam list-roles` shows",
+    **{_codes(code): f"{each.message}: {each.remedy}" for code, each in LAUNCH_FAILURES.items()},
+    _HALF_A_CHART: "a killed update left the chart unfinished: `helm list --all --all-namespaces` shows it; `helm "
+    "uninstall` one whose status is pending-install, and `helm rollback` another",
+    _OBJECT_EXISTS: "it is in the cluster and not in this stack's state: delete it with kubectl",
+    _QUOTA: "a quota of the account is used up: delete what nobody needs, or request an increase in Service Quotas",
+    _EXISTS: _delete_leftover,
+    _AT_WORK: "AWS is still at work on an earlier change of it: wait a few minutes",
+    _HAS_GROUPS: _delete_groups,
+    _USED: _delete_user,
+    _NO_ONE_ZONE: "EFS has no One Zone storage there: set `storage.one_zone` to false, or choose another zone",
+    _NO_ACCESS: "this login may not do that in the cluster: use the role that built it, which can add to "
+    "`cluster.admins`",
+    _WEBHOOK: "the pods that the cluster asks about such objects are not ready yet: wait a minute",
+    _NOT_READY: "its pods do not become ready: `kubectl get pods --all-namespaces` shows which",
+    _UNREACHABLE: "check that your address is in `access` (https://checkip.amazonaws.com shows it), and the network",
+    _NETWORK: "check this machine's network, and the region",
+    _INTERNAL: "AWS had an internal error: wait a few minutes",
+}

@@ -180,7 +180,7 @@ def main(folder: str) -> int:
 
 
 def _requeue_from(job: str, folder: str, machines: set[str]) -> None:
-    """Put a *job* back into the queue where these *machines* are taken away, lost or at fault; else it starts anew."""
+    """Put a *job* back into the queue where its *machines* go, are lost or at fault; else its script starts anew."""
     avoided = avoided_machines(folder)
     at_fault = not machines.isdisjoint(avoided)
     if os.path.exists(os.path.join(folder, FOLDER, NOTICE)) or _lost_nodes(folder) or at_fault:

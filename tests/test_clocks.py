@@ -23,16 +23,9 @@ _STATUS = {f"st_{which}time{unit}" for which in "mca" for unit in ("", "_ns")}
 _RECORDED = {"t", "started", "ended", "allocated", "submitted", "creationTimestamp", "began", "created"}
 _RECORDED |= {"allocated_since"}
 _RECORDED |= {"since", "first_iteration_time", "time", "newest_time", "lastTimestamp", "eventTime", "finishedAt"}
-_CLOCKS = {
-    "now",
-    "unix_time",
-    "creation_time",
-    "submission_time",
-    "clock",
-    "_clock",
-    "CLOCK",
-    "_event_time",
-}  # what gives such a time
+# What gives such a time.
+_CLOCKS = {"now", "unix_time", "creation_time", "submission_time", "clock", "_clock", "CLOCK", "_event_time"}
+
 
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 

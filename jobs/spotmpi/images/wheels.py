@@ -45,10 +45,10 @@ _OMITTED = re.compile(
 _REQUIREMENT = re.compile(r"^Requires-Dist: ([\w.-]+)[^;\n]*>=\s*([\d.]+)", re.MULTILINE)
 
 
-def unpack_for(python: str, echo: Callable[[str], None], command: str | None = None) -> Path | None:
+def unpack_for(python: str, echo: Callable[[str], None], named: str | None = None) -> Path | None:
     """The folder with Dask for an interpreter of this machine; None if that has Dask, or is of another minor version.
 
-    *command* is the word of a spec that names it.
+    *named* is the word of a command that names it.
 
     Raises:
         InputError: the command's own interpreter is of another version, and without Dask.
@@ -60,10 +60,10 @@ def unpack_for(python: str, echo: Callable[[str], None], command: str | None = N
     if probe.returncode or has_dask != "False":
         return None
     if version != own:
-        if command is None:
+        if named is None:
             return None
         remedy = f"is Python {version} without Dask, and the workers run with Python {own}, as spotmpi does: use"
-        raise input_error("command", command, f"{remedy} python{own}, or the spotmpi of that Python's environment")
+        raise input_error("command", named, f"{remedy} python{own}, or the spotmpi of that Python's environment")
     packed = pack(platform.machine(), echo)
     interpreter = archives.digest(f"{python} {own}".encode())  # of a path that another version may take over
     folder = names.cache_folder() / "wheels" / f"{packed.digest}-{interpreter}"

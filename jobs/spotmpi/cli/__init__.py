@@ -4,8 +4,9 @@ import atexit
 import gc
 import os
 import sys
-from pathlib import Path
 from types import TracebackType
+
+from spotmpi.agent.files import is_file
 
 
 def _report_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -19,13 +20,14 @@ def prefer_own_packages() -> None:
 
     They are for programs, as modules of HPC sites and ROS set it, and mostly of another Python.
     """
-    added = os.environ.get("PYTHONPATH")
-    if added and any(Path(sys.prefix, each).is_file() for each in ("uv-receipt.toml", "pipx_metadata.json")):
-        sys.path.sort(key={os.path.abspath(each) for each in added.split(os.pathsep)}.__contains__)  # noqa: PTH100
+    if any(is_file(f"{sys.prefix}/{each}") for each in ("uv-receipt.toml", "pipx_metadata.json")):
+        added = os.environ["PYTHONPATH"].split(os.pathsep)
+        sys.path.sort(key={os.path.abspath(each) for each in added}.__contains__)  # noqa: PTH100
 
 
 sys.excepthook = _report_uncaught
-prefer_own_packages()
+if os.environ.get("PYTHONPATH"):
+    prefer_own_packages()
 
 # Imports make many objects and hardly any garbage: looking for some at the usual rate takes a quarter of a start, and
 # once more when the process ends 14 ms of a run.

@@ -13,10 +13,11 @@ from spotmpi.agent.plan import WORKER, Member
 from spotmpi.api import pools
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target
-from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.pools.pool import Pool
 from tests.contract.pool_contract import InjectFault, PoolContract, open_pool
 from tests.contract.pool_notebook import OUTPUT, cells, execute
+from tests.contract.processes import wait_until
 from tests.unit.notebooks import open_notebook
 
 
@@ -63,7 +64,23 @@ class TestLocalPool(PoolContract):
     def test_its_repr_says_what_it_is(self, pool: Pool) -> None:
         assert repr(pool) == f"<pool {pool.id}: 2 of 2 workers connected on 127.0.0.1, 0 calls>"
 
+    @pytest.mark.parametrize(
+        ("member", "fault", "problem"),
+        [
+            (Member(WORKER, 0), "evict", "fault = 'evict': a run on this machine supports only fault=\"kill\""),
+            (Member(WORKER, 7), "kill", r"node = 'worker/7': run pool-.* has now: node/0, worker/0, worker/1$"),
+        ],
+        ids=["another fault", "a worker that it has not"],
+    )
+    def test_a_fault_that_no_process_of_the_pool_can_have_is_refused(
+        self, pool: Pool, runs_folder: Path, member: Member, fault: str, problem: str
+    ) -> None:
+        wait_until(lambda: [worker.connected for worker in pool.workers] == [True, True])
+        with pytest.raises(InputError, match=problem):
+            targets.backend(Target("local", runs_folder)).inject_fault(pool.id, member, fault)
 
+
+@pytest.mark.extensive("every verb of a pool is in its contract, and a real kernel in tests/unit/api/test_notebook.py")
 def test_a_notebook_uses_every_verb_and_collects_its_results_after_a_restart_of_its_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,23 +76,6 @@ def _closed(closed: bool = True) -> Engine:
     return engine
 
 
-@pytest.mark.parametrize(
-    ("member", "fault", "problem"),
-    [
-        (Member(WORKER, 0), "evict", "fault = 'evict': a run on this machine supports only fault=\"kill\""),
-        (Member(WORKER, 7), "kill", r"node = 'worker/7': run pool-.* has now: node/0, worker/0, worker/1$"),
-    ],
-    ids=["another fault", "a worker that it has not"],
-)
-def test_a_fault_that_no_process_of_the_pool_can_have_is_refused(
-    target: Target, member: Member, fault: str, problem: str
-) -> None:
-    with spotmpi.pool(workers=2, on=target) as pool:
-        wait_until(lambda: [worker.connected for worker in pool.workers] == [True, True])
-        with pytest.raises(InputError, match=problem):
-            targets.backend(target).inject_fault(pool.id, member, fault)
-
-
 def test_a_run_ends_with_the_command_of_its_pool(target: Target, tmp_path: Path) -> None:
     (tmp_path / "drive.py").write_text(DRIVER)
     spec = {"launcher": "pool", "command": [sys.executable, "drive.py"], "pool": {"count": 2}}

@@ -192,8 +192,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any
 _NAMES = ("summary.json", "node-0.json", "plan.yaml", "nodes.json", "source.json", "bill.json")
 
 
+@pytest.mark.parametrize(
+    "examples", [10, pytest.param(40, marks=pytest.mark.extensive("more values of the same files than by default"))]
+)
 @pytest.mark.parametrize("name", [*_NAMES, "events.jsonl", "metrics.jsonl"])
-def test_of_any_value_of_any_file(name: str, files: dict[str, tuple[Path, Any]], request: Any) -> None:
+def test_of_any_value_of_any_file(name: str, examples: int, files: dict[str, tuple[Path, Any]], request: Any) -> None:
     """A summary whose work lacked a key ended `report` with a KeyError, and so did what else stood in others."""
     path, whole = files[name]
     paths = RunPaths(files["summary.json"][0].parent)
@@ -202,7 +205,7 @@ def test_of_any_value_of_any_file(name: str, files: dict[str, tuple[Path, Any]],
         request.addfinalizer(lambda: write(*files["summary.json"]))
     request.addfinalizer(lambda: write(path, whole))
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples, deadline=None)
     @given(st.sampled_from([*places(whole)]), st.sampled_from([*WRONG, 10**30, DELETED]))
     def check(place: tuple[Any, ...], wrong: Any) -> None:
         write(path, _changed(whole, place, wrong))

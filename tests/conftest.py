@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import gc
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest._code.code import ExceptionChainRepr
 
+from tests.forked_workers import fork_workers
 from tests.skips import OTHER_TIERS, fail_unlisted
 from tests.tier_files import has_selected, unnamed_tiers
 from tests.tools import ToolError, bin_folder, needed
@@ -71,6 +70,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     marked = not config.option.markexpr.startswith("not ")
     single = any("::" in argument for argument in config.args)
     return 0 if marked or single or config.option.keyword else 2 * (os.cpu_count() or 1)
+
+
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Import what tests import once for all workers, whose number xdist has chosen before."""
+    fork_workers(config)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -152,26 +156,10 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 def pytest_collection() -> Generator[None, object, object]:
     """Search for no garbage while modules are imported and tests collected, nor in them later: all of that stays."""
     try:
-        with _first_to_compile():
-            return (yield)
+        return (yield)
     finally:
         gc.freeze()
         gc.enable()
-
-
-@contextlib.contextmanager
-def _first_to_compile() -> Iterator[None]:
-    """On a fresh checkout, let one worker compile the files of tests; the others wait, and read what it wrote."""
-    folder = Path(__file__).parent / "__pycache__"
-    with Path(__file__).open() as file:
-        is_worker = "PYTEST_XDIST_WORKER" in os.environ and not sys.dont_write_bytecode
-        if is_worker and not any(folder.glob("test_*-pytest-*.pyc")):
-            with contextlib.suppress(OSError):  # of a file system without locks
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    fcntl.flock(file, fcntl.LOCK_SH)  # all that have waited go on at once
-        yield
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

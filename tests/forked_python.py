@@ -3,7 +3,8 @@
 Arguments, variables, files, signals and exit codes are those of a new interpreter, whose options all programs of a
 server share. A server ends with the process that uses it; its own variables are none of a test's.
 
-    python OPTION ... forked_python.py MODULE,...       prints the address of its socket, and ends with stdin
+    python OPTION ... forked_python.py MODULE,... ARGUMENT ...     prints the address of its socket, ends with stdin
+    python forked_python.py --fork ADDRESS OPTION ... -c PROGRAM   stands for a program that is forked there
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class ForkedPython:
     """A process with what tests use of `subprocess.Popen`.
 
     *arguments* are ``-c`` and a program or ``-m`` and a module, then those of the program; *options* are of the
-    interpreter, *files* the descriptors of its stdin, stdout and stderr, and *imports* what has been imported.
+    interpreter, *files* the descriptors of its stdin, stdout and stderr, and *imports* what has been imported. With an
+    *address* it is forked by the server there.
     """
 
     def __init__(
@@ -45,12 +47,13 @@ class ForkedPython:
         imports: Sequence[str],
         options: Sequence[str] = (),
         environment: Mapping[str, str] = os.environ,
+        address: bytes | None = None,
     ) -> None:
         start = {"arguments": list(arguments), "folder": str(Path.cwd()), "variables": dict(environment)}
         request = json.dumps(start).encode()
         self.returncode: int | None = None
         self._connection = socket.socket(socket.AF_UNIX)
-        self._connection.connect(_server(tuple(options), tuple(imports)))
+        self._connection.connect(address or _server(tuple(options), tuple(imports)))
         socket.send_fds(self._connection, [len(request).to_bytes(8, "big")], files)
         self._connection.sendall(request)
         self.pid = int.from_bytes(self._connection.recv(4), "big")
@@ -98,12 +101,21 @@ def _server(options: tuple[str, ...], imports: tuple[str, ...]) -> bytes:
 
 
 def _started(options: tuple[str, ...], imports: tuple[str, ...]) -> tuple[subprocess.Popen[str], bytes]:
-    variables = {name: os.environ[name] for name in _KEPT if name in os.environ} | {"PYTHONPATH": str(_REPOSITORY)}
-    command, pipe = [sys.executable, *options, __file__, ",".join(imports)], subprocess.PIPE
+    variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    server, address = start_server(imports, (), options, variables)
+    assert address, "the interpreter to fork from has not started"
+    return server, address
+
+
+def start_server(
+    imports: Sequence[str], arguments: Sequence[str], options: Sequence[str], variables: Mapping[str, str]
+) -> tuple[subprocess.Popen[str], bytes]:
+    """A process to fork from, and its address, which is empty where an import ended it; modules find *arguments*."""
+    command, pipe = [sys.executable, *options, __file__, ",".join(imports), *arguments], subprocess.PIPE
+    variables = {**variables, "PYTHONPATH": str(_REPOSITORY)}
     server = subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe, text=True)
     assert server.stdin and server.stdout
     address = bytes.fromhex(server.stdout.readline())
-    assert address, "the interpreter to fork from has not started"
     atexit.register(server.stdin.close)
     return server, address
 
@@ -120,6 +132,7 @@ class _Server:
         for each in (listener, sys.stdin, self._ended):
             self._selector.register(each, selectors.EVENT_READ)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)  # for its effect on the descriptor
+        self._interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the programs alone
         signal.set_wakeup_fd(self._wakeup.fileno())
 
     def serve(self) -> None:
@@ -140,6 +153,7 @@ class _Server:
         request = connection.recv(int.from_bytes(length, "big"), socket.MSG_WAITALL)
         program = os.fork()
         if program == 0:
+            signal.signal(signal.SIGINT, self._interrupt)
             _run(json.loads(request), files)
         for file in files:
             os.close(file)
@@ -208,5 +222,13 @@ def _main(modules: str) -> None:
         _Server(listener).serve()
 
 
+def _stand_for(address: str, arguments: Sequence[str]) -> NoReturn:
+    """Fork a program at the server of *address*, and end as it does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the program gets as well
+    sys.exit(ForkedPython(arguments, (0, 1, 2), (), address=bytes.fromhex(address)).wait())
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "--fork":
+        _stand_for(sys.argv[2], sys.argv[sys.argv.index("-c") :])
     _main(sys.argv[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ TODAY = date(2026, 11, 27)  # of the warnings
 _RUNS: dict[str, Recording] = {}
 # Pulumi's name of the organization in self-managed backends.
 _DIY = "organization"
-_LOOP = asyncio.new_event_loop()
+_loop = functools.cache(asyncio.new_event_loop)
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def _resource(request: Any, urn: str) -> Resource:
 def record(what: Callable[[], object], stack: str = "lab", stack_outputs: Mapping[str, Any] | None = None) -> Recording:
     """Run any piece of a program against the mock engine and wait until all of it is registered."""
     recording = Recording()
-    asyncio.set_event_loop(_LOOP)  # which `asyncio.run` of an earlier test may have removed
+    asyncio.set_event_loop(_loop())  # which `asyncio.run` of an earlier test may have removed
     monitor = _Monitor(recording, stack_outputs or {})
     pulumi.runtime.set_mocks(
         monitor.mocks, project="spotmpi", stack=stack, preview=False, monitor=monitor, organization=_DIY

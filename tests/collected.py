@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import strategies
 
 # The workers report what is wrong, as each collects the tests again.
 _OPTIONS = ("--collect-only", "--numprocesses=0", "-p", "no:cacheprovider")
@@ -22,6 +23,7 @@ def _collect() -> None:
     for number in (1, 2):
         os.dup2(nowhere, number)
     pytest.main([*request["arguments"], *_OPTIONS])
+    strategies.text().validate()  # its table of all characters
     sys.stdout.flush()
     for number, file in ((1, output), (2, errors)):
         os.dup2(file, number)

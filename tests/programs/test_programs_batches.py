@@ -72,7 +72,7 @@ def assert_same(some: list[Any], others: list[Any]) -> None:
         np.testing.assert_array_equal(batch[1], other[1])
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3])
+@pytest.mark.parametrize("processes", [1, 2, pytest.param(3, marks=pytest.mark.extensive("as with one and two"))])
 def test_the_number_of_loader_processes_changes_nothing(processes: int) -> None:
     assert_same(loaded(12, processes), loaded(12))
 
@@ -88,7 +88,10 @@ def test_two_ranks_together_get_the_samples_of_one() -> None:
     assert_same(joined, loaded(6))
 
 
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize(
+    "processes",
+    [0, pytest.param(2, marks=pytest.mark.extensive("without processes, whose number changes nothing, as above"))],
+)
 def test_the_parts_of_two_ranks_are_the_batches_of_the_four_that_the_run_may_have(processes: int) -> None:
     def parts(ranks: int, rank: int) -> list[Any]:
         batching = divide(8, None, ranks, most_ranks=4)

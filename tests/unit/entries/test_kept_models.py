@@ -55,19 +55,20 @@ def test_the_model_of_a_run_that_succeeds_is_kept_with_the_price_of_its_spec(spe
     assert said == [] and [each.title for each in Store().list()] == ["small:1"]
 
 
-@pytest.mark.parametrize("command", [["status"], ["list"], ["logs", "-f"], ["models", "list"], ["models", "pull"]])
-def test_that_of_a_run_that_ended_without_a_terminal_is_kept_by_the_next_command(
-    spec: Path, command: list[str], tmp_path: Path
-) -> None:
+def test_that_of_a_run_that_ended_without_a_terminal_is_kept_by_the_next_command(spec: Path) -> None:
     state = spotmpi.run(spec, detach=True)
     for _ in spotmpi.logs(state.id, follow=True):
         pass
-    assert Store().list() == []
-    argument = {"status": [state.id], "logs": [state.id], "models": ["small"]}.get(command[0], [])
-    output = invoke(*command, *argument)
-    assert output.returncode == 0 and "the model is kept as small:1" in output.stderr, output.stderr
-    assert [each.title for each in Store().list()] == ["small:1"]
-    assert json.loads(RunPaths(Path(state.folder)).keep.read_text())["kept"] == "small:1"
+    request = RunPaths(Path(state.folder)).keep
+    before = request.read_text()
+    for command in (["status", state.id], ["list"], ["logs", "-f", state.id], ["models", "list"], ["models", "pull"]):
+        request.write_text(before)
+        assert Store().list() == []
+        output = invoke(*command, *(["small"] if command[-1] == "pull" else []))
+        assert output.returncode == 0 and "the model is kept as small:1" in output.stderr, (command, output.stderr)
+        assert [each.title for each in Store().list()] == ["small:1"]
+        assert json.loads(request.read_text())["kept"] == "small:1"
+        shutil.rmtree(Store().storage.url)
 
 
 def test_a_run_that_fails_keeps_nothing(spec: Path) -> None:

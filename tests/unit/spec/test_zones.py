@@ -190,7 +190,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     return values
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(specs(), environments())
 def test_a_run_never_spans_zones(values: dict[str, Any], groups: list[NodeGroup]) -> None:
     spec = from_values({"command": ["true"], **values})

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import strategies
 
 # The workers report what is wrong, as each collects the tests again.
 _OPTIONS = ("--collect-only", "--numprocesses=0", "-p", "no:cacheprovider")
@@ -23,6 +22,8 @@ def _collect() -> None:
     for number in (1, 2):
         os.dup2(nowhere, number)
     pytest.main([*request["arguments"], *_OPTIONS])
+    from hypothesis import strategies  # which pytest is to import as a plugin
+
     strategies.text().validate()  # its table of all characters
     sys.stdout.flush()
     for number, file in ((1, output), (2, errors)):

@@ -21,6 +21,8 @@ from tests.tier_files import has_selected, unnamed_tiers
 from tests.tools import ToolError, bin_folder, needed
 
 if TYPE_CHECKING:
+    from execnet.xspec import XSpec
+
     from tests.testbed.kubernetes import Kubernetes
 
 pytest.register_assert_rewrite("tests.contract")  # tests that several files inherit
@@ -72,9 +74,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 0 if marked or single or config.option.keyword else 2 * (os.cpu_count() or 1)
 
 
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Import what tests import once for all workers, whose number xdist has chosen before."""
-    fork_workers(config)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[XSpec]) -> None:
+    """Import what tests import once for all workers."""
+    fork_workers(config, specs)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -9,21 +9,25 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from execnet.xspec import XSpec
 
 from tests import forked_python
 
 _MODULE = "tests.collected"
 
 
-def fork_workers(config: pytest.Config) -> None:
-    """Let workers of this machine fork, instead of starting an interpreter each, where that is possible."""
-    if sys.platform != "linux" or not config.option.tx or {*config.option.tx} != {"popen"}:
+def fork_workers(config: pytest.Config, workers: Sequence[XSpec]) -> None:
+    """Let the workers of this machine fork, instead of starting an interpreter each, where that is possible."""
+    own = [worker for worker in workers if worker.popen and not worker.python]
+    if sys.platform != "linux" or not own:
         return
     arguments = json.dumps({"path": sys.path, "arguments": [str(each) for each in config.invocation_params.args]})
     _, address = forked_python.start_server([_MODULE], [arguments], ["-u"], os.environ)
     if address:
         program = [sys.executable, "-I", "-S", str(Path(forked_python.__file__)), "--fork", address.hex()]
-        config.option.tx = [f"popen//python={shlex.join(program)}"] * len(config.option.tx)
+        for worker in own:
+            worker.python = shlex.join(program)

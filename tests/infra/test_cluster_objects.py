@@ -71,11 +71,9 @@ def test_every_chart_is_pinned_and_rolls_back() -> None:
 
 def test_the_test_cluster_has_the_kubernetes_and_the_controllers_of_new_environments() -> None:
     def version(tool: str, module: str) -> str:
-        (found,) = re.findall(rf"^\s*(?:require )?{re.escape(module)} v(\S+)", go_modules(tool), re.MULTILINE)
-        return found
-
-    def go_modules(tool: str) -> str:
-        return (REPOSITORY / "scripts" / "tools.d" / tool / "go.mod").read_text()
+        text = (REPOSITORY / "scripts" / "tools.d" / tool / "go.mod").read_text()
+        (found,) = re.finditer(rf"^\s*(?:require )?{re.escape(module)} v(\S+)", text, re.MULTILINE)
+        return found[1]
 
     assert version("kubernetes", "k8s.io/kubernetes").startswith(f"1.{kubernetes_versions.DEFAULT}.")
     assert version("kubernetes-newest", "k8s.io/kubernetes").startswith(f"1.{kubernetes_versions.NEWEST}.")

@@ -309,7 +309,7 @@ def test_a_rank_that_was_killed_while_the_kernel_found_no_memory_is_named_with_t
     """Other processes of the machine count as well, and it counts since its start: that alone is no reason."""
     kills = iter([7, 8, 8, 8])  # before each of two attempts, and after it
     monkeypatch.setattr(hardware, "oom_kills", lambda folder: next(kills) if folder == "/nowhere" else 0)
-    run.plan["limits"]["failures"], run.ends = 1, [Outcome(FAILURE, reason, 1)]
+    run.plan["limits"]["failures"], run.ends = 1, [Outcome(FAILURE, reason)]
     run.run()
     first, last = (event["reason"] for event in run.events() if event["event"] in ("restarted", "failed"))
     assert ("this machine or its container was out of memory: use fewer slots" in first) is is_named

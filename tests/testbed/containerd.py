@@ -12,7 +12,7 @@ from tests.testbed.programs import tool_folder
 _NAMESPACE = "k8s.io"
 _CONFIGURATION = """\
 version = 2
-# Of containerd 2.3, which would not unpack any image where the kernel has this file system, but the machine no mkfs.erofs.
+# Of containerd 2.3, which unpacks no image where the kernel has this file system and the machine no mkfs.erofs.
 disabled_plugins = ["io.containerd.snapshotter.v1.erofs"]
 root = "{folder}/store"
 state = "{folder}/run"

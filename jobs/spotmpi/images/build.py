@@ -55,11 +55,10 @@ class Build:
 
     @property
     def tag(self) -> str:
-        """Sixteen hex digits that change with everything the image is built from."""
-        files = [*self.dockerfile.parent.rglob("*"), *names.IMAGES.glob("*")]
-        members = [
-            archives.Member(str(path.relative_to(names.IMAGES)), path.read_bytes()) for path in files if path.is_file()
-        ]
+        """Sixteen hex digits that change with everything the image is built from, and with nothing else."""
+        paths = [*self.dockerfile.parent.rglob("*"), *names.IMAGES.glob("*")]
+        files = [path for path in paths if path.is_file() and path.parent.name != "__pycache__"]  # pip compiles modules
+        members = [archives.Member(str(path.relative_to(names.IMAGES)), path.read_bytes()) for path in files]
         return archives.digest(archives.archive(members) + repr(sorted(self.arguments)).encode())
 
     @property

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import compileall
 import os
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from spotmpi.api.images import build_image, push_image
+from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.images import build
 from spotmpi.images.build import Build
@@ -58,6 +62,25 @@ def test_an_image_is_built_once_and_named_by_its_content(builder: Path) -> None:
     assert calls == ["inspect", "build", "inspect"]
     builds = [Build("chainermn"), Build("chainermn", (("BASE_IMAGE", "debian"),)), Build("pytorch"), Build("pytorch")]
     assert len({build.tag for build in builds}) == 3
+
+
+@pytest.mark.parametrize("image", ["chainermn", "pytorch"])
+def test_an_image_is_the_same_where_an_installer_has_compiled_its_modules(
+    image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pip and pipx do with all modules of a wheel; uv and a checkout do not."""
+    before = Build(image).tag
+    images = tmp_path / "images"
+    shutil.copytree(names.IMAGES, images)
+    assert compileall.compile_dir(images, quiet=1, workers=1)
+    assert next(images.rglob("__pycache__"))
+    monkeypatch.setattr(names, "IMAGES", images)
+    assert Build(image).tag == before
+    dockerfile = Build(image).dockerfile.read_text().replace("${REQUIREMENTS}", names.LOCK)
+    copied = [path for line in re.findall(r"(?m)^COPY (.+) \S+$", dockerfile) for path in line.split()]
+    assert copied
+    for pattern in copied:
+        assert [path for path in images.glob(pattern) if path.is_file()] == list(images.glob(pattern)) != [], pattern
 
 
 def test_machines_without_gpus_get_a_build_without_cuda(builder: Path) -> None:

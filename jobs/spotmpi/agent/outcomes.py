@@ -55,6 +55,7 @@ T = TypeVar("T")
 
 IDLE = 600.0  # seconds between two attempts that are paid for: machines idle for longer are taken away
 MAX_LOSSES = 5  # losses of one node since the run last made progress
+AT_ONCE = 1.0  # seconds between two losses in which no program has exceeded its memory: its node has just been replaced
 
 # What ends a program that cannot be read, in the reason: Python's exceptions, and its lines of a program that it lacks.
 _NO_MODULE = r": (?:ModuleNotFoundError\b|\S+: (?:No module named|Error while finding module .*ModuleNotFoundError)\b)"
@@ -307,6 +308,8 @@ def repeatedly_lost_node(attempts: Iterable[AttemptRecord]) -> int | None:
     """The node that was lost `MAX_LOSSES` times since these *attempts*, oldest first, last made progress, or None.
 
     Progress is an iteration or a checkpoint beyond all earlier ones. A program that reports neither never makes any.
+    Losses at once after another say nothing of the program. JobSet's controller that has just lost its connection may
+    hold the Jobs of an earlier submission for those of a resumed run: it deletes and creates pods until it sees anew.
     """
     losses: Counter[int] = Counter()
     iteration = checkpoint = -1
@@ -316,7 +319,8 @@ def repeatedly_lost_node(attempts: Iterable[AttemptRecord]) -> int | None:
         if last > iteration or stored > checkpoint:
             losses.clear()
         iteration, checkpoint = max(iteration, last), max(checkpoint, stored)
-        losses.update(attempt.get("lost_nodes") or ())
+        if attempt.get("elapsed", AT_ONCE) >= AT_ONCE:
+            losses.update(attempt.get("lost_nodes") or ())
     nodes = [node for node, count in losses.items() if count >= MAX_LOSSES]
     return min(nodes) if nodes else None
 

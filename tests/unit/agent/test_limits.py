@@ -83,6 +83,8 @@ BETWEEN = [lost(), lost(2), lost(cause="failure"), lost(lost_nodes=None)]
         pytest.param([lost(2, 1)] * LOSSES, 1, id="with another node"),
         pytest.param([lost(1), *BETWEEN] * LOSSES, 1, id="with other interruptions in between"),
         pytest.param([lost(node % 3) for node in range(3 * LOSSES - 3)], None, id="different nodes"),
+        pytest.param([lost(1, elapsed=outcomes.AT_ONCE)] * LOSSES, 1, id="each after a while"),
+        pytest.param([lost(1), *[lost(1, elapsed=0.4)] * 20, *[lost(1)] * (LOSSES - 2)], None, id="at once"),
     ],
 )
 def test_a_node_that_is_lost_too_often_is_named(attempts: list[AttemptRecord], node: int | None) -> None:

@@ -28,6 +28,7 @@ from spotmpi.spec.kubernetes import CONFIG_MAP, SpecModel
 from spotmpi.streams.order import FUNCTION
 
 _DATASETS, _MODELS = "datasets:", "models:"  # before the name or key of an entry of the store
+_LONGEST = 2**22  # characters of a spec
 Source = JobSpec | Path | str | dict[str, Any] | list[str]  # a str is a path, a list is a command
 Convert = Callable[[str], str]
 FILE_EXISTS, NO_FOLDER = "exists already; remove it or name another file", "its folder does not exist; create it first"
@@ -117,7 +118,11 @@ def load_spec(path: Path, overrides: Iterable[str] = ()) -> JobSpec:
 def read_toml(path: Path) -> dict[str, Any]:
     """The values of a TOML file; InputError with the position if it is malformed."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
+        with path.open(encoding="utf-8-sig") as file:  # some editors write a byte order mark
+            text = file.read(_LONGEST + 1)
+        if len(text) > _LONGEST:  # such as a data set, a disk, or /dev/zero
+            raise input_error("spec", str(path), f"is longer than {_LONGEST:,} characters; name a spec file")
+        return tomllib.loads(text)
     except FileNotFoundError:
         command = wording.either("`spotmpi run` takes a command after --", "a command is a list")
         raise input_error("spec", str(path), f"no such file; `spotmpi init` writes one, and {command}") from None

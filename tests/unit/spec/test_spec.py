@@ -292,6 +292,7 @@ def test_a_written_spec_has_paths_below_its_folder_relative_to_it(tmp_path: Path
         (b"nodes = " + b"[" * 5000, "is not TOML"),
         (b"\xff\xfe", "cannot be read as a text file: .*; save it as UTF-8"),
         (b"nodes = 1 # \xe9", "cannot be read as a text file: .*; save it as UTF-8"),
+        (b"#" * (2**22 + 1), "is longer than 4,194,304 characters; name a spec file"),  # /dev/zero never ends
     ],
 )
 def test_a_malformed_file_is_refused_with_its_path(tmp_path: Path, content: bytes, message: str) -> None:

@@ -68,7 +68,7 @@ class SpecOptions:
 
 
 def command(
-    spec: Annotated[Path, typer.Argument(help="A job spec or a study, a TOML file.")],
+    spec: Annotated[Path, typer.Argument(help="A job spec or a study, a TOML file.", metavar="SPEC")],
     options: MeasurementOptions = MeasurementOptions(),
     changes: SpecOptions = SpecOptions(),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the trials in order and start nothing.")] = False,

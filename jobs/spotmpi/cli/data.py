@@ -62,6 +62,7 @@ def push(
         typer.Argument(
             help="Folders, tar files, https://...#sha256=..., s3://...; then the folder on the storage. "
             "Or: voc, the three original tar files of PASCAL VOC, and a folder (default: voc).",
+            metavar="SOURCE",
         ),
     ],
     ca: Annotated[
@@ -97,7 +98,7 @@ def push(
 
 @app.command("ls")
 def ls(
-    folder: Annotated[str, typer.Argument(help="A folder of the storage (default: its top).")] = "",
+    folder: Annotated[str, typer.Argument(help="A folder of the storage (default: its top).", metavar="FOLDER")] = "",
     where: StorageOptions = StorageOptions(),
     as_json: Json = False,
 ) -> None:
@@ -122,9 +123,10 @@ def ls(
 
 @app.command("pull")
 def pull(
-    folder: Annotated[str, typer.Argument(help="A folder of the storage.")],
+    folder: Annotated[str, typer.Argument(help="A folder of the storage.", metavar="FOLDER")],
     into: Annotated[
-        Path, typer.Argument(help="Where to put it (default: a folder of its name).", show_default=False)
+        Path,
+        typer.Argument(help="Where to put it (default: a folder of its name).", metavar="INTO", show_default=False),
     ] = Path(),
     where: StorageOptions = StorageOptions(),
     as_json: Json = False,

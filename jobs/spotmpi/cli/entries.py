@@ -145,7 +145,7 @@ class EntryCommands:
     def verify(
         self,
         names: Annotated[
-            list[str] | None, typer.Argument(help="As `show` takes them (default: all).", metavar="NAME...")
+            list[str] | None, typer.Argument(help="As `show` takes them (default: all).", metavar="NAME")
         ] = None,
         store: StoreOption = None,
         as_json: Json = False,
@@ -173,7 +173,7 @@ class EntryCommands:
 
     def remove(
         self,
-        names: Annotated[list[str], typer.Argument(help="As `show` takes them.", metavar="NAME...")],
+        names: Annotated[list[str], typer.Argument(help="As `show` takes them.", metavar="NAME")],
         store: StoreOption = None,
         as_json: Json = False,
     ) -> None:

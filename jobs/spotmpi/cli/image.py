@@ -8,7 +8,7 @@ from spotmpi.cli.options import On, command_group
 
 app = command_group()
 
-Name = Annotated[str, typer.Argument(help="A folder under images/.")]
+Name = Annotated[str, typer.Argument(help="A folder under images/.", metavar="NAME")]
 Arguments = Annotated[
     list[str] | None,
     typer.Option(

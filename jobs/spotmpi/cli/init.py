@@ -10,7 +10,9 @@ import typer
 
 
 def command(
-    path: Annotated[Path | None, typer.Argument(help="Where to write the spec; default: job.toml.")] = None,
+    path: Annotated[
+        Path | None, typer.Argument(help="Where to write the spec; default: job.toml.", metavar="FILE")
+    ] = None,
     script: Annotated[
         str | None, typer.Option("--script", help="Script to run; default: train.py, main.py or the only *.py file.")
     ] = None,

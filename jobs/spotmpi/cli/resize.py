@@ -14,7 +14,7 @@ Stage = Annotated[
 
 def command(
     run: RunId,
-    workers: Annotated[int, typer.Argument(help="The new number of workers.")],
+    workers: Annotated[int, typer.Argument(help="The new number of workers.", metavar="WORKERS")],
     stage: Stage = None,
     where: TargetOptions = TargetOptions(),
 ) -> None:

@@ -166,7 +166,7 @@ class ModeOptions:
 
 def command(
     context: typer.Context,
-    spec: Annotated[Path | None, typer.Argument(help="The job spec, a TOML file.")] = None,
+    spec: Annotated[Path | None, typer.Argument(help="The job spec, a TOML file.", metavar="SPEC")] = None,
     options: SpecOptions = SpecOptions(),
     mode: ModeOptions = ModeOptions(),
     where: TargetOptions = TargetOptions(),

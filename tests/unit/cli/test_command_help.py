@@ -276,6 +276,8 @@ def test_the_page_of_commands_is_their_help(request: pytest.FixtureRequest, monk
         parts.append(f"\n## {f'spotmpi {words}'.strip()}\n\n```\n{output.strip()}\n```\n")
     text = "".join(parts)
     assert not re.search(r"^  [a-z]+ .*\.\.\.$", text, re.MULTILINE)  # a sentence that click has cut off
+    usages = re.findall(r"^Usage: .*", text, re.MULTILINE)
+    assert not [usage for usage in usages if re.search(r"[{[][A-Z|]*([a-z]|\.\.\.)", usage)], "arguments are NAME"
     page = names.PROJECT / "docs" / "commands.md"
     if request.config.getoption("--update-golden"):
         page.write_text(text)

@@ -9,6 +9,7 @@ import selectors
 import signal
 import subprocess
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from . import launcher_output, launchers, processes, protocol
 from .clock import CLOCK, Clock
@@ -28,7 +29,9 @@ from .outcomes import (
 from .plan import COORDINATOR, NODE, Command, Member, RunPlan
 from .progress import Progress, Recognizer, Report
 from .record import PATTERN, RECOGNIZED, Record
-from .replicas import Replicas
+
+if TYPE_CHECKING:  # few runs have any
+    from .replicas import Replicas
 
 _KILLED = tuple(each for number in (signal.SIGKILL, signal.SIGTERM) for each in (-number, 128 + number))
 POLL_INTERVAL = 0.1  # seconds between checks of limits and requests
@@ -66,7 +69,7 @@ class Attempt:
         recognizer = None if plan["launcher"] == "pool" else Recognizer()  # the driver of a pool trains nothing
         self.progress = Progress(clock.uptime(), plan["metrics_pattern"], recognizer)
         self.pid_file = launch.pid_file
-        self._replicas = None if launch.replicas is None else Replicas(launch.replicas, clock)
+        self._replicas = launch.replicas
         self._replica_failure: Outcome | None = None
         self._replicas_end: float | None = None  # when workers are killed that are left after the launchers
         self._processes: dict[Member, subprocess.Popen[bytes]] = {}  # the launcher of each node
@@ -220,9 +223,9 @@ class Attempt:
         replicas.ended(member, end, code == protocol.INTERRUPTED)
         if not self._alive():
             processes.kill_descendants()
-        is_wanted = self._term_sent is None and not self._launchers_ended() and member in replicas.role.members()
+        is_wanted = self._term_sent is None and not self._launchers_ended() and member in replicas.members()
         if code == protocol.NOT_RETRYABLE and is_wanted:
-            reason = protocol.truncate(replicas.role.label(member) + (self.progress.fatal or "it " + end))
+            reason = protocol.truncate(replicas.label(member) + (self.progress.fatal or "it " + end))
             self._replica_failure = Outcome(NOT_RETRYABLE, reason)
             self._terminate()
 

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Dict, Optional, Set
+from typing import TYPE_CHECKING, Dict, Optional
 
 from . import hardware, launchers, processes
 from .attempt import POLL_INTERVAL
 from .clock import Clock
 from .context import PID_FILE, AgentContext, Members, Mounts
-from .files import write_atomically
-from .launch import ADDRESS, Launch, Location, gang_commands, launcher_count, local_location, size_file, worker_command
+from .launch import Launch, Location, gang_commands, launcher_count, local_location
 from .launcher_output import Line
 from .outcomes import Outcome, StopSignal
-from .plan import COORDINATOR, WORKERS, Command, Member, RunPlan, read_member, read_plan, workers
+from .plan import COORDINATOR, read_plan
 from .record import WAITING, Record
 
 if TYPE_CHECKING:
     import socket
-
-_PID = ".pid"  # end of the names of files in the control folder: the process of a worker
 
 
 def read_context(mounts: Mounts, clock: Clock) -> AgentContext:
@@ -96,8 +92,9 @@ class Children:
             commands = gang_commands(plan, range(launcher_count(plan)), location)
         replicas = None
         if location.control is not None:
-            _clear(location.control)
-            replicas = LocalWorkers(context, location, location.control)
+            from .replicas import Replicas  # other runs do without
+
+            replicas = Replicas(context, location)
         return Launch(commands, environment, os.path.join(context.folder, PID_FILE), replicas)
 
     def _wait_for_nodes(self, context: AgentContext, stop_signal: StopSignal, record: Record) -> Outcome | None:
@@ -175,90 +172,6 @@ def _worker_forks(context: AgentContext, location: Location, environment: Dict[s
             preload.serve(server, context.plan["folder"], location.rank_wrapper, environment)
             found[role] = server.path
     return found
-
-
-def worker_counts(plan: RunPlan, control: str) -> Dict[str, int]:
-    """How many workers of each role are requested in the folder *control*, by default as many as in the plan."""
-    counts = {name: role["count"] for name, role in workers(plan).items()}
-    for name in counts:
-        with contextlib.suppress(OSError, ValueError):
-            with open(os.path.join(control, size_file(name)), encoding="utf-8") as file:
-                counts[name] = max(1, int(file.read()))
-    return counts
-
-
-class LocalWorkers:
-    """The workers of a pool or stream on this machine.
-
-    Of each role there are as many as its `size_file` in *control* says.
-    """
-
-    interruption_pause = 0.0
-
-    def __init__(self, context: AgentContext, location: Location, control: str) -> None:
-        self.cgroup = context.mounts.cgroup
-        self._plan, self._location, self._control = context.plan, location, control
-        self._code = os.path.join(context.folder, "code")
-        self._prepared: Set[Member] = set()
-
-    def members(self) -> Collection[Member]:
-        """As many as are requested, by default as in the plan."""
-        counts = worker_counts(self._plan, self._control)
-        return [Member(role, number) for role, count in counts.items() for number in range(count)]
-
-    def is_ready(self) -> bool:
-        """Whether the scheduler listens: its launcher removes the address before it ends it."""
-        return os.path.exists(os.path.join(self._control, ADDRESS))
-
-    def command(self, member: Member) -> Command:
-        """A worker in a folder of its own, in which it finds what the calls of its earlier processes wrote."""
-        folder = os.path.join(self._control, member.file)
-        if member not in self._prepared:
-            _copy(self._code, folder)
-            self._prepared.add(member)
-        return worker_command(self._plan, member, self._location, folder)
-
-    def started(self, member: Member, process: int) -> None:
-        """Write its process id for faults that are injected."""
-        write_atomically(os.path.join(self._control, member.file + _PID), str(process))
-
-    def label(self, member: Member) -> str:
-        """Its name."""
-        return "%s: " % (member,)
-
-
-def process_ids(control: str) -> Iterator[tuple[Member, int]]:
-    """The process ids of a pool's scheduler, as that of node 0, and of each worker here, from its control folder."""
-    import json
-
-    for name in sorted(os.listdir(control)):
-        stem, end = os.path.splitext(name)
-        try:
-            with open(os.path.join(control, name), encoding="utf-8") as file:
-                if name == ADDRESS:
-                    yield COORDINATOR, int(json.load(file)["process"])
-                elif end == _PID:
-                    yield read_member(stem.replace("-", "/")), int(file.read())
-        except (OSError, ValueError, KeyError):
-            continue
-
-
-def _clear(control: str) -> None:
-    """Remove what an earlier attempt has left in the control folder of a pool."""
-    for name in (ADDRESS, *map(size_file, WORKERS)):
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(os.path.join(control, name))
-
-
-def _copy(source: str, target: str) -> None:
-    """Copy what *source* has to *target*, over what an earlier attempt left there; the rest of that stays."""
-    import shutil  # delays no start
-
-    def links(folder: str, names: list[str]) -> list[str]:
-        existing = os.path.join(target, os.path.relpath(folder, source))
-        return [name for name in names if os.path.islink(os.path.join(existing, name))]  # which it cannot replace
-
-    shutil.copytree(source, target, symlinks=True, ignore=links, dirs_exist_ok=True)
 
 
 def reserve_port() -> socket.socket:

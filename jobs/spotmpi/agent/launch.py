@@ -12,7 +12,7 @@ from .plan import NODE, WORKER, Command, Elastic, Member, Role, RunPlan, gang, w
 from .schema import WorldRecord
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start
-    from .transport import ReplicatedRole
+    from .replicas import Replicas
 
 LAUNCHER, SCHEDULER = "launcher", "scheduler"  # names of commands
 # In the control folder of a pool on one machine: where its scheduler listens, with its process id, and how many workers
@@ -57,7 +57,7 @@ class Launch(NamedTuple):
     commands: List[Command]
     environment: Dict[str, str]
     pid_file: str  # of rank 0
-    replicas: Optional[ReplicatedRole] = None
+    replicas: Optional[Replicas] = None
     rate: Optional[float] = None  # US dollars per hour of all nodes
     deadlines: Deadlines = Deadlines()
     ranks: Mapping[Member, Mapping[int, str]] = {}  # as `Members` has those of other nodes

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection
 
 from . import hardware, protocol, record
 from .attempt import Attempt
 from .context import AgentContext
 from .files import error_text, exists
-from .launch import Launch, worker_command
+from .launch import Launch
 from .launcher_output import Line
 from .node import check_hardware, connected, location, unpack_code, write_environment
 from .outcomes import NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error
-from .plan import Command, Member
 from .pod_record import PodRecord
+from .replicas import Replicas
 from .stop_requests import PreemptionNotice
 from .tcp import Tcp
 from .worker import CoordinatorClient, join_coordinator, stage_data, without_progress
 
-SCHEDULER_GRACE = 2.0  # seconds in which node 0 follows its scheduler
 RETURN_LIMIT = 3600.0  # seconds for which a worker waits for node 0 to come back; its node costs money meanwhile
 RETRY_PAUSE = 10.0  # seconds before an error of this pod is tried again
 _LEAVE = StopRequest(Outcome(STOPPED, "this worker leaves the pool"), False)
@@ -135,7 +133,8 @@ class PoolWorker:
 
     def _keep_running(self, coordinator: PoolCoordinatorClient, environment: dict[str, str]) -> Outcome | None:
         """Run one worker process after another, until the attempt is over; the outcome where none can ever work."""
-        launch = Launch([], environment, self._context.pid_file, PodWorker(self._context, environment))
+        replicas = Replicas(self._context, location(self._context, environment))
+        launch = Launch([], environment, self._context.pid_file, replicas)
         plan, clock = without_progress(self._context.plan), self._context.clock  # a worker without calls is not stuck
         outcome = Attempt(self._number, plan, launch, self._record, coordinator, clock).run()
         return outcome if outcome.cause == NOT_RETRYABLE else None
@@ -149,33 +148,3 @@ class PoolWorker:
         deadline = clock.uptime() + seconds
         while not (coordinator.ends or self._notice.reason) and clock.uptime() < deadline:
             coordinator.wait()
-
-
-class PodWorker:
-    """The worker of this pod; a `ReplicatedRole`."""
-
-    interruption_pause = SCHEDULER_GRACE
-
-    def __init__(self, context: AgentContext, environment: dict[str, str]) -> None:
-        self.cgroup = context.mounts.cgroup
-        self._context, self._environment = context, environment
-
-    def members(self) -> Collection[Member]:
-        """This worker."""
-        return (self._context.member,)
-
-    def is_ready(self) -> bool:
-        """Yes: a worker waits for its scheduler."""
-        return True
-
-    def command(self, member: Member) -> Command:
-        """Its process, reached at the address that leads to node 0 now."""
-        context = self._context
-        return worker_command(context.plan, member, location(context, self._environment), context.plan["folder"])
-
-    def started(self, member: Member, process: int) -> None:
-        """Nobody asks for it."""
-
-    def label(self, member: Member) -> str:
-        """Nothing: node 0 names this worker."""
-        return ""

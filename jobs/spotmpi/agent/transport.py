@@ -1,14 +1,12 @@
-"""The interfaces of what differs between places: how node 0 reaches members, and which workers an agent restarts."""
+"""The interface of what differs between places: how node 0 reaches the members of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Protocol, Union
 
 from .context import AgentContext, Members
 from .launch import Launch
 from .outcomes import Outcome, StopSignal
-from .plan import Command, Member
 from .record import Record
 
 
@@ -43,31 +41,4 @@ class Transport(Protocol):
 
     def remote_launchers(self, context: AgentContext) -> int:
         """How many launchers other agents start."""
-        ...
-
-
-class ReplicatedRole(Protocol):
-    """A role whose processes are restarted each by itself."""
-
-    cgroup: str  # folder of the control group that counts kills for lack of memory
-    interruption_pause: float  # seconds before a process is started again that ended as interrupted
-
-    def members(self) -> Collection[Member]:
-        """Those whose processes are to run now."""
-        ...
-
-    def is_ready(self) -> bool:
-        """Whether processes may be started now."""
-        ...
-
-    def command(self, member: Member) -> Command:
-        """The process of a member, whose working folder is that of its earlier processes."""
-        ...
-
-    def started(self, member: Member, process: int) -> None:
-        """Learn the id of a process."""
-        ...
-
-    def label(self, member: Member) -> str:
-        """What stands before the reason for which a process can never work; empty where others name it."""
         ...

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import children, coordinator, hardware, launchers, processes, stop_requests
+from spotmpi.agent import coordinator, hardware, launchers, processes, stop_requests
 from spotmpi.agent.__main__ import run_children
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.children import Children, LocalMembers, read_context, reserve_port
@@ -511,10 +511,3 @@ def test_a_request_that_anybody_has_written_by_hand_counts_whatever_it_says(fold
     (folder / "control" / "stop").write_text(text, encoding="latin-1")
     reason = "None" if "null}" in text else None
     assert local_stop_signal(folder).pending() == StopRequest(Outcome(STOPPED, reason), True)
-
-
-def test_a_file_in_the_control_folder_that_is_removed_meanwhile_ends_no_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os.path, "exists", lambda path: True)
-    children._clear(str(tmp_path))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spotmpi.agent.plan import WORKER, Command, Member
-from spotmpi.agent.replicas import MAX_PAUSE, STEADY, Replicas
+from spotmpi.agent.clock import Clock
+from spotmpi.agent.context import AgentContext, in_run_folder
+from spotmpi.agent.launch import Location
+from spotmpi.agent.plan import COORDINATOR, WORKER, Command, Member
+from spotmpi.agent.protocol import ENV_POOL
+from spotmpi.agent.replicas import MAX_PAUSE, SCHEDULER_GRACE, STEADY, Replicas
 from tests.clocks import SetClock
 
 
@@ -26,37 +30,21 @@ class FakeProcess:
         self.is_terminated = True
 
 
-class Workers:
-    """A role of two processes, whose control group is a folder of the test."""
-
-    def __init__(self, cgroup: Path) -> None:
-        self.cgroup = str(cgroup)
-        self.interruption_pause = 2.0
-        self.count = 2
-        self.ready = True
-
-    def members(self) -> Collection[Member]:
-        return [Member(WORKER, number) for number in range(self.count)]
-
-    def is_ready(self) -> bool:
-        return self.ready
-
-    def command(self, member: Member) -> Command:
-        return {"member": member, "name": str(member), "arguments": ["work"], "environment": {}}
-
-    def started(self, member: Member, process: int) -> None:
-        assert process == FakeProcess.pid
-
-    def label(self, member: Member) -> str:
-        return ""
-
-
 class Supervised:
-    """Replicas with their clock, and what was started and said."""
+    """The workers of a pool on this machine with their clock, and what was started and said.
 
-    def __init__(self, cgroup: Path) -> None:
-        self.role, self.clock = Workers(cgroup), SetClock(0.0)
-        self.replicas = Replicas(self.role, self.clock)
+    Their control group is the folder of the test.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.clock = folder, SetClock(0.0)
+        control = folder / "pool"
+        for each in (folder / "code", control):
+            each.mkdir(exist_ok=True)
+        self.replicas = Replicas(context(folder, self.clock), Location("python3", control=str(control)))
+        self.address, self.size = control / "address.json", control / "workers"
+        self.address.touch()
+        self.size.write_text("2")
         self.starts: list[tuple[float, int]] = []
         self.said: list[tuple[int, str]] = []
 
@@ -74,21 +62,28 @@ class Supervised:
         return FakeProcess()
 
 
+def context(folder: Path, clock: Clock, member: Member = COORDINATOR) -> AgentContext:
+    role = {"name": WORKER, "restart": "each", "count": 1, "environment": {}}
+    environment = {ENV_POOL: "tls://10.0.0.1:8786"}
+    plan: Any = {"run": "", "roles": [role], "pool_python": None, "folder": "/", "environment": environment}
+    return AgentContext(plan, member, 0, None, in_run_folder(f"{folder}/", "/nowhere", str(folder)), clock)
+
+
 @pytest.fixture
 def supervised(tmp_path: Path) -> Supervised:
     return Supervised(tmp_path)
 
 
 def test_processes_start_once_their_role_is_ready_and_surplus_ones_are_ended(supervised: Supervised) -> None:
-    supervised.role.ready = False
+    supervised.address.unlink()
     supervised.supervise()
     assert supervised.starts == []
-    supervised.role.ready = True
+    supervised.address.touch()
     supervised.supervise()
     supervised.supervise()
     assert supervised.starts == [(0.0, 0), (0.0, 1)] and supervised.said == []
     surplus: Any = supervised.replicas.processes[Member(WORKER, 1)]
-    supervised.role.count = 1
+    supervised.size.write_text("1")
     supervised.supervise()
     assert surplus.is_terminated
     supervised.replicas.ended(Member(WORKER, 1), "was killed by SIGTERM", False)
@@ -102,9 +97,9 @@ def test_a_worker_that_is_wanted_again_after_it_was_removed_is_not_said_to_have_
     supervised.supervise(1)
     said = [(1, "was killed by SIGKILL")]
     assert supervised.said == said
-    supervised.role.count = 1
+    supervised.size.write_text("1")
     supervised.supervise()
-    supervised.role.count = 2
+    supervised.size.write_text("2")
     supervised.supervise()  # while it still ends
     supervised.replicas.ended(Member(WORKER, 1), "ended with exit code 0", False)
     supervised.supervise()
@@ -130,12 +125,19 @@ def test_one_that_ends_early_waits_longer_each_time_and_one_that_was_steady_not_
     assert {number for _, number in supervised.starts[2:]} == {0}, "worker 1 goes on"
 
 
-def test_one_whose_scheduler_is_gone_waits_for_what_follows_from_that(supervised: Supervised) -> None:
+@pytest.mark.parametrize(("in_pod", "pause"), [(True, SCHEDULER_GRACE), (False, 0.1)])
+def test_one_whose_scheduler_is_gone_waits_in_a_pod_for_what_node_0_does(
+    supervised: Supervised, tmp_path: Path, in_pod: bool, pause: float
+) -> None:
+    member = Member(WORKER, 0)
+    if in_pod:
+        own = context(tmp_path, supervised.clock, member)
+        supervised.replicas = Replicas(own, Location("python3", worker_host="10.0.0.2"))
     supervised.supervise()
-    supervised.clock.seconds = 100.0
-    supervised.replicas.ended(Member(WORKER, 0), "ended with exit code 75", True)
+    ended = supervised.clock.seconds
+    supervised.replicas.ended(member, "ended with exit code 75", True)
     supervised.supervise(3)
-    assert supervised.starts[-1] == (102.0, 0)
+    assert supervised.starts[-1] == (ended + pause, 0)
 
 
 def test_sigkill_is_lack_of_memory_only_where_the_cgroup_says_so(tmp_path: Path) -> None:
@@ -147,3 +149,12 @@ def test_sigkill_is_lack_of_memory_only_where_the_cgroup_says_so(tmp_path: Path)
     assert replicas.memory_reason(1) == ""
     counts.write_text("oom_kill 5\n")
     assert replicas.memory_reason(-signal.SIGKILL) == " for lack of memory"
+
+
+def test_what_an_earlier_attempt_left_in_the_control_folder_is_removed_be_it_by_another_meanwhile(
+    supervised: Supervised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os.path, "exists", lambda path: True)
+    for _ in range(2):
+        Replicas(context(supervised.folder, supervised.clock), Location("python3", control=str(supervised.size.parent)))
+        assert not list(supervised.size.parent.iterdir())

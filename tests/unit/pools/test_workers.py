@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -19,11 +20,11 @@ from distributed import Worker
 from distributed.protocol.core import dumps, loads
 
 from spotmpi.agent import launchers, preload, protocol
-from spotmpi.agent.children import LocalWorkers, process_ids
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext, in_run_folder
 from spotmpi.agent.launch import Location
-from spotmpi.agent.plan import COORDINATOR, NODE, POSTPROCESS, WORKER, Member
+from spotmpi.agent.plan import COORDINATOR, NODE, POSTPROCESS, WORKER, Command, Member
+from spotmpi.agent.replicas import Replicas, process_ids
 from spotmpi.core.certificates import run_certificates, write_certificates
 from spotmpi.pools.dask_client import PoolClient
 from spotmpi.programs.pool import call, files, worker
@@ -319,7 +320,7 @@ def test_an_upload_that_a_worker_cannot_write_is_an_error_of_the_driver(worker_f
 
 
 @pytest.fixture
-def local_workers(tmp_path: Path) -> Callable[[], LocalWorkers]:
+def local_workers(tmp_path: Path) -> Callable[[], Replicas]:
     """Makes the workers of an attempt of a run on this machine."""
     code = tmp_path / "code"
     (code / "lib").mkdir(parents=True)
@@ -328,7 +329,7 @@ def local_workers(tmp_path: Path) -> Callable[[], LocalWorkers]:
     roles = [{"name": role, "restart": "each", "count": 1, "environment": {}} for role in (WORKER, POSTPROCESS)]
     plan: Any = {"run": tmp_path.name, "hosts": ["127.0.0.1"], "roles": roles, "pool_python": None}
     context = AgentContext(plan, COORDINATOR, 0, None, in_run_folder(str(tmp_path), "/nowhere", "/nowhere"), CLOCK)
-    return lambda: LocalWorkers(context, Location("python3", control=str(tmp_path)), str(tmp_path))
+    return lambda: Replicas(context, Location("python3", control=str(tmp_path)))
 
 
 def test_workers_of_roles_with_the_same_variables_share_a_fork_server_and_the_first_forks_the_scheduler() -> None:
@@ -378,13 +379,13 @@ def test_workers_share_the_fork_server_of_the_ranks_of_a_pipeline_with_their_int
 
 
 def test_what_calls_wrote_stays_when_the_process_of_their_worker_is_started_again(
-    local_workers: Callable[[], LocalWorkers], tmp_path: Path
+    local_workers: Callable[[], Replicas], tmp_path: Path
 ) -> None:
     workers, folder = local_workers(), tmp_path / "worker-0"
-    workers.command(Member(WORKER, 0))
+    workers._command(Member(WORKER, 0))
     (folder / "results.csv").write_text("of an hour")
     (folder / "scan.py").write_text("uploaded")
-    workers.command(Member(WORKER, 0))
+    workers._command(Member(WORKER, 0))
     assert {path.name: path.read_text() for path in folder.iterdir() if path.is_file()} == {
         "results.csv": "of an hour",
         "scan.py": "uploaded",
@@ -392,19 +393,19 @@ def test_what_calls_wrote_stays_when_the_process_of_their_worker_is_started_agai
 
 
 def test_another_attempt_has_the_code_of_its_run_and_what_calls_wrote(
-    local_workers: Callable[[], LocalWorkers], tmp_path: Path
+    local_workers: Callable[[], Replicas], tmp_path: Path
 ) -> None:
     folder = tmp_path / "worker-0"
-    local_workers().command(Member(WORKER, 0))
+    local_workers()._command(Member(WORKER, 0))
     (folder / "results.csv").write_text("of an hour")
     (tmp_path / "code" / "scan.py").write_text("2")
-    local_workers().command(Member(WORKER, 0))
+    local_workers()._command(Member(WORKER, 0))
     assert ((folder / "scan.py").read_text(), (folder / "results.csv").read_text()) == ("2", "of an hour")
     assert (folder / "lib" / "newest").read_text() == "2"
 
 
 def test_the_workers_are_as_many_as_was_requested_last_and_each_has_its_process_id_in_a_file(
-    local_workers: Callable[[], LocalWorkers], tmp_path: Path
+    local_workers: Callable[[], Replicas], tmp_path: Path
 ) -> None:
     workers = local_workers()
     own = Member(POSTPROCESS, 0)
@@ -412,8 +413,15 @@ def test_the_workers_are_as_many_as_was_requested_last_and_each_has_its_process_
     for text, count in (("3", 3), ("0", 1), ("many", 1)):
         (tmp_path / "workers").write_text(text)
         assert workers.members() == [*(Member(WORKER, number) for number in range(count)), own], text
-    assert workers.command(Member(WORKER, 2))["member"] == Member(WORKER, 2)
-    assert not workers.is_ready()
+    started: list[Member] = []
+
+    def start(command: Command) -> Any:
+        started.append(command["member"])
+        return SimpleNamespace(pid=10 + len(started))
+
+    workers.supervise(start, lambda member, end: None)
+    assert not started
     (tmp_path / "address.json").write_text('{"process": 7}')
-    workers.started(Member(WORKER, 2), 11)
-    assert workers.is_ready() and dict(process_ids(str(tmp_path))) == {COORDINATOR: 7, Member(WORKER, 2): 11}
+    workers.supervise(start, lambda member, end: None)
+    assert started == [Member(WORKER, 0), own]
+    assert dict(process_ids(str(tmp_path))) == {COORDINATOR: 7, Member(WORKER, 0): 11, own: 12}

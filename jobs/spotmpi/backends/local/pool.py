@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from spotmpi.agent.children import process_ids, worker_counts
 from spotmpi.agent.files import is_folder, write_atomically
 from spotmpi.agent.launch import ADDRESS, size_file
 from spotmpi.agent.plan import Member, read_plan
 from spotmpi.agent.plan import workers as known_workers
+from spotmpi.agent.replicas import process_ids, worker_counts
 from spotmpi.backends.base import PoolAddress, no_workers, require_role
 from spotmpi.backends.local.machine import MAX_PROCESSES
 from spotmpi.core import names, wording

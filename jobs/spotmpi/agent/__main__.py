@@ -54,7 +54,7 @@ def run_member(context: AgentContext, transport: Tcp, notice: PreemptionNotice, 
 
     Node 0 and its neighbour exchange checkpoints in memory on *copies_port* and the next one, by default their own.
     """
-    from . import pool_worker, worker
+    from . import worker
 
     processes.adopt_orphans()
     processes.protect_output()
@@ -71,8 +71,6 @@ def run_member(context: AgentContext, transport: Tcp, notice: PreemptionNotice, 
             code = coordinator.run(context, transport, notice)
             _keep_checkpoints(context)
             return code
-        if context.is_worker:
-            return pool_worker.run(context, transport, notice, started)
         code = worker.run(context, transport, notice, started)
         if context.slurm and code == protocol.INTERRUPTED:  # node 0's memory may be lost, and this one's ends now
             _keep_checkpoints(context)

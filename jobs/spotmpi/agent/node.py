@@ -51,7 +51,7 @@ def start_sshd(context: AgentContext) -> None:
 
     Programs of the user may need it, attempts do not: what keeps it from running is printed.
     """
-    if launchers.is_mpi(context.plan["launcher"]) and not context.slurm:
+    if launchers.is_mpi(context.plan["launcher"]) and not (context.slurm or context.is_worker):
         threading.Thread(target=_run_sshd, args=(context,), name="sshd", daemon=True).start()
 
 
@@ -86,18 +86,20 @@ def unpack_code(context: AgentContext) -> None:
 
 
 def prepare(context: AgentContext, facts: hardware.Facts | None) -> hardware.Facts:
-    """The hardware of this pod, on which ranks can be started now; *facts* is that, once the pod has been prepared.
+    """The hardware of this pod, on which its processes can start now; *facts* is that, once the pod has been prepared.
 
     Raises:
         Unfit: the node cannot do its part of an attempt.
         Incompatible: the image does not fit its hardware, or the pool.
         OSError: the run volume does not answer, or something cannot be unpacked.
     """
-    check(context)
+    if not context.is_worker:
+        check(context)
     if facts is None:
         facts = check_hardware(context)
         unpack_code(context)
-    serve_forks(context)
+    if not context.is_worker:
+        serve_forks(context)
     return facts
 
 

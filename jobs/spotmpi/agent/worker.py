@@ -1,7 +1,8 @@
-"""The part of every node but 0: be reachable, run what this node has to run, and exit when node 0 says so.
+"""The part of every member but node 0: be reachable, run what this pod has to run, and exit when node 0 says so.
 
 The agent stays from one attempt to the next, with its connection to node 0, and ends what is left of the last one. That
-of a pod that stands by gets as ready as others, and starts nothing until node 0 gives it the place of a lost node.
+of a pod that stands by gets as ready as others, and starts nothing until node 0 gives it the place of a lost node. That
+of a worker of a pool or stream keeps a worker process running for as long as the run is up, whatever happens to either.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from . import connection, hardware, network, pod_context, processes, protocol
+from . import connection, hardware, network, pod_context, processes, protocol, record
 from .attempt import Attempt
-from .clock import CLOCK, Clock
 from .context import AgentContext
-from .files import error_text
+from .files import error_text, exists
 from .launch import Launch, gang_commands
+from .launcher_output import Line
 from .node import (
     POLL_INTERVAL,
     Unfit,
@@ -27,12 +28,23 @@ from .node import (
     wait_for_imports,
     write_environment,
 )
-from .outcomes import FAILURE, INTERRUPTION, STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error, restart_pause
+from .outcomes import (
+    FAILURE,
+    INTERRUPTION,
+    NOT_RETRYABLE,
+    STOPPED,
+    SUCCEEDED,
+    Outcome,
+    StopRequest,
+    outcome_of_error,
+    restart_pause,
+)
 from .peers import Admission
 from .plan import NODE, STANDBY, Member, RunPlan, read_member
 from .pod_record import PodRecord
 from .readiness import Staging
 from .remote_processes import StartedProcesses
+from .replicas import Replicas
 from .schema import Greeting
 from .stop_requests import PreemptionNotice
 from .tcp import Tcp
@@ -44,6 +56,8 @@ if TYPE_CHECKING:  # few runs need it
 # machine; and how much longer each further one waits, since the first may be enough.
 VACATE_AFTER, VACATE_NEXT_AFTER = 15.0, 10.0
 END_GRACE = 60.0  # seconds from the end of a run to the end of its pods
+RETURN_LIMIT = 3600.0  # seconds for which a worker waits for node 0 to come back; its node costs money meanwhile
+RETRY_PAUSE = 10.0  # seconds before an error of a worker's pod is tried again
 _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt"), False)
 
 
@@ -56,18 +70,11 @@ def _silence() -> StopRequest:
 class CoordinatorClient:
     """The connection by which node 0 was *joined* and what it requested from then on; a `StopSignal`.
 
-    Whatever node 0 does, this node is left *grace* seconds after a notice: a pod that is killed counts as failed.
+    Whatever node 0 does, this node is left some time after a notice: a pod that is killed counts as failed. Nobody
+    waits for a worker that has notice: it leaves at once.
     """
 
-    def __init__(
-        self,
-        joined: Admission,
-        notice: PreemptionNotice,
-        cgroup: str,
-        folder: str = "/",
-        clock: Clock = CLOCK,
-        grace: float = float("inf"),
-    ) -> None:
+    def __init__(self, joined: Admission, notice: PreemptionNotice, context: AgentContext) -> None:
         self.connection = joined.connection
         # The attempt that this node works for, the member that it is, where pods stand by, and the number of nodes,
         # where that changes; and the newest that node 0 has sent.
@@ -77,15 +84,16 @@ class CoordinatorClient:
         self.over = False
         self.exit_code = 0  # with which the run has ended
         self.notice = notice
-        self.started = StartedProcesses(folder, self.report)
-        self._ranks = processes.RankWatch(clock)
+        self.started = StartedProcesses(context.mounts.work, self.report)
+        self._ranks = processes.RankWatch(context.clock)
         self._sent_states: dict[int, str] = {}  # of ranks of this attempt
-        self._cgroup = cgroup
-        self._clock = clock
-        self._grace = grace
+        self._cgroup, self._clock = context.mounts.cgroup, context.clock
+        # Node 0 has heard of the notice a moment later, and may wait for a checkpoint for all of the grace.
+        self._grace = context.plan["grace"] + pod_context.END_TIME / 2
+        self._is_worker = context.is_worker
         self._leave_at = float("inf")  # the end of the grace after a notice, as `Clock.uptime` counts
         self._ended = 0  # the newest attempt that has ended
-        self._oom_kills = hardware.oom_kills(cgroup)  # before this attempt
+        self._oom_kills = hardware.oom_kills(self._cgroup)  # before this attempt
         self._notice_sent = self._oom_sent = False
         self._is_silent = False  # whether node 0 has answered nothing for long
 
@@ -97,7 +105,12 @@ class CoordinatorClient:
     @property
     def is_closed(self) -> bool:
         """Whether this node has nothing more to do for this agent of node 0."""
-        return self.over or self.connection.lost or self._clock.uptime() > self._leave_at
+        return self.over or self.connection.lost or self._leaves or self._clock.uptime() > self._leave_at
+
+    @property
+    def _leaves(self) -> bool:
+        """Whether this is a worker that has notice, and node 0 was told so."""
+        return self._is_worker and self._notice_sent
 
     @property
     def has_next(self) -> bool:
@@ -180,29 +193,45 @@ class CoordinatorClient:
     def kill_requested(self) -> bool:
         """Whether node 0 has ended the attempt and goes on with another. It is served while the attempt ends, too."""
         self.poll()
-        return self.ends and not self.over
+        return self.ends and not (self.over or self._leaves)
 
 
 def run(context: AgentContext, transport: Tcp, notice: PreemptionNotice, started: float) -> int:
-    """This node's part of the run, attempt after attempt; the pod's exit code.
+    """This member's part of the run, attempt after attempt; the pod's exit code.
 
-    Where nodes are replaced one by one, it joins each agent of node 0 that follows, and outlives the last one: the
-    first pod of a run that ends with 0 ends all of them.
+    A worker, or a node where these are replaced one by one, joins each agent of node 0 that follows. Such a node
+    outlives the last one: the first pod of a run that ends with 0 ends all of them.
+
+    A node 0 that was lost may need long for another node, while nobody follows the run: nothing starts a worker again
+    that has ended, so it waits for longer.
     """
-    worker, member = Worker(context, transport.exchange), context.member
-    while True:
-        joined = join_coordinator(context, transport, notice, started, member=member)
-        if joined is None:
-            return protocol.INTERRUPTED
-        # Node 0 has heard of the notice a moment later, and may wait for a checkpoint for all of the grace.
-        mounts, grace = context.mounts, context.plan["grace"] + pod_context.END_TIME / 2
-        coordinator = CoordinatorClient(joined, notice, mounts.cgroup, mounts.work, context.clock, grace)
-        worker.run(coordinator)
-        joined.connection.close()  # which may have fallen silent alone
-        started, member = context.clock(), coordinator.member or member
-        if coordinator.over or notice.reason or not context.replaces_nodes:
-            break
-    worker.close()
+    try:
+        worker, member = Worker(context, transport.exchange), context.member
+    except OSError as error:
+        sys.stderr.write("the output of this worker cannot be recorded: %s\n" % error_text(error))
+        return protocol.FAILED
+    joins_again = context.is_worker or context.replaces_nodes
+    limit, later = context.plan["limits"]["start"], RETURN_LIMIT if context.is_worker else 0.0
+    if context.restart_count:
+        limit = max(limit, later)
+    try:
+        while True:
+            joined = join_coordinator(context, transport, notice, started, limit, member)
+            if joined is None:
+                if notice.reason or not context.is_worker:
+                    return protocol.INTERRUPTED
+                worker.report_absence(limit)
+                return 0
+            coordinator = CoordinatorClient(joined, notice, context)
+            worker.run(coordinator)
+            joined.connection.close()  # which may have fallen silent alone
+            started, member, limit = context.clock(), coordinator.member or member, max(limit, later)
+            if coordinator.over or notice.reason or not joins_again:
+                break
+    finally:
+        worker.close()
+    if context.is_worker and coordinator.over:
+        return 0
     if notice.reason or not coordinator.over:
         return protocol.INTERRUPTED
     if not context.replaces_nodes:
@@ -215,7 +244,11 @@ def run(context: AgentContext, transport: Tcp, notice: PreemptionNotice, started
 
 
 class Worker:
-    """What the agent of a node of the gang does, apart from node 0's."""
+    """What the agent of a node does, apart from node 0's, or that of a worker of a pool or stream.
+
+    Raises:
+        OSError: the output of such a worker cannot be recorded.
+    """
 
     def __init__(self, context: AgentContext, exchange: Exchange | None = None) -> None:
         self._context = self._whole = context  # of the current attempt, and with all nodes that the run may have
@@ -223,8 +256,12 @@ class Worker:
         self._coordinator: CoordinatorClient  # to the current agent of node 0
         self._facts: hardware.Facts | None = None  # once this node is prepared
         self._is_staged = self._has_sshd = False
-        self._record: PodRecord | None = None  # of this node's own launchers
+        self._record: PodRecord | None = None  # of what this agent starts itself
         self._errors = 0  # of this machine, which ended the last attempts
+        self._number = 0  # of a worker, in place of an attempt: under which its output is recorded
+        if context.is_worker:
+            self._number = 1 + max(context.restart_count, _last_log(context))
+            self._open_record()
 
     def run(self, coordinator: CoordinatorClient) -> None:
         """Take part in attempts until node 0 ends the last one, or is lost; then none of their processes is left."""
@@ -251,9 +288,17 @@ class Worker:
                 coordinator.wait()
 
     def close(self) -> None:
-        """Close what this node has recorded."""
+        """Close what this member has recorded."""
         if self._record is not None:
             self._record.close()
+
+    def report_absence(self, limit: float) -> None:
+        """Record that a worker ends, since node 0 has not come for *limit* seconds."""
+        context, name = self._context, "%gs" % limit
+        if limit == context.plan["limits"]["start"]:
+            name = "limits.start (%s)" % name
+        text = "no connection to node 0 within %s: this worker ends" % name
+        self._open_record().line(self._number, context.member, Line(None, "e", text))
 
     def _take_part(self) -> None:
         """Prepare this node for the attempt, report that it is ready or why it cannot be, and carry out its part."""
@@ -261,7 +306,7 @@ class Worker:
         context = self._context = connected(self._context, coordinator.connection.address)
         try:
             facts = self._facts = prepare(context, self._facts)
-            environment = write_environment(context, coordinator.attempt)
+            environment = write_environment(context, self._number or coordinator.attempt)
         except Unfit as error:
             if context.member.role == STANDBY:  # it stands by, and keeps other pods from this machine
                 sys.stderr.write("this pod does not get ready: %s\n" % error_text(error))
@@ -270,12 +315,13 @@ class Worker:
             return
         except (hardware.Incompatible, OSError) as error:
             code = outcome_of_error(error).exit_code if isinstance(error, OSError) else protocol.NOT_RETRYABLE
-            if code == protocol.INTERRUPTED:
-                self._wait_after_error()
-            coordinator.report_end(code, str(error))
+            if code == protocol.INTERRUPTED and not context.is_worker:  # another attempt follows
+                self._wait(restart_pause(self._errors))
+                self._errors += 1
+            self._end(code, str(error))
             return
         self._errors = 0
-        self._is_staged = self._is_staged or stage_data(context, coordinator)
+        self._is_staged = self._is_staged or self._stage_data()
         if context.stands_by:  # else ranks wait for the imports themselves
             wait_for_imports(context, self._serve)
         if self._exchange is not None:  # else what the first iterations do could be lost with node 0
@@ -287,8 +333,17 @@ class Worker:
             if not self._has_sshd:
                 self._has_sshd = True
                 start_sshd(context)
-            if context.has_launcher:
+            if context.has_launcher or context.is_worker:
                 self._launch_and_report(environment)
+
+    def _stage_data(self) -> bool:
+        """Whether the data is on this node; a failure is reported to node 0."""
+        staging = Staging(self._context.plan.get("staging"), self._context.mounts.cgroup)
+        while staging.busy and not self._coordinator.ends:
+            self._coordinator.wait()
+        if staging.failure:
+            self._end(staging.failure.exit_code, staging.failure.reason)
+        return not staging.busy and not staging.failure
 
     def _serve(self) -> bool:
         """Serve node 0 for a moment; whether the attempt goes on."""
@@ -300,44 +355,76 @@ class Worker:
         self._coordinator.poll()
         return not self._coordinator.ends
 
-    def _wait_after_error(self) -> None:
-        """Wait before an error of this machine leads to the next attempt, if it ended the last one as well."""
+    def _wait(self, seconds: float) -> None:
+        """Serve node 0 for so long, or until the attempt is over or this pod has notice."""
         coordinator, clock = self._coordinator, self._context.clock
-        deadline = clock.uptime() + restart_pause(self._errors)
-        self._errors += 1
+        deadline = clock.uptime() + seconds
         while not (coordinator.notice.reason or coordinator.ends) and clock.uptime() < deadline:
             coordinator.wait()
 
+    def _end(self, code: int, reason: str | None) -> None:
+        """Report that this member's part of the attempt has ended, and why.
+
+        A worker, which the others do not wait for, joins node 0 anew after a while where that can help.
+        """
+        self._coordinator.report_end(code, reason)
+        if self._context.is_worker and code != protocol.NOT_RETRYABLE:
+            self._wait(RETRY_PAUSE)
+            self._coordinator.connection.close()
+
     def _launch_and_report(self, environment: dict[str, str]) -> None:
         """`_launch`, with every error reported to node 0, which would otherwise count a lost host."""
-        coordinator = self._coordinator
         try:
             self._launch(environment)
         except OSError as error:
             outcome = outcome_of_error(error, self._context.folder)
-            coordinator.report_end(outcome.exit_code, outcome.reason)
+            self._end(outcome.exit_code, outcome.reason)
         except Exception as error:
             traceback.print_exc()
-            coordinator.report_end(protocol.FAILED, "internal error of spotmpi: %r" % error)
+            self._end(protocol.FAILED, "internal error of spotmpi: %r" % error)
 
     def _launch(self, environment: dict[str, str]) -> None:
-        """Run this node's own launcher once node 0 says so, and report how it ended."""
+        """Run this node's own launcher once node 0 says so, or the worker, and report how it ended."""
         context, coordinator = self._context, self._coordinator
-        while not (coordinator.go or coordinator.ends):
+        while not (coordinator.go or coordinator.ends or context.is_worker):
             coordinator.wait()
         if coordinator.ends:
             return
-        if self._record is None:
-            os.makedirs(context.folder, exist_ok=True)
-            self._record = PodRecord(context.folder, context.clock)
-        self._record.close_logs()
-        commands = gang_commands(context.plan, [context.member.number], location(context, environment))
-        plan, launch = without_progress(context.plan), Launch(commands, environment, context.pid_file)
-        outcome = Attempt(coordinator.attempt, plan, launch, self._record, coordinator, context.clock).run()
+        pod_record, own = self._open_record(), location(context, environment)
+        pod_record.close_logs()
+        if context.is_worker:
+            number, launch = self._number, Launch([], environment, context.pid_file, Replicas(context, own))
+        else:
+            commands = gang_commands(context.plan, [context.member.number], own)
+            number, launch = coordinator.attempt, Launch(commands, environment, context.pid_file)
+        # Only rank 0 reports iterations: that others print none, or that a worker has no calls, means nothing.
+        plan: RunPlan = {**context.plan, "limits": {**context.plan["limits"], "no_progress": None}}
+        outcome = Attempt(number, plan, launch, pod_record, coordinator, context.clock).run()
+        if context.is_worker and outcome.cause != NOT_RETRYABLE:
+            if not coordinator.ends:  # node 0 was silent for too long, and answers again
+                coordinator.connection.close()
+            return
         code = 0 if outcome.cause == SUCCEEDED else outcome.exit_code or protocol.FAILED
         if outcome.cause == FAILURE and outcome.node is None:
             code = protocol.KILLED
-        coordinator.report_end(code, outcome.reason)
+        self._end(code, outcome.reason)
+
+    def _open_record(self) -> PodRecord:
+        """The record of what this agent starts itself."""
+        if self._record is None:
+            os.makedirs(self._context.folder, exist_ok=True)
+            self._record = PodRecord(self._context.folder, self._context.clock)
+        return self._record
+
+
+def _last_log(context: AgentContext) -> int:
+    """The number of the newest output of this worker that the run folder has; 0 where it has none.
+
+    Kubernetes counts failed pods, but forgets them when a pool shrinks; where the run folder lasts, it knows better.
+    """
+    logs, name = os.path.join(context.folder, "logs"), context.member.file + ".log"
+    own = [each for each in record.numbers(logs) if exists(os.path.join(logs, str(each), name))]
+    return max(own, default=0)
 
 
 def join_coordinator(
@@ -345,12 +432,12 @@ def join_coordinator(
     transport: Tcp,
     notice: PreemptionNotice,
     started: float,
-    limit: float | None = None,
-    member: Member | None = None,
+    limit: float,
+    member: Member,
 ) -> Admission | None:
     """The connection to node 0; None after *limit* seconds, or on notice.
 
-    *started* is the Unix time from which on this node works for the run. By default *limit* is ``limits.start``.
+    *started* is the Unix time from which on this pod works for the run.
 
     Waiting for node 0 costs nothing but time: it may be scheduled later, and its name may not resolve yet. But a pod
     that stands by, as *member* says, leaves while node 0 has no address: its next pod may have no other machine.
@@ -362,9 +449,9 @@ def join_coordinator(
     }
     last_reason, seen = "", context.clock.uptime()
     patience = None
-    if context.standby and member is not None and member.role == STANDBY:
+    if context.standby and member.role == STANDBY:
         patience = VACATE_AFTER + VACATE_NEXT_AFTER * member.number
-    deadline = context.clock.uptime() + (context.plan["limits"]["start"] if limit is None else limit)
+    deadline = context.clock.uptime() + limit
     while context.clock.uptime() < deadline and not notice.reason:
         answer = transport.join(context, greeting)
         if not isinstance(answer, str):
@@ -379,18 +466,3 @@ def join_coordinator(
             sys.stderr.write("%s\n" % notice.reason)
         context.clock.sleep(POLL_INTERVAL)
     return None
-
-
-def without_progress(plan: RunPlan) -> RunPlan:
-    """The plan of a node that reports no iterations, as only rank 0 does: that it prints none means nothing."""
-    return {**plan, "limits": {**plan["limits"], "no_progress": None}}
-
-
-def stage_data(context: AgentContext, coordinator: CoordinatorClient) -> bool:
-    """Whether the data is on this node; a failure is reported to node 0."""
-    staging = Staging(context.plan.get("staging"), context.mounts.cgroup)
-    while staging.busy and not coordinator.ends:
-        coordinator.wait()
-    if staging.failure:
-        coordinator.report_end(staging.failure.exit_code, staging.failure.reason)
-    return not staging.busy and not staging.failure

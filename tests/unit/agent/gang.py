@@ -24,7 +24,7 @@ from tests.testbed.web import free_pair, free_port
 from tests.unit.agent.peer_ends import certificates
 
 RUN = "plain-1"
-IMPORTS = [f"spotmpi.agent.{name}" for name in ("__main__", "children", "hardware", "pool_worker", "tcp", "worker")]
+IMPORTS = [f"spotmpi.agent.{name}" for name in ("__main__", "children", "hardware", "tcp", "worker")]
 IMPORTS += ["spotmpi.agent.pod_context", "tests.transient_errors"]  # what agents import at their start
 LIMIT = 90.0  # seconds for anything, on a busy machine
 

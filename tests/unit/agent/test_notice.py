@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from spotmpi.agent import protocol
+from spotmpi.agent import worker as worker_module
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.peers import Admission
 from spotmpi.agent.plan import NODE, Member
+from spotmpi.agent.pod_context import END_TIME
 from spotmpi.agent.stop_requests import PreemptionNotice
 from spotmpi.agent.worker import CoordinatorClient, Worker, run
 from tests.clocks import SetClock
@@ -32,22 +36,34 @@ def notice(clock: SetClock) -> Iterator[PreemptionNotice]:
         signal.signal(number, handler)
 
 
+def context_of(node: int, clock: SetClock, **plan: Any) -> AgentContext:
+    values: Any = {"grace": 6.0 - END_TIME / 2, "environment": {}, **plan}
+    return AgentContext(values, Member(NODE, node), 0, None, mounts_below("/nowhere"), clock)
+
+
 def wait_after(
     errors: int, notice: PreemptionNotice, clock: SetClock, served: Callable[[], object] = lambda: None
-) -> None:
-    """Wait as a worker does that met an error in so many attempts before."""
-    plan: Any = {}
-    context = AgentContext(plan, Member(NODE, 1), 0, None, mounts_below(""), clock)
+) -> list[int]:
+    """Wait as a worker does that met an error in so many attempts before; what it reports."""
+    reported: list[int] = []
 
     def wait() -> None:
         clock.sleep(0.05)
         served()
 
-    coordinator: Any = SimpleNamespace(notice=notice, ends=False, wait=wait)
-    worker = Worker(context)
+    def report_end(code: int, reason: str) -> None:
+        reported.append(code)
+
+    connection = SimpleNamespace(address=None)
+    coordinator: Any = SimpleNamespace(notice=notice, ends=False, wait=wait, connection=connection)
+    coordinator.report_end = report_end
+    worker = Worker(context_of(1, clock))
     worker._coordinator = coordinator
     worker._errors = errors
-    worker._wait_after_error()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_module, "prepare", MagicMock(side_effect=OSError(errno.ESTALE, "Stale file handle")))
+        worker._take_part()
+    return reported
 
 
 @pytest.mark.parametrize(("errors", "seconds"), [(0, 0), (1, 1), (2, 2), (5, 16), (7, 60), (100_000, 60)])
@@ -56,7 +72,7 @@ def test_each_attempt_after_an_error_comes_after_a_longer_pause_up_to_a_minute(
 ) -> None:
     """Attempts follow each other at once: an error that stays would take all that are allowed within seconds."""
     served = []
-    wait_after(errors, notice, clock, lambda: served.append(clock.seconds))
+    assert wait_after(errors, notice, clock, lambda: served.append(clock.seconds)) == [protocol.INTERRUPTED]
     assert clock.seconds == pytest.approx(seconds, abs=0.06) and bool(served) == bool(seconds)
 
 
@@ -75,7 +91,7 @@ def test_a_node_with_notice_leaves_at_the_end_of_its_grace_whatever_node_0_does(
     connection: Any = SimpleNamespace(
         lost=False, silence=0.0, receive=list, send=lambda **message: sent.append(message)
     )
-    coordinator = CoordinatorClient(Admission(connection, 1, None), notice, "/nowhere", clock=clock, grace=6.0)
+    coordinator = CoordinatorClient(Admission(connection, 1, None), notice, context_of(1, clock))
     coordinator.poll()
     clock.sleep(100.0)
     assert not coordinator.ends, "nothing has come"
@@ -98,7 +114,7 @@ def test_a_node_tells_the_states_of_its_ranks_where_they_have_changed(
     connection: Any = SimpleNamespace(
         lost=False, silence=0.0, receive=list, send=lambda **message: sent.append(message)
     )
-    coordinator = CoordinatorClient(Admission(connection, 1, None), notice, "/nowhere", clock=clock)
+    coordinator = CoordinatorClient(Admission(connection, 1, None), notice, context_of(1, clock))
     for states in ({}, {3: "busy"}, {3: "busy"}, {3: "idle"}, {}):
         coordinator._ranks.states = states
         coordinator.poll()
@@ -118,8 +134,7 @@ def test_a_connection_that_has_fallen_silent_is_closed_before_the_next(
     notice: PreemptionNotice, clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its descriptor, and the thread of its heartbeat, would stay for as long as the agent."""
-    plan: Any = {"replaces_nodes": True, "limits": {"start": 60.0}, "hosts": ["a", "b"], "grace": 6.0}
-    context = AgentContext(plan, Member(NODE, 1), 0, None, mounts_below("/nowhere"), clock)
+    context = context_of(1, clock, replaces_nodes=True, limits={"start": 60.0}, hosts=["a", "b"])
     opened: list[Any] = []
 
     def join(*arguments: Any) -> Admission:

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import launchers, pool_worker
+from spotmpi.agent import launchers, worker
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.peers import Admission
-from spotmpi.agent.plan import NODE, Member
-from spotmpi.agent.pool_worker import PoolWorker
+from spotmpi.agent.plan import WORKER, Member
 from spotmpi.agent.tcp import Tcp
+from spotmpi.agent.worker import Worker
+from spotmpi.runs import pod_output
 from tests.clocks import SetClock
 from tests.contract.processes import wait_until
 from tests.unit.agent.agent_process import mounts_below
@@ -179,26 +180,29 @@ def test_workers_are_not_paid_for_where_node_0_does_not_come(pool: Callable[...,
 
 @pytest.mark.parametrize(("restart_count", "limits"), [(0, [1.0, 3600.0]), (2, [3600.0, 3600.0])])
 def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
-    monkeypatch: pytest.MonkeyPatch, restart_count: int, limits: list[float]
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    restart_count: int,
+    limits: list[float],
 ) -> None:
     lost: Any = SimpleNamespace(close=lambda: None, lost=True)
     answers: list[Any] = [Admission(lost, 1, None), None]
     waits: list[float] = []
-    lines: list[str] = []
 
-    def join(context: AgentContext, transport: Any, notice: Any, since: float, limit: float) -> Any:
+    def join(context: AgentContext, transport: Any, notice: Any, since: float, limit: float, member: Member) -> Any:
         waits.append(limit)
         return answers.pop(0)
 
-    monkeypatch.setattr(pool_worker, "join_coordinator", join)
-    monkeypatch.setattr(PoolWorker, "_work", lambda worker, coordinator: None)
-    monkeypatch.setattr(PoolWorker, "_print", lambda worker, text: lines.append(text))
-    plan: Any = {"limits": {"start": 1.0}, "hosts": ["run-0"], "run": "run", "roles": [{"restart": "each"}]}
+    monkeypatch.setattr(worker, "join_coordinator", join)
+    monkeypatch.setattr(Worker, "_take_part", lambda worker: None)
+    plan: Any = {"limits": {"start": 1.0}, "hosts": ["run-0"], "run": "run", "grace": 1.0}
     notice: Any = SimpleNamespace(reason=None)
-    record: Any = None
-    context = AgentContext(plan, Member(NODE, 1), restart_count, None, mounts_below(""), SetClock())
-    assert PoolWorker(context, Tcp(), notice, record, 1).run(0.0) == 0
-    assert waits == limits and lines == ["no connection to node 0 within 3600s: this worker ends"]
+    context = AgentContext(plan, Member(WORKER, 1), restart_count, None, mounts_below(str(tmp_path)), SetClock())
+    assert worker.run(context, Tcp(), notice, 0.0) == 0
+    entries = [pod_output.parse(line) for line in capsys.readouterr().out.splitlines()]
+    texts = [entry.event.values["text"] for entry in entries if entry and entry.event]
+    assert waits == limits and texts == ["no connection to node 0 within 3600s: this worker ends"]
 
 
 def test_another_run_cannot_join_a_pool(pool: Callable[..., Pool]) -> None:

@@ -256,12 +256,12 @@ def test_a_pod_that_stands_by_makes_room_for_node_0_whose_next_pod_has_no_addres
     """The member is not what the pod was at the beginning. Surplus nodes are released by the placement controller."""
     clock, transport, (start, end) = SetClock(0.0), Away(), addressless
     monkeypatch.setattr(network, "has_no_address", lambda host: host == "run-0" and start <= clock.seconds <= end)
-    plan: Any = {"hosts": ["run-0", "run-1"], "standby": ["other"] * standby, "limits": {"start": 60.0}}
+    plan: Any = {"hosts": ["run-0", "run-1"], "standby": ["other"] * standby}
     mounts = Mounts("", "", "", "", "")
     context = AgentContext(plan, Member(NODE, 1), 1, None, mounts, clock)
     notice = PreemptionNotice("the pod of this node", signals=())
 
-    joined = worker.join_coordinator(context, transport, notice, 0.0, member=member)  # type: ignore[arg-type]
+    joined = worker.join_coordinator(context, transport, notice, 0.0, 60.0, member)  # type: ignore[arg-type]
 
     assert joined is None
     assert clock.seconds == pytest.approx(60.0 if left is None else left, abs=0.2)

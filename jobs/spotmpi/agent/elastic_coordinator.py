@@ -8,15 +8,14 @@ from . import record
 from .connection import Connection
 from .context import AgentContext
 from .launch import largest_size
-from .peers import Channel
+from .peers import JOIN_GRACE, Channel, Coordinator
 from .plan import COORDINATOR, NODE, STANDBY, Member
-from .standby_coordinator import JOIN_GRACE, StandbyCoordinator
 
 _SHARE_OF_START = 0.9  # of limits.start for which the first attempt waits for more nodes at most
 
 
-class ElasticCoordinator(StandbyCoordinator):
-    """A `StandbyCoordinator` that chooses at the beginning of each attempt how many pods are nodes; others stand by.
+class ElasticCoordinator(Coordinator):
+    """A `Coordinator` that chooses at the beginning of each attempt how many pods are nodes; others stand by.
 
     These are the most allowed ones that are ready. Until the first ranks of a submission have started, it waits for the
     others for the patience of the plan, and once the run *began* only for agents that may still join node 0's new one.

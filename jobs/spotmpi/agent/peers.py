@@ -1,11 +1,14 @@
-"""How the agents of a run communicate: every worker keeps one connection to node 0, the coordinator.
+"""How the agents of a run communicate: every other one keeps one connection to node 0, the coordinator.
+
+Nodes are members of an attempt, which is over once one is lost. Workers of a pool or stream, and pods that stand by for
+lost nodes, come and go while it goes on.
 
 Messages are JSON objects, one a line, over TLS in which both ends show the run's certificate. A connection
 that closes, or is silent for too long (see `connection`), is a lost host.
 
     worker -> node 0   {"version": 1, "run": name, "member": "node/1", "restart_count": 0, "machine": {...}}
-    node 0 -> worker   {"version": 1, "welcome": attempt} or {"refused": reason}; where pods stand by, with "member",
-                       and with "nodes" where that number changes
+    node 0 -> worker   {"version": 1, "welcome": attempt, "member": "node/1"} or {"refused": reason}; the member whose
+                       work it does, and with "nodes" where that number changes
 
     worker -> node 0   {"beat": 1}                        at once after the welcome, then as heartbeat
                        {"notice": reason}                 its machine is about to go away; with "unfit", is at fault
@@ -21,8 +24,7 @@ that closes, or is silent for too long (see `connection`), is a lost host.
                        {"start": n, "command": ..., "attempt": attempt}  start a process for mpirun
                        {"leave": reason}                  give notice for this reason
                        {"end": attempt}                   kill what is left of this attempt
-                       {"welcome": attempt}               get ready for this one, once nothing is left of the last;
-                                                          where pods stand by, with the "member" that the worker has now
+                       {"welcome": attempt, "member": ...}  get ready for this one, once nothing is left of the last
                        {"over": 1, "exit_code": ...}      exit; with the code of the run, if that has ended
 """
 
@@ -31,27 +33,22 @@ from __future__ import annotations
 import errno
 import resource
 import selectors
-import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Optional
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional
 
-from . import network
-from .assignment import ExpectedPods, Promotion
+from . import network, protocol, record
 from .clock import CLOCK, Clock
 from .connection import Connection, Heartbeat, Identity
-from .context import Members
-from .files import error_text
-from .plan import COORDINATOR, NODE, STANDBY, Member, read_member
-from .schema import MESSAGE_VERSION, Greeting
-from .ssh import InvalidKeys
+from .context import AgentContext, Members
+from .launcher_output import Line
+from .plan import COORDINATOR, NODE, STANDBY, Member, read_member, workers
+from .schema import MESSAGE_VERSION
 
 PORT = 2223
-# Seconds for a connection. Network policies drop the packets of a pod whose address they do not know yet, and the
-# kernel sends the first one again only after a second.
-CONNECT_TIMEOUT = 0.5
-ANSWER_TIMEOUT = 10.0  # seconds: node 0 may still be querying its GPUs
 SILENCE = 1.0  # seconds after which a host counts as lost that acknowledges nothing, unless the spec says otherwise
+JOIN_GRACE = 5.0  # seconds in which agents that live join the next agent of node 0, before others take their places
+CONNECTION_LOST = "node 0 lost the connection to it"  # why a worker, or a pod that stood by, left
 MAX_UNAUTHENTICATED = 64  # connections, besides one for each node, that node 0 keeps before it has welcomed them
 _HANDSHAKE_TIME = 1.0  # seconds that the only connection of an address has before it makes room for others
 # Seconds of handshakes, about 1 ms each, between two looks at workers. The oldest come first, so that some finish early
@@ -75,12 +72,68 @@ class Channel(NamedTuple):
     silence: float = SILENCE
 
 
-class Coordinator(Members):
-    """Node 0's end: the connections to all workers, and what they reported in this attempt.
+class Promotion(NamedTuple):
+    """A pod that stood by and does the work of a node now."""
 
-    Workers of another run are refused. So are those with another restart count than *expected* (pods from before the
-    restart), or, where pods are replaced, with a lower one than a worker of the same name had: there a node that is
-    lost, or about to go, makes room at the next attempt for a new pod.
+    node: Member
+    pod: Member
+    replaced: Member  # the pod that did it before
+    standby: Member  # where the promoted pod stood by
+
+
+class Assignment:
+    """The pod of each member, of *nodes* and of those that stand by, as many as *standby*.
+
+    Pods are named by the member that they are at the beginning: a node, or one that stands by. Each does the work of
+    that member until one that stands by is promoted: it exchanges its work with the pod of the lost node, whose next
+    pod then stands by. Node 0 keeps its pod.
+
+    *at_work* are the pods that did the work of the nodes in the last attempt, if there was one; others than *nodes*
+    pods of this run, with that of node 0 first, are ignored.
+    """
+
+    def __init__(self, nodes: int, standby: int, at_work: Optional[Sequence[Member]]) -> None:
+        gang = [Member(NODE, index) for index in range(nodes)]
+        others = [Member(STANDBY, index) for index in range(standby)]
+        members, working = [*gang, *others], list(at_work or ())
+        distinct = set(working)
+        if not (len(working) == len(distinct) == nodes and working[0] == COORDINATOR and distinct <= set(members)):
+            working = gang  # the record is of another size, or damaged
+        pods = working + [pod for pod in members if pod not in working]
+        self.pods: Dict[Member, Member] = dict(zip(members, pods))  # noqa: B905 (Python 3.8 has no strict)
+
+    @property
+    def at_work(self) -> List[Member]:
+        """The pods that do the work of the nodes."""
+        return [pod for member, pod in self.pods.items() if member.role == NODE]
+
+    def of(self, pod: Member) -> Member:
+        """The member whose work a pod does; of a worker that is itself."""
+        if self.pods.get(pod) == pod:
+            return pod
+        return next((member for member, each in self.pods.items() if each == pod), pod)
+
+    def promote(self, vacant: Iterable[Member], ready: Collection[Member]) -> List[Promotion]:
+        """Assign *vacant* nodes to pods that stand by, as far as there are any in *ready*."""
+        promotions = []
+        for node, member in zip(sorted(vacant), sorted(ready)):  # noqa: B905 (Python 3.8 has no strict)
+            pod, replaced = self.pods[member], self.pods[node]
+            self.pods[node], self.pods[member] = pod, replaced
+            promotions.append(Promotion(node, pod, replaced, member))
+        return promotions
+
+
+class Coordinator(Members):
+    """Node 0's end: the connections to all others, and what they reported in this attempt.
+
+    Those of another run are refused. So are those with another restart count than node 0 (pods from before the
+    restart), or, where pods are replaced, with a lower one than another pod of the same name had: there a node that is
+    lost, or about to go, makes room at the next attempt for a new pod. So are workers, of which there may be any
+    number: their restart count is how many pods their index had before.
+
+    At the beginning of an attempt, and while one waits for nodes, pods that stand by and are ready take the places of
+    lost nodes; *at_work* as for `Assignment`. *run_record* gets an event for each of them, and each worker, that is
+    ready, leaves or is promoted.
 
     A client that proves nothing costs one of a limited number of descriptors, and loses it to later ones, first to
     those of its own address, or after `GREETING_TIMEOUT`.
@@ -89,10 +142,28 @@ class Coordinator(Members):
         InvalidKeys: the run's Secret has no TLS files, or they are of no use.
     """
 
-    def __init__(self, channel: Channel, expected: ExpectedPods, attempt: int) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        context: AgentContext,
+        attempt: int,
+        run_record: record.Record,
+        at_work: Sequence[Member] | None = None,
+    ) -> None:
         super().__init__()
+        nodes, standby = len(context.hosts), len(context.standby)
         self._channel = channel
         self._clock = channel.clock
+        self._record = run_record
+        self._host = context.host
+        self._roles = workers(context.plan)
+        self._changes = bool(standby) or "elastic" in context.plan  # whether pods do the work of other members
+        self._assignment = Assignment(nodes, standby, at_work)
+        # Workers, and members that stand by, that have been ready since their agent has joined.
+        self._prepared: set[Member] = set()
+        self._last_seen: dict[Member, float] = {}  # when a node's lost agent was last heard, as `Clock.uptime` counts
+        self._promoted: dict[Member, Promotion] = {}  # by node, until the ranks are started
+        self._fill_after = self._clock.uptime() + JOIN_GRACE
         self._restart_counts: dict[Member, int] = {}  # of the newest pod of each name, where pods are replaced
         self.closed = False
         self.relay: Callable[[dict[str, Any]], None] = lambda message: None  # takes answers to `send_to`
@@ -100,26 +171,31 @@ class Coordinator(Members):
         self.ready: set[Member] = set()
         self.oom_killed: set[Member] = set()
         self._context = channel.identity.accepting
-        self._nodes = expected.nodes
-        self._counts = {NODE: expected.nodes, STANDBY: expected.standby}
-        self._restart_count = expected.restart_count
+        self._nodes = nodes
+        self._counts = {NODE: nodes, STANDBY: standby}
+        # Where pods are replaced one by one, each name has its own.
+        self._restart_count = None if context.replaces_nodes or self._changes else context.restart_count
         self._attempt = attempt
         # Oldest first; those that have authenticated themselves stay until their greeting.
         self._unauthenticated: dict[Connection, None] = {}
-        self._limit = _limit_unauthenticated(expected.nodes + expected.standby)
+        self._limit = _limit_unauthenticated(nodes + standby)
         self._accept_after = 0.0  # as `Clock.uptime` counts
         self._unconfirmed: set[Member] = set()  # welcomed, but without a message since
         self._listener = network.listen(channel.port)
         self._listener.setblocking(False)
         self._last_polled = self._clock.uptime()
         self._heartbeat = Heartbeat(
-            lambda: list(self.workers.values()), lambda: self._last_polled, expected.nodes, channel.clock
+            lambda: list(self.workers.values()), lambda: self._last_polled, nodes, channel.clock
         )
 
     def begin(self, attempt: int) -> None:
-        """Begin the next attempt with the same workers, each of which gets ready for it anew, and with new ones."""
+        """Begin the next attempt with the same agents, each of which gets ready for it anew, and with new ones.
+
+        Pods that stood by take the places of nodes that are lost or about to go away.
+        """
         self._attempt = attempt
         for node in self._leaving():
+            self._last_seen[node] = self.workers[node].last_received
             self.workers[node].close()
             self._forget(node)
             self.notices.pop(node, None)
@@ -131,17 +207,36 @@ class Coordinator(Members):
 
     def _fill_vacancies(self) -> list[Promotion]:
         """Let pods that stand by do the work of nodes that are lost, as far as there are any."""
-        return []
+        ready = self._standing_by()
+        vacant = [node for node in map(_node, range(1, self._nodes)) if node not in self.workers] if ready else []
+        promotions = self._assignment.promote(vacant, ready)
+        for promotion in promotions:
+            self._prepared.discard(promotion.standby)
+            self.workers[promotion.node] = self.workers.pop(promotion.standby)
+            self.machines[promotion.node] = {**self.machines.pop(promotion.standby), "member": promotion.node.text}
+            before = self._promoted.get(promotion.node, promotion)
+            self._promoted[promotion.node] = promotion._replace(replaced=before.replaced)
+        return promotions
 
-    def _member_of(self, pod: Member) -> Member:
-        """The member whose work a pod does: the one that it was at the beginning, unless pods stand by."""
-        return pod
+    def _standing_by(self) -> list[Member]:
+        """The members that stand by and are ready."""
+        return [member for member in self._prepared if member.role == STANDBY]
 
     def _welcome(self, node: Member, **more: Any) -> None:
-        """Let a worker get ready for the current attempt."""
+        """Let a member get ready for the current attempt."""
         worker = self.workers[node]
         if not worker.closed:
-            worker.send(**more, welcome=self._attempt)
+            worker.send(**more, welcome=self._attempt, member=node.text)
+
+    @property
+    def pods(self) -> list[Member] | None:
+        """The pod of each node, where that changes."""
+        return self._assignment.at_work if self._changes else None
+
+    @property
+    def standby_ready(self) -> int:
+        """How many pods stand by and are ready."""
+        return len(self._standing_by())
 
     @property
     def hint(self) -> str:
@@ -158,14 +253,14 @@ class Coordinator(Members):
 
     def missing(self) -> list[int]:
         """The nodes that are not ready yet."""
-        return [node for node in range(1, self._nodes) if Member(NODE, node) not in self.ready]
+        return [node for node in range(1, self._nodes) if _node(node) not in self.ready]
 
     def lost(self) -> list[Member]:
         """The nodes whose connection is lost though they have not reported their end."""
         return [node for node, worker in self.gang.items() if worker.lost and node not in self.ended]
 
     def serve(self, timeout: float) -> None:
-        """Handle what has arrived, waiting at most *timeout* seconds for something."""
+        """Handle what has arrived, waiting at most *timeout* seconds for something, and replace lost nodes."""
         with selectors.PollSelector() as selector:  # which needs no descriptor, as there may be none left
             if self._clock.uptime() >= self._accept_after:
                 selector.register(self._listener, selectors.EVENT_READ, None)
@@ -189,6 +284,11 @@ class Coordinator(Members):
             self._drop(connection)
         for node in [node for node in self._unconfirmed if self.workers[node].lost]:
             self._forget(node)
+        for member in [each for each, worker in self.workers.items() if each.role != NODE and worker.lost]:
+            self._lose(member)
+        if self._clock.uptime() >= self._fill_after:
+            for promotion in self._fill_vacancies():
+                self._welcome(promotion.node)
 
     def dismiss(self, node: Member, reason: str) -> None:
         """Let a worker leave the run, and wait until it says so: then it does not join again."""
@@ -199,8 +299,23 @@ class Coordinator(Members):
             self.serve(0.05)
 
     def broadcast(self, **message: Any) -> None:
-        """Send a message to every member."""
+        """Send a message to every member; record the promotions with which the ranks are started."""
         self._send(self.workers, message)
+        if "go" in message:
+            for node, promotion in sorted(self._promoted.items()):
+                if promotion.pod == promotion.replaced:  # which came back before any other
+                    continue
+                lost_at = self._last_seen.get(node)
+                self._record.event(
+                    record.PROMOTED,
+                    attempt=self._attempt,
+                    node=node.number,
+                    standby=self._host(promotion.pod),
+                    replaces=self._host(promotion.replaced),
+                    seconds=None if lost_at is None else self._clock.uptime() - lost_at,
+                )
+            self._promoted.clear()
+            self._last_seen.clear()
 
     def broadcast_to_gang(self, **message: Any) -> None:
         """Send a message to every node."""
@@ -208,7 +323,7 @@ class Coordinator(Members):
 
     def send_to(self, node: int, **message: Any) -> bool:
         """Send a message of this attempt to a node, from any thread; whether that is connected."""
-        worker = self.workers.get(Member(NODE, node))
+        worker = self.workers.get(_node(node))
         if worker is None or worker.closed:
             return False
         worker.send(attempt=self._attempt, **message)
@@ -274,15 +389,62 @@ class Coordinator(Members):
         del self._unauthenticated[connection]
 
     def _forget(self, node: Member) -> None:
-        """Forget a worker. With one that gave up before its welcome arrived nothing is lost, and it connects again."""
+        """Forget an agent. With one that gave up before its welcome arrived nothing is lost, and it connects again."""
         self._unconfirmed.discard(node)
+        self._prepared.discard(node)
         self.hardware.pop(node, None)
         del self.workers[node], self.machines[node]
 
+    def _lose(self, member: Member, reason: str = CONNECTION_LOST) -> None:
+        """Forget a worker, or a pod that stood by."""
+        self.workers[member].close()
+        if member in self._prepared:
+            self._record.event(record.LEFT, attempt=self._attempt, **self._named(member), reason=reason)
+        self._forget(member)
+
+    def _named(self, member: Member) -> dict[str, str]:
+        """A worker, or the pod of a member that stands by, as events name it."""
+        if member.role == STANDBY:
+            return {"standby": self._host(self._assignment.pods[member])}
+        return {"member": member.text}
+
     def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
-        """Take a message of a node into account; all but a notice are of an attempt."""
-        node = next(node for node, worker in self.workers.items() if worker is connection)
-        self._unconfirmed.discard(node)
+        """Take a message of an agent into account; all but a notice are of an attempt."""
+        member = next((member for member, worker in self.workers.items() if worker is connection), None)
+        if member is None:
+            return  # it has been lost meanwhile, or a newer pod has taken over
+        self._unconfirmed.discard(member)
+        if member.role == NODE:
+            self._handle_node(member, message)
+        else:
+            self._handle_other(member, message)
+
+    def _handle_other(self, member: Member, message: dict[str, Any]) -> None:
+        """Take a message of a worker, or of a pod that stands by, into account."""
+        if "notice" in message:
+            self._lose(member, str(message["notice"]))
+        elif message.get("attempt") != self._attempt:
+            return  # of one before
+        elif "ready" in message:
+            self._prepared.add(member)
+            machine = self.machines[member]
+            self._record.event(record.JOINED, attempt=self._attempt, **self._named(member), machine=machine)
+        elif member.role == STANDBY:
+            if "ended" in message:
+                self._prepared.discard(member)
+                self._print("%s cannot stand by: %s" % (self._named(member)["standby"], message.get("reason")))
+        elif "oom_killed" in message:
+            text = "%s: the kernel killed a process for lack of memory: raise %s.memory"
+            self._print(text % (member, self._roles[member.role]["table"]))
+        elif message.get("ended") == protocol.NOT_RETRYABLE:
+            self.ended[member] = (protocol.NOT_RETRYABLE, str(message.get("reason")))
+        elif "ended" in message:
+            self._print("%s tries again: %s" % (member, message.get("reason")))
+
+    def _print(self, text: str) -> None:
+        self._record.line(self._attempt, COORDINATOR, Line(None, "e", text))
+
+    def _handle_node(self, node: Member, message: dict[str, Any]) -> None:
         if "notice" in message:
             self.notices[node] = str(message["notice"])
             if "unfit" in message:
@@ -316,36 +478,38 @@ class Coordinator(Members):
                 return
             connection.admit(self._channel.silence)
             del self._unauthenticated[connection]
-            member = self._member_of(pod)
+            member = self._assignment.of(pod)
             self.workers[member] = connection
             self._welcome(member, version=MESSAGE_VERSION)  # before any heartbeat
             self._unconfirmed.add(member)
             self.machines[member] = {**(greeting.get("machine") or {}), "member": member.text}
 
-    def _superseded(self, pod: Member, restart_count: int) -> str | None:
-        """Why an older pod than one that has joined is not welcome; None for the newest, which is noted."""
+    def _refusal(self, pod: Member, restart_count: int) -> str | None:
+        """Why an authenticated pod is not welcome, or None."""
+        if pod.role not in self._roles:
+            if self._restart_count is not None and restart_count != self._restart_count:
+                return "restart count %s is not %d" % (restart_count, self._restart_count)
+            if pod == COORDINATOR or pod.number >= self._counts.get(pod.role, 0):
+                return "%s is not expected" % (pod,)
+        # The pods of a name may overlap: a newer one takes over.
         if restart_count < self._restart_counts.get(pod, 0):
             return "a newer pod of %s has joined" % (pod,)
         self._restart_counts[pod] = restart_count
-        return None
-
-    def _refusal(self, pod: Member, restart_count: int) -> str | None:
-        """Why an authenticated worker is not welcome, or None."""
-        if self._restart_count is not None and restart_count != self._restart_count:
-            return "restart count %s is not %d" % (restart_count, self._restart_count)
-        if pod == COORDINATOR or pod.number >= self._counts.get(pod.role, 0):
-            return "%s is not expected" % (pod,)
-        reason = self._superseded(pod, restart_count)
-        if reason:
-            return reason
-        member = self._member_of(pod)
+        member = self._assignment.of(pod)
         if member not in self.workers:
+            return None
+        if member.role != NODE:
+            self._lose(member)
             return None
         if self._restart_count is not None:
             return "%s is not expected" % (pod,)
         # Its agent, or that of its next pod, has no other connection: the attempt ends as soon as this one is lost.
         self.workers[member].close()
         return "the attempt of the pod before has not ended"
+
+
+def _node(number: int) -> Member:
+    return Member(NODE, number)
 
 
 def _pod(greeting: Mapping[str, Any]) -> Member | None:
@@ -367,59 +531,3 @@ def _limit_unauthenticated(nodes: int) -> int:
         soft = min(4 * limit, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return min(limit, max(soft // 4, 1))
-
-
-class Admission(NamedTuple):
-    """A worker's connection to node 0, its attempt and, where pods stand by, the member that it is.
-
-    *nodes* is how many the attempt has, where that changes.
-    """
-
-    connection: Connection
-    attempt: int
-    member: Optional[Member]
-    nodes: Optional[int] = None
-
-
-def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Admission | str:
-    """Connect to node 0 and be welcomed; the reason why not yet otherwise.
-
-    *greeting* holds the name, restart count and machine of this worker, *nodes* how many there are in all.
-    """
-    identity, port, clock, silence = channel
-    try:
-        context = identity.connecting
-        connection = Connection(socket.create_connection((host, port), timeout=CONNECT_TIMEOUT), context, clock)
-    except InvalidKeys as error:  # node 0 has the same, and ends the run
-        return str(error)
-    except OSError as error:
-        return "%s: %s" % (host, error_text(error))
-    answer = _greet(connection, {"version": MESSAGE_VERSION, "run": identity.run, **greeting}, clock)
-    if answer and "welcome" in answer:
-        connection.admit(silence)
-        connection.send(beat=1)
-        connection.heartbeat = Heartbeat(lambda: [connection], lambda: connection.last_polled, nodes, clock)
-        member = answer.get("member")
-        own = None if member is None else read_member(member)
-        return Admission(connection, int(answer["welcome"]), own, answer.get("nodes"))
-    connection.close()
-    refusal = (answer or {}).get("refused")
-    if isinstance(refusal, str):
-        return "%s refuses this node: %s" % (host, ascii(refusal[:200]))
-    if answer is None and not connection.failure:
-        return "%s does not answer" % host
-    return "%s is not node 0 of this run%s" % (host, connection.failure and ": %s" % connection.failure)
-
-
-def _greet(connection: Connection, greeting: Greeting, clock: Clock) -> dict[str, Any] | None:
-    """The answer of the other end to *greeting*, sent once it is authenticated; None where it gives none in time."""
-    deadline, greeted = clock.uptime() + ANSWER_TIMEOUT, False
-    while clock.uptime() < deadline and not connection.closed:
-        messages = connection.receive(1)
-        if messages:
-            return messages[0]
-        if connection.authenticated and not greeted:
-            greeted = True
-            connection.send(**greeting)
-        connection.wait(0.2)
-    return None

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from . import hardware, launchers, network, node, peers, processes, ssh
-from .assignment import ExpectedPods
 from .attempt_history import pods_at_work, was_moved
+from .clock import Clock
+from .connection import Connection, Heartbeat
 from .context import AgentContext
 from .elastic_coordinator import ElasticCoordinator
+from .files import error_text
 from .launch import Launch, gang_commands
 from .node import location, start_sshd, write_environment
 from .outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, StopSignal
-from .plan import COORDINATOR, nodes_in, workers
+from .plan import COORDINATOR, Member, nodes_in, read_member
 from .pod_record import PodRecord
-from .pool_coordinator import PoolCoordinator, tables
 from .readiness import Readiness, Staging
 from .record import Record, note_address, noted_address, recorded_first_attempt
 from .remote_processes import StartServer
-from .schema import Greeting
-from .standby_coordinator import StandbyCoordinator
+from .schema import MESSAGE_VERSION, Greeting
 
 if TYPE_CHECKING:  # few runs need it
     from .checkpoint_copies import Exchange
+
+# Seconds for a connection. Network policies drop the packets of a pod whose address they do not know yet, and the
+# kernel sends the first one again only after a second.
+CONNECT_TIMEOUT = 0.5
+ANSWER_TIMEOUT = 10.0  # seconds: node 0 may still be querying its GPUs
 
 
 class Tcp:
@@ -63,25 +69,20 @@ class Tcp:
         own = None if context.slurm else network.own_address()
         if own is not None:
             note_address(context.folder, own)
-        restart_count = None if context.replaces_nodes else context.restart_count
-        expected = ExpectedPods(len(context.hosts), restart_count)
+        channel = self._channel(context)
         try:
             if "elastic" in context.plan:
                 first = recorded_first_attempt(context.folder, repr(context.plan.get("submitted"))) or number
                 began = pods_at_work(context.folder, first) is not None and not was_moved(context.folder)
-                self._members = ElasticCoordinator(self._channel(context), context, number, record, began)
-            elif context.standby:
-                before = pods_at_work(context.folder)
-                self._members = StandbyCoordinator(self._channel(context), context, number, record, before)
-            elif workers(context.plan):
-                self._members = PoolCoordinator(self._channel(context), expected, number, record, tables(context.plan))
+                self._members = ElasticCoordinator(channel, context, number, record, began)
             else:
-                self._members = peers.Coordinator(self._channel(context), expected, number)
+                at_work = pods_at_work(context.folder) if context.standby else None
+                self._members = peers.Coordinator(channel, context, number, record, at_work)
         except ssh.InvalidKeys as error:
             return Outcome(NOT_RETRYABLE, str(error))
         return self._members
 
-    def join(self, context: AgentContext, greeting: Greeting) -> peers.Admission | str:
+    def join(self, context: AgentContext, greeting: Greeting) -> Admission | str:
         """A worker's connection to node 0, or the reason why not yet.
 
         It is found at the address that it has noted in the run folder, or by its name. The name comes second: name
@@ -89,9 +90,9 @@ class Tcp:
         one that does not answer costs what the resolver waits (resolv.conf(5): 5 s, twice, for each search domain).
         """
         nodes = sum(role["count"] for role in context.plan["roles"]) + len(context.standby)
-        answer: peers.Admission | str = ""
+        answer: Admission | str = ""
         for host in filter(None, (noted_address(context.folder), context.hosts[0])):
-            answer = peers.join(host, self._channel(context), greeting, nodes)
+            answer = join(host, self._channel(context), greeting, nodes)
             if not isinstance(answer, str):
                 break
         return answer
@@ -169,3 +170,57 @@ class Tcp:
     def remote_launchers(self, context: AgentContext) -> int:
         """How many other nodes start a launcher of their own."""
         return context.launcher_count - 1
+
+
+class Admission(NamedTuple):
+    """A worker's connection to node 0, its attempt and the member whose work it does.
+
+    *nodes* is how many the attempt has, where that changes.
+    """
+
+    connection: Connection
+    attempt: int
+    member: Member
+    nodes: Optional[int] = None
+
+
+def join(host: str, channel: peers.Channel, greeting: Greeting, nodes: int = 2) -> Admission | str:
+    """Connect to node 0 and be welcomed; the reason why not yet otherwise.
+
+    *greeting* holds the name, restart count and machine of this worker, *nodes* how many there are in all.
+    """
+    identity, port, clock, silence = channel
+    try:
+        context = identity.connecting
+        connection = Connection(socket.create_connection((host, port), timeout=CONNECT_TIMEOUT), context, clock)
+    except ssh.InvalidKeys as error:  # node 0 has the same, and ends the run
+        return str(error)
+    except OSError as error:
+        return "%s: %s" % (host, error_text(error))
+    answer = _greet(connection, {"version": MESSAGE_VERSION, "run": identity.run, **greeting}, clock)
+    if answer and "welcome" in answer:
+        connection.admit(silence)
+        connection.send(beat=1)
+        connection.heartbeat = Heartbeat(lambda: [connection], lambda: connection.last_polled, nodes, clock)
+        return Admission(connection, int(answer["welcome"]), read_member(answer["member"]), answer.get("nodes"))
+    connection.close()
+    refusal = (answer or {}).get("refused")
+    if isinstance(refusal, str):
+        return "%s refuses this node: %s" % (host, ascii(refusal[:200]))
+    if answer is None and not connection.failure:
+        return "%s does not answer" % host
+    return "%s is not node 0 of this run%s" % (host, connection.failure and ": %s" % connection.failure)
+
+
+def _greet(connection: Connection, greeting: Greeting, clock: Clock) -> dict[str, Any] | None:
+    """The answer of the other end to *greeting*, sent once it is authenticated; None where it gives none in time."""
+    deadline, greeted = clock.uptime() + ANSWER_TIMEOUT, False
+    while clock.uptime() < deadline and not connection.closed:
+        messages = connection.receive(1)
+        if messages:
+            return messages[0]
+        if connection.authenticated and not greeted:
+            greeted = True
+            connection.send(**greeting)
+        connection.wait(0.2)
+    return None

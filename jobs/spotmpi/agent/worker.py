@@ -39,7 +39,6 @@ from .outcomes import (
     outcome_of_error,
     restart_pause,
 )
-from .peers import Admission
 from .plan import NODE, STANDBY, Member, RunPlan, read_member
 from .pod_record import PodRecord
 from .readiness import Staging
@@ -47,7 +46,7 @@ from .remote_processes import StartedProcesses
 from .replicas import Replicas
 from .schema import Greeting
 from .stop_requests import PreemptionNotice
-from .tcp import Tcp
+from .tcp import Admission, Tcp
 
 if TYPE_CHECKING:  # few runs need it
     from .checkpoint_copies import Exchange
@@ -76,8 +75,8 @@ class CoordinatorClient:
 
     def __init__(self, joined: Admission, notice: PreemptionNotice, context: AgentContext) -> None:
         self.connection = joined.connection
-        # The attempt that this node works for, the member that it is, where pods stand by, and the number of nodes,
-        # where that changes; and the newest that node 0 has sent.
+        # The attempt that this pod works for, the member whose work it does, and the number of nodes, where that
+        # changes; and the newest that node 0 has sent.
         self.attempt, self.member = self.newest, self.newest_member = joined.attempt, joined.member
         self.nodes = self.newest_nodes = joined.nodes
         self.go = False
@@ -225,7 +224,7 @@ def run(context: AgentContext, transport: Tcp, notice: PreemptionNotice, started
             coordinator = CoordinatorClient(joined, notice, context)
             worker.run(coordinator)
             joined.connection.close()  # which may have fallen silent alone
-            started, member, limit = context.clock(), coordinator.member or member, max(limit, later)
+            started, member, limit = context.clock(), coordinator.member, max(limit, later)
             if coordinator.over or notice.reason or not joins_again:
                 break
     finally:
@@ -268,11 +267,9 @@ class Worker:
         self._coordinator = coordinator
         while True:
             coordinator.begin()
-            if coordinator.member is not None:
-                pods = (
-                    None if coordinator.nodes is None else [Member(NODE, number) for number in range(coordinator.nodes)]
-                )
-                self._context = self._whole.with_pods(pods)._replace(member=coordinator.member)
+            nodes = coordinator.nodes
+            pods = None if nodes is None else [Member(NODE, number) for number in range(nodes)]
+            self._context = self._whole.with_pods(pods)._replace(member=coordinator.member)
             if self._exchange is not None:
                 self._exchange.begin(self._context, coordinator.connection)
             self._take_part()

@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from spotmpi.agent.assignment import ExpectedPods
+from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.connection import Connection, Identity
-from spotmpi.agent.peers import SILENCE, Channel, Coordinator, join
-from spotmpi.agent.plan import NODE, Member
+from spotmpi.agent.context import AgentContext, Mounts
+from spotmpi.agent.peers import SILENCE, Channel, Coordinator
+from spotmpi.agent.plan import COORDINATOR, NODE, Member
+from spotmpi.agent.tcp import join
 from spotmpi.core.certificates import run_certificates, write_certificates
 
 RUN = "plain-1"
@@ -82,7 +84,10 @@ class ServedCoordinator:
     """A coordinator for three nodes that is served while a thread runs the other end."""
 
     def __init__(self, restart_count: int | None = 4) -> None:
-        self.coordinator = Coordinator(Channel(identity(), port=0), ExpectedPods(3, restart_count), ATTEMPT)
+        plan: Any = {"hosts": ["a", "b", "c"], "roles": [], "replaces_nodes": restart_count is None}
+        context = AgentContext(plan, COORDINATOR, restart_count or 0, None, Mounts("", "", "", "", ""), CLOCK)
+        record: Any = None  # of workers, of which there are none
+        self.coordinator = Coordinator(Channel(identity(), port=0), context, ATTEMPT, record)
         self.port = int(self.coordinator._listener.getsockname()[1])
 
     def serve_during(self, act: Callable[[], Any]) -> Any:

@@ -41,17 +41,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from spotmpi.agent import coordinator, network, pod_record, processes, protocol, record
-from spotmpi.agent.assignment import Assignment
 from spotmpi.agent.attempt_history import pods_at_work
 from spotmpi.agent.clock import Clock
 from spotmpi.agent.context import AgentContext, Members, Mounts
 from spotmpi.agent.launch import Launch
 from spotmpi.agent.outcomes import Outcome, StopSignal
+from spotmpi.agent.peers import JOIN_GRACE, Assignment
 from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, Member
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.readiness import Readiness, Staging
 from spotmpi.agent.record import Record
-from spotmpi.agent.standby_coordinator import JOIN_GRACE
 from tests.transient_errors import TransientErrors
 
 EPOCH = 1_795_000_000.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spotmpi.agent.assignment import Assignment, Promotion
+from spotmpi.agent.peers import Assignment, Promotion
 from spotmpi.agent.plan import NODE, STANDBY, Member
 
 NODES = [Member(NODE, number) for number in range(3)]

@@ -18,14 +18,15 @@ import pytest
 
 from spotmpi.agent import connection, peers
 from spotmpi.agent.connection import Connection
-from spotmpi.agent.peers import Channel, join
+from spotmpi.agent.peers import Channel
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.schema import Greeting
+from spotmpi.agent.tcp import join
 from tests.unit.agent.peer_ends import ATTEMPT, LIMIT, ServedCoordinator, identity, new_identity, wait_for_message
 
 NODE_1 = Member(NODE, 1)
 GREETING: Greeting = {"member": "node/1", "restart_count": 4, "machine": {"type": "g5.xlarge"}}
-WELCOME = b'{"welcome": 1}\n'
+WELCOME = b'{"welcome": 1, "member": "node/1"}\n'
 HANDSHAKE = 22  # the type of a record of TLS (RFC 8446, 5.1)
 
 

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import connection, peers
-from spotmpi.agent.peers import Channel, join
+from spotmpi.agent import connection, tcp
+from spotmpi.agent.peers import Channel
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.schema import Greeting
+from spotmpi.agent.tcp import join
 from tests.contract.processes import wait_until
 from tests.testbed.web import free_port
 from tests.unit.agent.peer_ends import ATTEMPT, ServedCoordinator, identity, wait_for_message
@@ -130,12 +131,12 @@ def test_a_closed_connection_is_a_lost_node_unless_it_had_ended(served: ServedCo
 def test_a_worker_that_connects_while_node_0_is_busy_connects_again_and_is_not_lost(
     served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 0.05)
+    monkeypatch.setattr(tcp, "ANSWER_TIMEOUT", 0.05)
     assert [join("127.0.0.1", Channel(identity(), served.port), GREETING) for _ in range(3)] == [
         "127.0.0.1 does not answer"
     ] * 3
 
-    monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 10.0)
+    monkeypatch.setattr(tcp, "ANSWER_TIMEOUT", 10.0)
     connection, *_ = next(joined for joined in (served.join(1) for _ in range(100)) if not isinstance(joined, str))
     connection.send(ready=1, attempt=ATTEMPT)
     served.coordinator.serve(5)
@@ -242,7 +243,7 @@ def test_workers_stay_for_the_next_attempt_in_which_nothing_of_the_last_one_coun
 
     coordinator.begin(attempt + 1)
 
-    assert wait_for_message(worker) == [{"welcome": attempt + 1}]
+    assert wait_for_message(worker) == [{"welcome": attempt + 1, "member": "node/1"}]
     worker.send(ended=9, reason="late", attempt=attempt)
     worker.send(ready=1, attempt=attempt)
     coordinator.serve(0.5)
@@ -292,7 +293,7 @@ def test_a_broadcast_of_node_0_reaches_every_worker(served: ServedCoordinator) -
 def test_a_closed_port_and_a_silent_one_have_different_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "refused" in str(join("127.0.0.1", Channel(identity(), free_port()), GREETING))
     assert "not-a-host.invalid" in str(join("not-a-host.invalid", Channel(identity(), 1), GREETING))
-    monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 0.2)
+    monkeypatch.setattr(tcp, "ANSWER_TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert join("127.0.0.1", Channel(identity(), silent.getsockname()[1]), GREETING) == "127.0.0.1 does not answer"
 
@@ -323,7 +324,8 @@ def test_a_lost_node_leaves_its_place_at_the_next_attempt_and_its_old_pod_is_ref
     replacing.coordinator.begin(ATTEMPT + 1)
 
     assert replacing.coordinator.lost() == [] and replacing.coordinator.is_whole()
-    assert any({"welcome": ATTEMPT + 1} in wait_for_message(other) for _ in range(9)), "among heartbeats"
+    welcome = {"welcome": ATTEMPT + 1, "member": "node/2"}
+    assert any(welcome in wait_for_message(other) for _ in range(9)), "among heartbeats"
     assert replacing.coordinator.missing() == [1, 2]
     new, attempt, *_ = replacing.join(1, restart_count=1)
     assert attempt == ATTEMPT + 1 and not new.closed

@@ -6,18 +6,19 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Dict, Optional
 
-from . import hardware, launchers, processes
-from .attempt import POLL_INTERVAL
+from . import launchers, processes
 from .clock import Clock
 from .context import PID_FILE, AgentContext, Members, Mounts
 from .launch import Launch, Location, gang_commands, launcher_count, local_location
 from .launcher_output import Line
 from .outcomes import Outcome, StopSignal
 from .plan import COORDINATOR, read_plan
-from .record import WAITING, Record
+from .record import Record
 
 if TYPE_CHECKING:
     import socket
+
+    from .local_nodes import LocalNodes
 
 
 def read_context(mounts: Mounts, clock: Clock) -> AgentContext:
@@ -25,41 +26,28 @@ def read_context(mounts: Mounts, clock: Clock) -> AgentContext:
     return AgentContext(read_plan(mounts.plan), COORDINATOR, 0, None, mounts, clock)
 
 
-class LocalMembers(Members):
-    """The members of an attempt besides node 0: none, since all processes are its own."""
-
-    def begin(self) -> None:
-        """Begin the next attempt: nothing changes."""
-
-    def missing(self) -> str | None:
-        """What an attempt has to wait for: nothing."""
-        return None
-
-
 class Children:
     """The transport of a run on one machine; the agent of node 0 starts its attempts one after the other."""
-
-    supervised = False
 
     def __init__(self, python: str) -> None:
         self._python = python
         self._reserved: Optional[socket.socket] = None
-        self._members: Optional[LocalMembers] = None
-        self._oom_kills = 0  # before this attempt
+        self._nodes: Optional[LocalNodes] = None  # of a run that may have fewer
 
     def open_record(self, context: AgentContext) -> Record:
         """The record in the run folder, which exists."""
         return Record(context.folder, context.clock)
 
-    def open_members(self, context: AgentContext, number: int, record: Record) -> LocalMembers:
+    def open_members(self, context: AgentContext, number: int, record: Record) -> Members:
         """None, or the nodes of a run that may have fewer."""
-        if "elastic" in context.plan and self._members is None:
+        if "elastic" not in context.plan:
+            return Members()
+        if self._nodes is None:
             from .local_nodes import LocalNodes  # few runs need them
 
-            self._members = LocalNodes(context)
-        members = self._members = self._members or LocalMembers()
-        members.begin()
-        return members
+            self._nodes = LocalNodes(context)
+        self._nodes.begin(number)
+        return self._nodes
 
     def prepare(
         self,
@@ -70,11 +58,10 @@ class Children:
         since: float,
     ) -> Launch | Outcome:
         """The launchers of all nodes, and the workers of a pool or stream."""
-        outcome = self._wait_for_nodes(context, stop_signal, record)
+        outcome = self._nodes.wait(stop_signal, record) if self._nodes else None
         if outcome is not None:
             return outcome
-        self._oom_kills = hardware.oom_kills(context.mounts.cgroup)
-        plan = context.with_pods(self._members.pods if self._members else None).plan
+        plan = context.with_pods(self._nodes.pods if self._nodes else None).plan
         session = {**self._session(context, number), **_shared_memory(context)}
         environment = {**session, **plan["environment"]}
         location = local_location(plan, self._python, os.geteuid() == 0)
@@ -96,29 +83,6 @@ class Children:
 
             replicas = Replicas(context, location)
         return Launch(commands, environment, os.path.join(context.folder, PID_FILE), replicas)
-
-    def _wait_for_nodes(self, context: AgentContext, stop_signal: StopSignal, record: Record) -> Outcome | None:
-        """The outcome of an attempt that is to end before it has its nodes; else None, once it has them."""
-        last_reason = None
-        while True:
-            reason = self._members.missing() if self._members else None
-            if reason is None:
-                return None
-            stop_request = stop_signal.pending()
-            if stop_request is not None:
-                return stop_request.outcome
-            if reason != last_reason:
-                last_reason = reason
-                record.event(WAITING, reason=reason)
-            context.clock.sleep(POLL_INTERVAL)
-
-    def oom_nodes(self, context: AgentContext) -> list[int]:
-        """All of them, since they are one machine."""
-        return [0] if hardware.oom_kills(context.mounts.cgroup) > self._oom_kills else []
-
-    def remote_launchers(self, context: AgentContext) -> int:
-        """None: all are this agent's."""
-        return 0
 
     def _session(self, context: AgentContext, number: int) -> dict[str, str]:
         """Mpirun's variables for an attempt; none where the user or the spec sets any such.

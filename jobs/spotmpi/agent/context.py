@@ -37,7 +37,7 @@ class AgentContext(NamedTuple):
     """One agent of a run."""
 
     plan: RunPlan
-    member: Member  # where pods stand by, the one whose work it does now (see `assignment`)
+    member: Member  # where pods stand by, the one whose work it does now (see `peers.Assignment`)
     restart_count: int  # how many agents of this member there were before
     identity: Optional[Identity]  # None where all members are this agent's own processes
     mounts: Mounts
@@ -71,6 +71,19 @@ class AgentContext(NamedTuple):
     def launcher_count(self) -> int:
         """How many nodes start a launcher of their own."""
         return launcher_count(self.plan)
+
+    @property
+    def remote_launchers(self) -> int:
+        """How many launchers agents of other nodes start."""
+        return self.launcher_count - 1 if self.is_supervised else 0
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether something decides by the exit code of node 0's agent whether to start all agents anew.
+
+        Nothing does where all members are its own processes.
+        """
+        return self.identity is not None
 
     @property
     def hosts(self) -> list[str]:
@@ -153,11 +166,15 @@ class Members:
         self.ended: Dict[Member, Tuple[int, str]] = {}  # exit code and reason of launchers that other agents started
         self.ranks: Dict[Member, Dict[int, str]] = {}  # the states of ranks, as `RankWatch` of their node has them
         self.idle: Set[Member] = set()  # the nodes on which no process of the attempt is left
+        self.oom_killed: Set[Member] = set()  # where the kernel has killed a process for lack of memory
 
     @property
     def gang(self) -> Dict[Member, Any]:
         """The connections to nodes."""
         return {member: worker for member, worker in self.workers.items() if member.role == NODE}
+
+    def begin(self, attempt: int) -> None:
+        """Begin the next attempt."""
 
     @property
     def pods(self) -> Optional[List[Member]]:

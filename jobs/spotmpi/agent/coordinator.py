@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from . import protocol, record, stop_requests
+from . import hardware, protocol, record, stop_requests
 from .attempt import Attempt
 from .attempt_history import AttemptHistory, end_of
 from .context import AgentContext, Members
@@ -69,7 +69,7 @@ class _NodeZero:
 
     def _repeat(self, step: Callable[[], T]) -> T:
         """What *step* gives; JobSet repeats what fails in a pod, by another one."""
-        return repeat(step, self._context.clock, () if self._transport.supervised else PAUSES)
+        return repeat(step, self._context.clock, () if self._context.is_supervised else PAUSES)
 
 
 class CoordinatedAttempt(_NodeZero):
@@ -96,12 +96,12 @@ class CoordinatedAttempt(_NodeZero):
             context,
             members,
             notice,
-            transport,
             history.record.check_fence,
             lambda text: history.record.line(number, COORDINATOR, Line(None, "e", text)),
         )
         # Of the ranks, once they are started, which may never happen.
         self._progress, self._started = Progress(history.allocated_since), history.allocated_since
+        self._oom_kills = hardware.oom_kills(context.mounts.cgroup)  # before this attempt
         self.met_error = self.was_futile = False
 
     def run(self, run_deadline: float | None) -> Outcome:
@@ -174,9 +174,7 @@ class CoordinatedAttempt(_NodeZero):
         """How the launchers of the other nodes ended, once that of node 0 in *attempt* has succeeded."""
         clock, is_silent = self._context.clock, True
         says_so_at = clock.uptime() + _QUIET
-        while len(self._members.ended) < (
-            count := self._transport.remote_launchers(self._context.with_pods(self._members.pods))
-        ):
+        while len(self._members.ended) < (count := self._context.with_pods(self._members.pods).remote_launchers):
             stop_request = self._stop_signal.pending() or attempt.exceeded_deadline()
             if stop_request:
                 return stop_request.outcome
@@ -209,10 +207,11 @@ class CoordinatedAttempt(_NodeZero):
 
     def _add_oom_nodes(self, outcome: Outcome) -> Outcome:
         """The failure *outcome*, with the nodes where the kernel has killed a process for lack of memory."""
-        killed = self._transport.oom_nodes(self._context)
+        on_node_0 = hardware.oom_kills(self._context.mounts.cgroup) > self._oom_kills
+        killed = [*([0] if on_node_0 else []), *sorted(nodes_in(dict.fromkeys(self._members.oom_killed)))]
         if not killed:
             return outcome
-        if not self._transport.supervised:  # the kernel may have killed a process of others
+        if not self._context.is_supervised:  # the kernel may have killed a process of others
             reason = "%s; this machine or its container was out of memory: use fewer slots, or less memory in each"
             return outcome._replace(reason=reason % outcome.reason) if "killed" in str(outcome.reason) else outcome
         nodes = ", ".join("node %d" % node for node in killed)
@@ -220,7 +219,7 @@ class CoordinatedAttempt(_NodeZero):
 
     def _add_missing_workers(self, outcome: Outcome) -> Outcome:
         """*outcome*, with a stream's lack of workers where nothing went on: they may lack nodes, or a queue's quota."""
-        if not self._transport.supervised or outcome.limit != "no_progress":
+        if not self._context.is_supervised or outcome.limit != "no_progress":
             return outcome
         connected = {member.role for member in self._members.workers}
         for role in workers(self._context.plan):
@@ -321,7 +320,7 @@ class AttemptLoop(_NodeZero):
             run_record.release_reserve()
             return self._end_without_record(error, run_record)
         except Exception as error:
-            if self._transport.supervised or isinstance(error, Fenced):
+            if self._context.is_supervised or isinstance(error, Fenced):
                 raise
             import traceback  # delays no start
 
@@ -331,7 +330,7 @@ class AttemptLoop(_NodeZero):
             run_record.close()
 
     def _run_attempts(self, history: AttemptHistory) -> int:
-        end = history.recorded_end() if self._transport.supervised else None
+        end = history.recorded_end() if self._context.is_supervised else None
         if end is not None:
             # JobSet shall end as the run did; its other agents find no node 0 to join any more.
             plan = self._context.plan
@@ -397,7 +396,7 @@ class AttemptLoop(_NodeZero):
     def _is_to_end(self) -> bool:
         """Whether no other attempt is wanted: by a user, or by notice where nothing starts this agent again."""
         requested = stop_requests.pending(self._context.mounts) is not None
-        return requested or (not self._transport.supervised and self._notice.reason is not None)
+        return requested or (not self._context.is_supervised and self._notice.reason is not None)
 
     def _pause(self, serve: Callable[[], None], run_record: record.Record | None = None) -> None:
         """Wait before another attempt if errors of this machine ended the last ones, unless the run is to end.
@@ -405,7 +404,7 @@ class AttemptLoop(_NodeZero):
         On a cluster also where several came to nothing, for what they lack, such as shared storage, may come back; the
         record tells so. JobSet restarts a run at once, however often. *serve* is called meanwhile, again and again.
         """
-        futile = 2 * (self._futile - 1) if self._transport.supervised else 0
+        futile = 2 * (self._futile - 1) if self._context.is_supervised else 0
         clock = self._context.clock
         seconds = restart_pause(max(self._errors, futile))
         if seconds and futile > self._errors and run_record is not None:
@@ -442,7 +441,7 @@ class AttemptLoop(_NodeZero):
     def _end_without_record(self, error: OSError, run_record: record.Record | None = None) -> int:
         """The exit code of an agent that cannot record the run; only JobSet's restarts count its attempts then."""
         outcome = outcome_of_error(error, self._context.folder)
-        if not self._transport.supervised:
+        if not self._context.is_supervised:
             outcome = Outcome(NOT_RETRYABLE, outcome.reason)  # it has been tried for minutes
         elif outcome.cause != NOT_RETRYABLE:
             outcome = restart_limit(self._context.plan, self._context.restart_count) or outcome

@@ -6,19 +6,21 @@ import contextlib
 import os
 from typing import Dict, List, Optional, Tuple
 
-from .children import LocalMembers
-from .context import REQUESTS, AgentContext
+from .attempt import POLL_INTERVAL
+from .context import REQUESTS, AgentContext, Members
 from .files import write_atomically
 from .launch import largest_size
+from .outcomes import Outcome, StopSignal
 from .plan import NODE, Member
+from .record import WAITING, Record
 
 DRAIN, LOSS = "evict", "delete"  # faults: with a notice, and without one
 AWAY = 15.0  # seconds for which a drill takes a node away
 _FILE = "away-%d"  # in the folder of requests; it holds the fault
 
 
-class LocalNodes(LocalMembers):
-    """A `LocalMembers` of attempts on as many nodes as are there at their start. Node 0 always is."""
+class LocalNodes(Members):
+    """The nodes of attempts on as many as are there at their start. Node 0 always is."""
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__()
@@ -26,9 +28,9 @@ class LocalNodes(LocalMembers):
         self._all = range(len(context.hosts))
         # The fault of each, and when it comes back, as `Clock.uptime` counts.
         self._away: Dict[int, Tuple[str, float]] = {}
-        self.begin()
+        self.begin(1)
 
-    def begin(self) -> None:
+    def begin(self, attempt: int) -> None:
         """Choose the nodes of the next attempt."""
         self.notices = {}
         self._look()
@@ -54,9 +56,22 @@ class LocalNodes(LocalMembers):
         """The number with which a node of the attempt began."""
         return str((self.pods or [])[node.number])
 
+    def wait(self, stop_signal: StopSignal, record: Record) -> Optional[Outcome]:
+        """Wait until the attempt has its nodes; the outcome of one that is to end before."""
+        last_reason = None
+        while (reason := self.missing()) is not None:
+            stop_request = stop_signal.pending()
+            if stop_request is not None:
+                return stop_request.outcome
+            if reason != last_reason:
+                last_reason = reason
+                record.event(WAITING, reason=reason)
+            self._clock.sleep(POLL_INTERVAL)
+        return None
+
     def missing(self) -> str | None:
-        """Which nodes are away, as long as too few are there."""
-        self.begin()
+        """Which nodes are away, as long as too few are there; chooses those of the attempt."""
+        self.begin(0)
         if self.pods is not None:
             return None
         names = ", ".join("node %d" % node for node in sorted(self._away))

@@ -169,7 +169,6 @@ class Coordinator(Members):
         self.relay: Callable[[dict[str, Any]], None] = lambda message: None  # takes answers to `send_to`
         self.workers: dict[Member, Connection] = {}
         self.ready: set[Member] = set()
-        self.oom_killed: set[Member] = set()
         self._context = channel.identity.accepting
         self._nodes = nodes
         self._counts = {NODE: nodes, STANDBY: standby}

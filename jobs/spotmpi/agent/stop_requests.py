@@ -24,7 +24,6 @@ from .plan import NODE, RunPlan, nodes_in, workers
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start
     from .progress import Progress
-    from .transport import Transport
 
 STOP = "stop"  # end after a checkpoint
 KILL = "kill"  # end now
@@ -156,14 +155,12 @@ class CoordinatorStopSignal:
         context: AgentContext,
         members: Members,
         notice: PreemptionNotice,
-        transport: Transport,
         check_fence: Callable[[], None] = lambda: None,
         echo: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._context = context
         self._members = members
         self._notice = notice
-        self._transport = transport
         self._check_fence = check_fence
         self._noticed = NoticedNodes(context.plan, context.clock, echo)
         # Of the attempt, once its ranks are started, which go on for a while after a notice.
@@ -174,7 +171,7 @@ class CoordinatorStopSignal:
         self._check_fence()
         self._members.serve(0)
         # The scheduler of a stream ends with node 0's launcher, once those of the other nodes have ended.
-        remote = self._transport.remote_launchers(self._context.with_pods(self._members.pods))
+        remote = self._context.with_pods(self._members.pods).remote_launchers
         if remote and workers(self._context.plan) and len(nodes_in(self._members.ended)) == remote:
             with contextlib.suppress(OSError):  # it is tried again
                 open(self._context.launchers_ended_file, "a", encoding="utf-8").close()
@@ -248,7 +245,7 @@ class CoordinatorStopSignal:
         if not lost:
             return None
         hosts = self._context.with_pods(self._members.pods).hosts
-        names = [hosts[node.number] if self._transport.supervised else self._members.name_of(node) for node in lost]
+        names = [hosts[node.number] if self._context.is_supervised else self._members.name_of(node) for node in lost]
         reason = "lost %s" % ", ".join(names)
         return Outcome(INTERRUPTION, reason, self.lost_nodes())
 

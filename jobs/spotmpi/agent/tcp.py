@@ -40,8 +40,6 @@ class Tcp:
     *missing* says what the cluster lacks for a start of ranks, or None.
     """
 
-    supervised = True
-
     def __init__(self, port: int = peers.PORT, missing: Callable[[], str | None] | None = None) -> None:
         self._port = port
         self._missing = missing or (lambda: None)
@@ -50,7 +48,6 @@ class Tcp:
         self._members: peers.Coordinator | None = None
         self._facts: hardware.Facts | None = None  # once node 0 is prepared
         self._readiness: Readiness | None = None
-        self._oom_kills = 0  # on node 0 before this attempt
 
     def open_record(self, context: AgentContext) -> PodRecord:
         """The record in the run folder and on stdout."""
@@ -121,7 +118,6 @@ class Tcp:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(context.launchers_ended_file)
             processes.clear_shared_memory(context.mounts.shared_memory)
-            self._oom_kills = hardware.oom_kills(context.mounts.cgroup)
             members.hardware[COORDINATOR] = self._facts
             failure = self._expect(context, members).wait(context.plan["limits"]["start"], record, stop_signal)
             if failure is not None:
@@ -159,17 +155,6 @@ class Tcp:
 
     def _missing_here(self) -> str | None:
         return (None if self.exchange is None else self.exchange.missing()) or self._missing()
-
-    def oom_nodes(self, context: AgentContext) -> list[int]:
-        """Those by the control group of this pod, and those that have reported it."""
-        return [
-            *([0] if hardware.oom_kills(context.mounts.cgroup) > self._oom_kills else []),
-            *sorted(node.number for node in (self._members.oom_killed if self._members else ())),
-        ]
-
-    def remote_launchers(self, context: AgentContext) -> int:
-        """How many other nodes start a launcher of their own."""
-        return context.launcher_count - 1
 
 
 class Admission(NamedTuple):

@@ -11,9 +11,7 @@ from .record import Record
 
 
 class Transport(Protocol):
-    """How the members of a run are reached, and whether something starts node 0's agent again."""
-
-    supervised: bool  # by the exit code of node 0's agent, something decides whether to start all agents anew
+    """How the members of a run are reached."""
 
     def open_record(self, context: AgentContext) -> Record:
         """The record of the run."""
@@ -33,12 +31,4 @@ class Transport(Protocol):
 
         *since* is the Unix time from which on node 0 works for the attempt.
         """
-        ...
-
-    def oom_nodes(self, context: AgentContext) -> list[int]:
-        """The nodes where the kernel has killed a process for lack of memory, as far as is known."""
-        ...
-
-    def remote_launchers(self, context: AgentContext) -> int:
-        """How many launchers other agents start."""
         ...

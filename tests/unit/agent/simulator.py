@@ -346,6 +346,7 @@ class SimulatedMembers(Members):
         self.unfit: dict[Member, str] = {}
         self.ended: dict[Member, tuple[int, str]] = {}
         self.ranks: dict[Member, dict[int, str]] = {}
+        self.oom_killed: set[Member] = set()
 
     @property
     def pods(self) -> list[Member] | None:
@@ -368,7 +369,7 @@ class SimulatedMembers(Members):
         """The member whose work a pod does."""
         return self._assignment.of(pod)
 
-    def begin(self) -> None:
+    def begin(self, attempt: int) -> None:
         """Begin another attempt, where nodes are replaced without those that are lost or have given notice."""
         standing_by = self._standing_by()
         self._ready = {member: max(at, self._world.now + self._pause(member)) for member, at in self._ready.items()}
@@ -472,8 +473,6 @@ class SimulatedMembers(Members):
 class SimulatedTransport:
     """The transport of one agent; JobSet starts all of them anew where a node is lost."""
 
-    supervised = True
-
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
@@ -485,7 +484,7 @@ class SimulatedTransport:
         if self._agent.members is None:
             self._agent.members = SimulatedMembers(self._agent, context.folder)
         else:
-            self._agent.members.begin()
+            self._agent.members.begin(number)
         return self._agent.members
 
     def prepare(
@@ -502,12 +501,6 @@ class SimulatedTransport:
             return failure
         command: Any = {"member": COORDINATOR, "name": "launcher", "arguments": ["mpirun"], "environment": {}}
         return Launch([command], {}, context.pid_file)
-
-    def oom_nodes(self, context: AgentContext) -> list[int]:
-        return []
-
-    def remote_launchers(self, context: AgentContext) -> int:
-        return 0
 
 
 class WatchedRecord(PodRecord):
@@ -733,7 +726,8 @@ class World:
         plan |= {"replaces_nodes": schedule.replaces, "margin": schedule.grace - END_TIME - schedule.going_on}
         plan |= {"roles": [{"name": NODE, "restart": "gang"}], "metrics_pattern": None, "folder": "/"}
         mounts = Mounts("", str(work), str(self.folder / "runs"), "/nowhere", "", pod_info=str(self.folder / "pod"))
-        return AgentContext(plan, COORDINATOR, agent.restart_count, None, mounts, agent.clock)
+        identity: Any = object()
+        return AgentContext(plan, COORDINATOR, agent.restart_count, identity, mounts, agent.clock)
 
     def next_end(self) -> str | None:
         """How the next program ends; None where it succeeds."""

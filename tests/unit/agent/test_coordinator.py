@@ -182,8 +182,8 @@ def stop_signal(
     """The stop signal of three nodes: what coordinator and notice (*reason*) of node 0 report."""
     plan = {"grace": 60.0}
     mounts, clock = mounts_below(str(folder or "/nowhere")), SetClock(100.0)
-    context: Any = SimpleNamespace(plan=plan, folder="/", mounts=mounts, clock=clock)
-    context.with_pods = lambda pods: SimpleNamespace(hosts=["a", "b", "c"])
+    context: Any = SimpleNamespace(plan=plan, folder="/", mounts=mounts, clock=clock, is_supervised=True)
+    context.with_pods = lambda pods: SimpleNamespace(hosts=["a", "b", "c"], remote_launchers=0)
     coordinator: Any = SimpleNamespace(
         notices=notices or {},
         ended=ended or {},
@@ -196,8 +196,7 @@ def stop_signal(
         standby_ready=0,
     )
     notice: Any = SimpleNamespace(reason=reason)
-    transport: Any = SimpleNamespace(remote_launchers=lambda context: 0, supervised=True)
-    return CoordinatorStopSignal(context, coordinator, notice, transport)
+    return CoordinatorStopSignal(context, coordinator, notice)
 
 
 def values_of(request: StopRequest | None) -> tuple[str, str | None, bool] | None:

@@ -16,8 +16,8 @@ import pytest
 from spotmpi.agent import coordinator, hardware, launchers, processes, stop_requests
 from spotmpi.agent.__main__ import run_children
 from spotmpi.agent.attempt_history import AttemptHistory
-from spotmpi.agent.children import Children, LocalMembers, read_context, reserve_port
-from spotmpi.agent.context import AgentContext, in_run_folder
+from spotmpi.agent.children import Children, read_context, reserve_port
+from spotmpi.agent.context import AgentContext, Members, in_run_folder
 from spotmpi.agent.coordinator import AttemptLoop
 from spotmpi.agent.launch import Launch
 from spotmpi.agent.launcher_output import Line
@@ -94,7 +94,9 @@ class LocalRun:
     def run(self, signal: str | None = None, transport: Children | None = None) -> int:
         notice: Any = SimpleNamespace(reason=signal)
         self.clock.pauses.clear()
-        return AttemptLoop(self.context(), transport or Children("python3"), notice).run()
+        identity: Any = object()  # of agents on machines of their own
+        context = self.context()._replace(identity=identity if isinstance(transport, Supervised) else None)
+        return AttemptLoop(context, transport or Children("python3"), notice).run()
 
     def events(self) -> list[dict[str, Any]]:
         """The events of the run, in order."""
@@ -177,13 +179,11 @@ def test_a_signal_ends_a_run_that_nothing_starts_again_and_names_its_reason(run:
 class Supervised(Children):
     """A transport whose agents something else starts anew by their exit codes, as JobSet does; a node may be lost."""
 
-    supervised = True
-
     def __init__(self, is_whole: bool = False) -> None:
         super().__init__("python3")
         self._is_whole = is_whole
 
-    def open_members(self, context: AgentContext, number: int, record: Record) -> LocalMembers:
+    def open_members(self, context: AgentContext, number: int, record: Record) -> Members:
         members = super().open_members(context, number, record)
         members.is_whole = lambda: self._is_whole  # type: ignore[method-assign]
         return members
@@ -340,7 +340,7 @@ def local_context(folder: Path) -> AgentContext:
 def local_stop_signal(folder: Path) -> CoordinatorStopSignal:
     """What node 0 learns of a run in *folder*."""
     notice: Any = SimpleNamespace(reason=None)
-    return CoordinatorStopSignal(local_context(folder), LocalMembers(), notice, Children("python3"))
+    return CoordinatorStopSignal(local_context(folder), Members(), notice)
 
 
 @pytest.fixture
@@ -384,7 +384,7 @@ def test_sigterm_is_notice_that_the_machine_goes_away_and_a_terminal_ends_nothin
     sources: list[CoordinatorStopSignal] = []
 
     def run(context: AgentContext, transport: Children, notice: PreemptionNotice) -> int:
-        sources.append(CoordinatorStopSignal(context, LocalMembers(), notice, transport))
+        sources.append(CoordinatorStopSignal(context, Members(), notice))
         return 0
 
     monkeypatch.setattr(coordinator, "run", run)

@@ -48,20 +48,20 @@ def test_a_drained_node_gives_notice_and_another_is_lost_at_once(machine: Machin
 
 def test_the_next_attempt_has_those_that_are_there_and_grows_once_all_are_back(machine: Machine) -> None:
     machine.take(1)
-    machine.nodes.begin()
+    machine.nodes.begin(2)
     assert (machine.nodes.pods, machine.nodes.notices, machine.nodes.missing()) == (nodes(0, 2), {}, None)
     assert machine.nodes.larger_size() is None
 
     machine.now = AWAY
     machine.nodes.serve(0)
     assert machine.nodes.larger_size() == 4
-    machine.nodes.begin()
+    machine.nodes.begin(2)
     assert machine.nodes.pods == nodes(0, 1, 2, 3)
 
 
 def test_the_loss_of_a_node_that_the_attempt_has_not_ends_nothing(machine: Machine) -> None:
     machine.take(1)
-    machine.nodes.begin()
+    machine.nodes.begin(2)
     assert [machine.nodes.name_of(node) for node in nodes(0, 1)] == ["node 0", "node 2"]
     machine.take(3, LOSS)
     assert (machine.nodes.lost(), machine.nodes.notices) == ([], {})
@@ -70,7 +70,7 @@ def test_the_loss_of_a_node_that_the_attempt_has_not_ends_nothing(machine: Machi
 def test_a_run_waits_while_too_few_are_there_and_says_for_which(machine: Machine) -> None:
     for node in (1, 2, 3):
         machine.take(node)
-    machine.nodes.begin()
+    machine.nodes.begin(2)
     assert machine.nodes.missing() == "node 1, node 2, node 3 away, for at most 15s: the run needs 2 nodes"
 
     Path(local_nodes._path(machine.folder, 2)).unlink()

@@ -47,7 +47,7 @@ PLACES = {
         "looked for again and again, or at the end, where the next attempt stays in the job, or finds the recorded end",
     ),
     "jobs/spotmpi/agent/ssh.py": (1, LOCAL),
-    "jobs/spotmpi/agent/children.py": (2, "looked for again and again, and files of workers that are copied over"),
+    "jobs/spotmpi/agent/replicas.py": (2, "looked for again and again, and files of workers that are copied over"),
     "jobs/spotmpi/agent/connection.py": (1, LOCAL),
     "jobs/spotmpi/api/datasets.py": (1, "without it the manifest lacks the commit, and nothing is decided by that"),
     "jobs/spotmpi/backends/kubernetes/client/kubeconfig.py": (1, LOCAL),

@@ -1,4 +1,4 @@
-"""What every node of a gang does in a pod: check its hardware, unpack code, run sshd, write its ranks' environment.
+"""What every member does in a pod: check its hardware, unpack code, run sshd, write its processes' environment.
 
 A node is fit for an attempt if its GPUs are there, without errors and not slowed down by their hardware, and its disks
 take files. Nothing in a run compares the time of two nodes, so that is not checked. Neither is a collective, which

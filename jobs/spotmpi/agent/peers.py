@@ -99,7 +99,8 @@ class Assignment:
         distinct = set(working)
         if not (len(working) == len(distinct) == nodes and working[0] == COORDINATOR and distinct <= set(members)):
             working = gang  # the record is of another size, or damaged
-        pods = working + [pod for pod in members if pod not in working]
+        at_nodes = set(working)
+        pods = working + [pod for pod in members if pod not in at_nodes]
         self.pods: Dict[Member, Member] = dict(zip(members, pods))  # noqa: B905 (Python 3.8 has no strict)
 
     @property

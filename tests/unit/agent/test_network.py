@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import network, node, peers, processes, record, ssh
+from spotmpi.agent import network, node, processes, record, ssh, tcp
 from spotmpi.agent.connection import Connection
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.plan import NODE, Member
@@ -105,7 +105,7 @@ def test_node_0_is_looked_for_at_its_noted_address_before_any_name_server_is_ask
         tried.append(host)
         return f"{host}: refused"
 
-    monkeypatch.setattr(peers, "join", join)
+    monkeypatch.setattr(tcp, "join", join)
     monkeypatch.setattr(Tcp, "_channel", lambda transport, context: None)
     if noted:
         (tmp_path / "run").mkdir()

@@ -18,16 +18,13 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, List
+from typing import List
 
-from . import boot, hardware, launchers, network, processes, protocol, remote_processes, ssh, store, unpack
+from . import boot, hardware, launchers, network, preload, processes, protocol, remote_processes, ssh, store, unpack
 from .clock import Clock
 from .context import AgentContext
 from .launch import RANK_WRAPPER, Location
 from .plan import workers
-
-if TYPE_CHECKING:
-    from .preload import ForkServer
 
 POLL_INTERVAL = 0.05  # seconds
 _RESTART_PAUSE = 1.0  # seconds from the end of an sshd to the start of the next
@@ -143,10 +140,8 @@ def serve_forks(context: AgentContext) -> None:
 
     Where it does not start, rank wrappers start ranks without it and print that.
     """
-    server = _fork_server(context)
+    server = preload.of_ranks(context.plan, context.mounts.work)
     if server is not None:
-        from . import preload
-
         rank_wrapper = [sys.executable, "-I", "-S", RANK_WRAPPER]
         with contextlib.suppress(OSError):
             # Without the variables of a network interface: it is chosen once other nodes are known, and only ranks
@@ -156,10 +151,8 @@ def serve_forks(context: AgentContext) -> None:
 
 def wait_for_imports(context: AgentContext, wait: Callable[[], bool]) -> None:
     """Wait until the fork server of this node has imported its modules, if it has one, or *wait* returns False."""
-    server = _fork_server(context)
+    server = preload.of_ranks(context.plan, context.mounts.work)
     if server is not None:
-        from . import preload
-
         are_done = preload.imports(server.path)
         while not are_done() and wait():
             pass
@@ -168,7 +161,7 @@ def wait_for_imports(context: AgentContext, wait: Callable[[], bool]) -> None:
 def location(context: AgentContext, environment: dict[str, str]) -> Location:
     """What the arguments of this node's processes depend on, with its *environment*."""
     starts_mpi = launchers.is_mpi(context.plan["launcher"]) and context.is_coordinator
-    forks = _fork_server(context)
+    forks = preload.of_ranks(context.plan, context.mounts.work)
     return Location(
         sys.executable,
         str(context.rendezvous),
@@ -270,14 +263,6 @@ def _run_sshd(context: AgentContext) -> None:
             context.clock.sleep(_RESTART_PAUSE)
     except (ssh.InvalidKeys, OSError) as error:
         sys.stderr.write("no sshd runs in this pod, which only programs that call ssh need: %s\n" % error)
-
-
-def _fork_server(context: AgentContext) -> ForkServer | None:
-    if not context.plan.get("preload"):
-        return None
-    from . import preload  # other runs do without
-
-    return preload.of_ranks(context.plan, context.mounts.work)
 
 
 def _environment(context: AgentContext, own: Mapping[str, str]) -> dict[str, str]:

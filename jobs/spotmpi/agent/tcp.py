@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
 
 from . import hardware, launchers, network, node, peers, processes, ssh
 from .attempt_history import pods_at_work, was_moved
@@ -157,16 +157,20 @@ class Tcp:
         return (None if self.exchange is None else self.exchange.missing()) or self._missing()
 
 
-class Admission(NamedTuple):
-    """A worker's connection to node 0, its attempt and the member whose work it does.
+class Welcome(NamedTuple):
+    """What an agent is to get ready for: an attempt, as which member, and of how many *nodes*, where that changes."""
 
-    *nodes* is how many the attempt has, where that changes.
-    """
-
-    connection: Connection
     attempt: int
     member: Member
     nodes: Optional[int] = None
+
+
+def read_welcome(message: Mapping[str, Any]) -> Welcome:
+    """That in a message of node 0."""
+    return Welcome(int(message["welcome"]), read_member(message["member"]), message.get("nodes"))
+
+
+Admission = Tuple[Connection, Welcome]  # of an agent whom node 0 has welcomed
 
 
 def join(host: str, channel: peers.Channel, greeting: Greeting, nodes: int = 2) -> Admission | str:
@@ -187,7 +191,7 @@ def join(host: str, channel: peers.Channel, greeting: Greeting, nodes: int = 2) 
         connection.admit(silence)
         connection.send(beat=1)
         connection.heartbeat = Heartbeat(lambda: [connection], lambda: connection.last_polled, nodes, clock)
-        return Admission(connection, int(answer["welcome"]), read_member(answer["member"]), answer.get("nodes"))
+        return connection, read_welcome(answer)
     connection.close()
     refusal = (answer or {}).get("refused")
     if isinstance(refusal, str):

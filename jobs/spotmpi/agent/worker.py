@@ -39,14 +39,14 @@ from .outcomes import (
     outcome_of_error,
     restart_pause,
 )
-from .plan import NODE, STANDBY, Member, RunPlan, read_member
+from .plan import NODE, STANDBY, Member, RunPlan
 from .pod_record import PodRecord
 from .readiness import Staging
 from .remote_processes import StartedProcesses
 from .replicas import Replicas
 from .schema import Greeting
 from .stop_requests import PreemptionNotice
-from .tcp import Admission, Tcp
+from .tcp import Admission, Tcp, read_welcome
 
 if TYPE_CHECKING:  # few runs need it
     from .checkpoint_copies import Exchange
@@ -74,11 +74,8 @@ class CoordinatorClient:
     """
 
     def __init__(self, joined: Admission, notice: PreemptionNotice, context: AgentContext) -> None:
-        self.connection = joined.connection
-        # The attempt that this pod works for, the member whose work it does, and the number of nodes, where that
-        # changes; and the newest that node 0 has sent.
-        self.attempt, self.member = self.newest, self.newest_member = joined.attempt, joined.member
-        self.nodes = self.newest_nodes = joined.nodes
+        self.connection, self.welcome = joined  # of the attempt that this pod works for
+        self.newest = self.welcome
         self.go = False
         self.over = False
         self.exit_code = 0  # with which the run has ended
@@ -99,7 +96,7 @@ class CoordinatorClient:
     @property
     def ends(self) -> bool:
         """Whether what is left of this attempt is to be killed."""
-        return self.is_closed or self._ended >= self.attempt or self.has_next
+        return self.is_closed or self._ended >= self.welcome.attempt or self.has_next
 
     @property
     def is_closed(self) -> bool:
@@ -114,11 +111,11 @@ class CoordinatorClient:
     @property
     def has_next(self) -> bool:
         """Whether there is a newer attempt, or this node is another member in this one, or it has other nodes."""
-        return (self.newest, self.newest_member, self.newest_nodes) != (self.attempt, self.member, self.nodes)
+        return self.newest != self.welcome
 
     def begin(self) -> None:
         """Work for the newest attempt from now on."""
-        self.attempt, self.member, self.nodes = self.newest, self.newest_member, self.newest_nodes
+        self.welcome = self.newest
         self.go = self._oom_sent = False
         self._ranks, self._sent_states = processes.RankWatch(self._clock), {}  # ranks may have other numbers now
         self._oom_kills = hardware.oom_kills(self._cgroup)
@@ -126,22 +123,20 @@ class CoordinatorClient:
     def poll(self) -> None:
         """Receive messages, and tell node 0 when this node is about to go or lacked memory."""
         for message in self.connection.receive():
-            self.newest = int(message.get("welcome", self.newest))
-            self.newest_member = read_member(message["member"]) if "member" in message else self.newest_member
-            self.newest_nodes = message.get("nodes", self.newest_nodes)
+            self.newest = read_welcome(message) if "welcome" in message else self.newest
             self._ended = int(message.get("end", self._ended))
             self.go = self.go or "go" in message
             self.over = self.over or "over" in message
             self.exit_code = int(message.get("exit_code", self.exit_code))
             if "leave" in message:
                 self.leave(str(message["leave"]))
-            if "start" in message and message.get("attempt") == self.attempt and not self.ends:
+            if "start" in message and message.get("attempt") == self.welcome.attempt and not self.ends:
                 self.started.start(int(message["start"]), str(message["command"]))
         # Those who follow the run see that node 0 answers nothing, and that it answers again.
         limit = connection.HEARTBEAT_TIMEOUT
         was_silent, self._is_silent = self._is_silent, self.connection.silence > limit / 3
         if self._is_silent != was_silent:
-            reason = pod_context.NODE_0_IS_SILENT % (self.connection.silence, self.attempt, limit)
+            reason = pod_context.NODE_0_IS_SILENT % (self.connection.silence, self.welcome.attempt, limit)
             text = reason if self._is_silent else "no longer, it answers again"
             sys.stderr.write("%s%s\n" % (pod_context.WAITS_FOR_NODE_0, text))
         self.started.supervise()
@@ -172,7 +167,7 @@ class CoordinatorClient:
 
     def report(self, **message: Any) -> None:
         """Tell node 0 something of this attempt."""
-        self.connection.send(attempt=self.attempt, **message)
+        self.connection.send(attempt=self.welcome.attempt, **message)
 
     def report_end(self, code: int, reason: str | None) -> None:
         """Tell node 0 that this node's part of the attempt has ended with *code*, and why."""
@@ -223,8 +218,8 @@ def run(context: AgentContext, transport: Tcp, notice: PreemptionNotice, started
                 return 0
             coordinator = CoordinatorClient(joined, notice, context)
             worker.run(coordinator)
-            joined.connection.close()  # which may have fallen silent alone
-            started, member, limit = context.clock(), coordinator.member, max(limit, later)
+            coordinator.connection.close()  # which may have fallen silent alone
+            started, member, limit = context.clock(), coordinator.welcome.member, max(limit, later)
             if coordinator.over or notice.reason or not joins_again:
                 break
     finally:
@@ -267,9 +262,9 @@ class Worker:
         self._coordinator = coordinator
         while True:
             coordinator.begin()
-            nodes = coordinator.nodes
+            _, member, nodes = coordinator.welcome
             pods = None if nodes is None else [Member(NODE, number) for number in range(nodes)]
-            self._context = self._whole.with_pods(pods)._replace(member=coordinator.member)
+            self._context = self._whole.with_pods(pods)._replace(member=member)
             if self._exchange is not None:
                 self._exchange.begin(self._context, coordinator.connection)
             self._take_part()
@@ -303,7 +298,7 @@ class Worker:
         context = self._context = connected(self._context, coordinator.connection.address)
         try:
             facts = self._facts = prepare(context, self._facts)
-            environment = write_environment(context, self._number or coordinator.attempt)
+            environment = write_environment(context, self._number or coordinator.welcome.attempt)
         except Unfit as error:
             if context.member.role == STANDBY:  # it stands by, and keeps other pods from this machine
                 sys.stderr.write("this pod does not get ready: %s\n" % error_text(error))
@@ -324,9 +319,8 @@ class Worker:
         if self._exchange is not None:  # else what the first iterations do could be lost with node 0
             self._exchange.wait(context.clock, self._poll)
         if self._is_staged and not coordinator.ends:
-            coordinator.report(
-                ready=1, hardware=facts, **({} if coordinator.nodes is None else {"nodes": coordinator.nodes})
-            )
+            nodes = coordinator.welcome.nodes
+            coordinator.report(ready=1, hardware=facts, **({} if nodes is None else {"nodes": nodes}))
             if not self._has_sshd:
                 self._has_sshd = True
                 start_sshd(context)
@@ -393,7 +387,7 @@ class Worker:
             number, launch = self._number, Launch([], environment, context.pid_file, Replicas(context, own))
         else:
             commands = gang_commands(context.plan, [context.member.number], own)
-            number, launch = coordinator.attempt, Launch(commands, environment, context.pid_file)
+            number, launch = coordinator.welcome.attempt, Launch(commands, environment, context.pid_file)
         # Only rank 0 reports iterations: that others print none, or that a worker has no calls, means nothing.
         plan: RunPlan = {**context.plan, "limits": {**context.plan["limits"], "no_progress": None}}
         outcome = Attempt(number, plan, launch, pod_record, coordinator, context.clock).run()

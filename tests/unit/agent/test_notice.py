@@ -17,7 +17,7 @@ from spotmpi.agent.context import AgentContext
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.pod_context import END_TIME
 from spotmpi.agent.stop_requests import PreemptionNotice
-from spotmpi.agent.tcp import Admission
+from spotmpi.agent.tcp import Admission, Welcome
 from spotmpi.agent.worker import CoordinatorClient, Worker, run
 from tests.clocks import SetClock
 from tests.unit.agent.agent_process import mounts_below
@@ -91,7 +91,7 @@ def test_a_node_with_notice_leaves_at_the_end_of_its_grace_whatever_node_0_does(
     connection: Any = SimpleNamespace(
         lost=False, silence=0.0, receive=list, send=lambda **message: sent.append(message)
     )
-    coordinator = CoordinatorClient(Admission(connection, 1, Member(NODE, 1)), notice, context_of(1, clock))
+    coordinator = CoordinatorClient((connection, Welcome(1, Member(NODE, 1))), notice, context_of(1, clock))
     coordinator.poll()
     clock.sleep(100.0)
     assert not coordinator.ends, "nothing has come"
@@ -114,14 +114,14 @@ def test_a_node_tells_the_states_of_its_ranks_where_they_have_changed(
     connection: Any = SimpleNamespace(
         lost=False, silence=0.0, receive=list, send=lambda **message: sent.append(message)
     )
-    coordinator = CoordinatorClient(Admission(connection, 1, Member(NODE, 1)), notice, context_of(1, clock))
+    coordinator = CoordinatorClient((connection, Welcome(1, Member(NODE, 1))), notice, context_of(1, clock))
     for states in ({}, {3: "busy"}, {3: "busy"}, {3: "idle"}, {}):
         coordinator._ranks.states = states
         coordinator.poll()
     assert sent == [{"attempt": 1, "ranks": states} for states in ({3: "busy"}, {3: "idle"}, {})]
     coordinator._ranks.states = {3: "busy"}
     coordinator.poll()
-    coordinator.newest = 2
+    coordinator.newest = Welcome(2, Member(NODE, 1))
     coordinator.begin()
     coordinator.poll()
     assert sent[-1]["attempt"] == 1, "they were those of the attempt before"
@@ -142,7 +142,7 @@ def test_a_connection_that_has_fallen_silent_is_closed_before_the_next(
         connection: Any = SimpleNamespace(closed=False, lost=True)
         connection.close = lambda: setattr(connection, "closed", True)
         opened.append(connection)
-        return Admission(connection, 1, Member(NODE, 1))
+        return (connection, Welcome(1, Member(NODE, 1)))
 
     def take_part(worker: Worker, coordinator: CoordinatorClient) -> None:
         if len(opened) == 3:

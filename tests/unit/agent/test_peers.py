@@ -29,7 +29,7 @@ GREETING: Greeting = {"member": "node/1", "restart_count": 4}
 
 
 def test_a_worker_is_welcomed_with_the_attempt_and_missing_until_it_is_ready(served: ServedCoordinator) -> None:
-    connection, attempt, *_ = served.join(1)
+    connection, (attempt, *_) = served.join(1)
     assert attempt == ATTEMPT
     assert served.coordinator.missing() == [1, 2]
     assert served.serve_until_ready(1, connection)
@@ -58,7 +58,7 @@ def test_a_worker_of_another_run_or_node_is_refused(served: ServedCoordinator, g
 
 
 def test_node_0_knows_the_ranks_of_other_nodes_in_this_attempt(served: ServedCoordinator) -> None:
-    worker = served.join().connection
+    worker, _ = served.join()
     worker.send(ranks={7: "busy"}, attempt=ATTEMPT - 1)
     worker.send(ranks={3: "idle"}, attempt=ATTEMPT)
     served.serve_until_ready(1, worker)
@@ -231,7 +231,7 @@ def test_many_nodes_send_fewer_heartbeats_each(nodes: int, interval: float) -> N
 
 
 def test_workers_stay_for_the_next_attempt_in_which_nothing_of_the_last_one_counts(served: ServedCoordinator) -> None:
-    coordinator, (worker, attempt, *_) = served.coordinator, served.join(1)
+    coordinator, (worker, (attempt, *_)) = served.coordinator, served.join(1)
     worker.send(ready=1, attempt=attempt)
     worker.send(ended=0, reason=None, attempt=attempt)
     coordinator.serve(0.5)
@@ -252,7 +252,7 @@ def test_workers_stay_for_the_next_attempt_in_which_nothing_of_the_last_one_coun
     worker.send(ready=1, attempt=attempt + 1)
     coordinator.serve(0.5)
     assert coordinator.missing() == [2] and coordinator.is_whole()
-    assert served.join(2)[1] == attempt + 1, "who joins now begins with this attempt"
+    assert served.join(2)[1].attempt == attempt + 1, "who joins now begins with this attempt"
 
 
 def test_the_last_message_reaches_a_worker_that_sends_heartbeats_before_it_reads(served: ServedCoordinator) -> None:
@@ -272,7 +272,7 @@ def test_the_last_message_reaches_a_worker_that_sends_heartbeats_before_it_reads
 
 @pytest.mark.parametrize("how", ["a notice", "a lost connection"])
 def test_a_gang_is_not_whole_with(served: ServedCoordinator, how: str) -> None:
-    worker, attempt, *_ = served.join(1)
+    worker, (attempt, *_) = served.join(1)
     worker.send(ended=0, reason=None, attempt=attempt)
     if how == "a notice":
         worker.send(notice="its pod received SIGTERM")
@@ -327,7 +327,7 @@ def test_a_lost_node_leaves_its_place_at_the_next_attempt_and_its_old_pod_is_ref
     welcome = {"welcome": ATTEMPT + 1, "member": "node/2"}
     assert any(welcome in wait_for_message(other) for _ in range(9)), "among heartbeats"
     assert replacing.coordinator.missing() == [1, 2]
-    new, attempt, *_ = replacing.join(1, restart_count=1)
+    new, (attempt, *_) = replacing.join(1, restart_count=1)
     assert attempt == ATTEMPT + 1 and not new.closed
     assert "a newer pod of node 1 has joined" in replacing.join(1, restart_count=0)
     assert not replacing.coordinator.workers[NODE_1].closed
@@ -342,7 +342,7 @@ def test_an_agent_that_joins_again_shows_that_its_first_connection_is_lost(
     assert "the attempt of the pod before has not ended" in replacing.join(1, restart_count=restart_count)
     assert replacing.coordinator.lost() == [NODE_1]
     replacing.coordinator.begin(ATTEMPT + 1)
-    assert replacing.join(1, restart_count=restart_count)[1] == ATTEMPT + 1
+    assert replacing.join(1, restart_count=restart_count)[1].attempt == ATTEMPT + 1
 
 
 def test_a_node_with_notice_is_let_go_at_the_next_attempt(replacing: ServedCoordinator) -> None:

@@ -15,7 +15,7 @@ import pytest
 from spotmpi.agent import launchers, worker
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.plan import WORKER, Member
-from spotmpi.agent.tcp import Admission, Tcp
+from spotmpi.agent.tcp import Tcp, Welcome
 from spotmpi.agent.worker import Worker
 from spotmpi.runs import pod_output
 from tests.clocks import SetClock
@@ -186,7 +186,7 @@ def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
     limits: list[float],
 ) -> None:
     lost: Any = SimpleNamespace(close=lambda: None, lost=True)
-    answers: list[Any] = [Admission(lost, 1, Member(WORKER, 1)), None]
+    answers: list[Any] = [(lost, Welcome(1, Member(WORKER, 1))), None]
     waits: list[float] = []
 
     def join(context: AgentContext, transport: Any, notice: Any, since: float, limit: float, member: Member) -> Any:

@@ -17,59 +17,25 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.pulumi import STACK, resources_of, unfinished_creations
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.pulumi_cli import Pulumi
+from spotmpi.environments.resource_kinds import BY_TYPE, DELETED, DELETING, FAILED, ResourceKind
 
-# How AWS describes one of a type: service, method, the parameters that its id has, and what the type is called.
-_KINDS: Mapping[str, tuple[str, str, tuple[str, ...], str]] = {
-    "aws:ec2/vpc:Vpc": ("ec2", "describe_vpcs", ("VpcIds",), "network"),
-    "aws:ec2/natGateway:NatGateway": ("ec2", "describe_nat_gateways", ("NatGatewayIds",), "NAT gateway"),
-    "aws:ec2/vpcEndpoint:VpcEndpoint": ("ec2", "describe_vpc_endpoints", ("VpcEndpointIds",), "network endpoint"),
-    "aws:eks/cluster:Cluster": ("eks", "describe_cluster", ("name",), "cluster"),
-    "aws:eks/nodeGroup:NodeGroup": ("eks", "describe_nodegroup", ("clusterName", "nodegroupName"), "node group"),
-    "aws:eks/addon:Addon": ("eks", "describe_addon", ("clusterName", "addonName"), "add-on"),
-    "aws:eks/accessEntry:AccessEntry": ("eks", "describe_access_entry", ("clusterName", "principalArn"), "access of"),
-    "aws:efs/fileSystem:FileSystem": ("efs", "describe_file_systems", ("FileSystemId",), "file system"),
-    "aws:efs/mountTarget:MountTarget": ("efs", "describe_mount_targets", ("MountTargetId",), "mount target"),
-    "aws:efs/accessPoint:AccessPoint": ("efs", "describe_access_points", ("AccessPointId",), "access point"),
-}
-_ABSENT = (
-    *("ResourceNotFoundException", "InvalidVpcID.NotFound", "FileSystemNotFound"),
-    *("MountTargetNotFound", "AccessPointNotFound", "NatGatewayNotFound", "InvalidVpcEndpointId.NotFound"),
-)
-_FOUNDATIONS = ("network", "cluster")
-# Statuses in AWS's models: of clusters, node groups and add-ons in EKS, `LifeCycleState` in EFS and `State` in EC2.
-DELETED, DELETING = "DELETED", "DELETING"
-_FAILED = ("CREATE_FAILED", "DELETE_FAILED", "FAILED", "ERROR", "REJECTED")
+_FAILED = ("CREATE_FAILED", "DELETE_FAILED", FAILED, "ERROR", "REJECTED")
 _WORDS = {DELETED: "deleted outside of Pulumi", DELETING: "being deleted by AWS"}
 _FAILURE = "failed in AWS"
-# What holds no data, and can be deleted where it has failed: the method, and the parameters that its id has.
-_DELETIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "aws:ec2/natGateway:NatGateway": ("delete_nat_gateway", ("NatGatewayId",)),
-    "aws:ec2/vpcEndpoint:VpcEndpoint": ("delete_vpc_endpoints", ("VpcEndpointIds",)),
-    "aws:eks/nodeGroup:NodeGroup": ("delete_nodegroup", ("clusterName", "nodegroupName")),
-    "aws:eks/addon:Addon": ("delete_addon", ("clusterName", "addonName")),
-    "aws:efs/mountTarget:MountTarget": ("delete_mount_target", ("MountTargetId",)),
-    "aws:efs/accessPoint:AccessPoint": ("delete_access_point", ("AccessPointId",)),
-}
 _INTERVAL, _TIMEOUT = 10.0, 1800.0  # seconds between checks, and for a deletion; that of a node group drains its nodes
 
 
 @dataclass(frozen=True)
 class DeletedResource:
-    """A resource in Pulumi's state that AWS does not have, or soon will not: its kind in words, id, URN and status."""
+    """A resource in Pulumi's state that AWS does not have, or soon will not: its kind, id and URN there, and status."""
 
-    kind: str
+    kind: ResourceKind
     id: str
     urn: str
     status: str
-    resource: Mapping[str, Any]
-
-    @property
-    def is_foundation(self) -> bool:
-        """Whether nearly everything else was in it, and is gone as well or has to be replaced."""
-        return self.kind in _FOUNDATIONS
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.id}"
+        return f"{self.kind.name} {self.kind.name_of(self.id)}"
 
 
 def correct_state(stack: str, environment: str, region: str, dependencies: Dependencies) -> None:
@@ -88,7 +54,7 @@ def correct_state(stack: str, environment: str, region: str, dependencies: Depen
         echo(f"whether parts of {stack} were deleted can't be checked: {failure}")
     if not deleted:
         return
-    if gone := [each for each in deleted if each.is_foundation]:
+    if gone := [each for each in deleted if each.kind.loss == "refuse"]:
         _require_unlocked(stack, state, pulumi)
         remedy = f"`spotmpi down {environment}` deletes the rest, then this command builds all anew"
         raise SpotmpiError(f"{stack} was not changed: {_by_status(gone)}: {remedy}")
@@ -117,9 +83,7 @@ def _delete_failed(stack: str, region: str, resources: Sequence[DeletedResource]
     if not dependencies.confirm(f"Delete {names}, which failed in AWS, and build anew?"):
         raise SpotmpiError(f"{stack} was not changed: {_FAILURE}: {names}: delete that, then repeat the command")
     for each in failed:
-        kind = each.resource["type"]
-        method, keys = _DELETIONS[kind]
-        dependencies.aws.find(_KINDS[kind][0], region, method, _ABSENT, **_arguments(each.resource, keys))
+        each.kind.remove(dependencies.aws, region, each.id)
 
 
 def _wait_until_deleted(region: str, resources: Sequence[DeletedResource], dependencies: Dependencies) -> None:
@@ -127,7 +91,7 @@ def _wait_until_deleted(region: str, resources: Sequence[DeletedResource], depen
     waited, waiting, begun = 0.0, list(resources), set[str]()
     dependencies.echo(f"waiting until AWS has deleted {', '.join(map(str, waiting))}")
     while True:
-        statuses = {each.urn: _status(dependencies.aws, region, each.resource) for each in waiting}
+        statuses = {each.urn: each.kind.status(dependencies.aws, region, each.id) for each in waiting}
         waiting = [each for each in waiting if statuses[each.urn] != DELETED]
         if not waiting:
             return
@@ -169,48 +133,28 @@ def _refresh(stack: str, urns: Sequence[str], pulumi: Pulumi) -> None:
 def find_deleted(aws: Aws, region: str, state: Mapping[str, Any] | None) -> tuple[list[DeletedResource], list[str]]:
     """What AWS lacks of a stack's state, by `pulumi stack export`, and why something could not be asked; CloudError."""
     with ConcurrentCalls() as calls:
-        pending = [(each, calls.submit(partial(_status, aws, region, each))) for each in _known(resources_of(state))]
-        answers = [(each, call.result()) for each, call in pending]
-    failures = [answer.detail for _, answer in answers if isinstance(answer, CallFailure)]
+        pending = [
+            (kind, id, urn, calls.submit(partial(kind.status, aws, region, id))) for kind, id, urn in _known(state)
+        ]
+        answers = [(kind, id, urn, call.result()) for kind, id, urn, call in pending]
+    failures = [answer.detail for *_, answer in answers if isinstance(answer, CallFailure)]
     deleted = [
-        DeletedResource(_KINDS[each["type"]][3], _names(each)[-1], each["urn"], answer, each)
-        for each, answer in answers
-        if isinstance(answer, str) and _is_lost(each, answer)
+        DeletedResource(kind, id, urn, answer)
+        for kind, id, urn, answer in answers
+        if isinstance(answer, str) and _is_lost(kind, answer)
     ]
     return deleted, list(dict.fromkeys(failures))
 
 
-def _known(resources: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The resources of a kind that is asked for; what the stack only reads, or deletes already, is not one of them."""
-    for each in resources:
+def _known(state: Mapping[str, Any] | None) -> Iterator[tuple[ResourceKind, str, str]]:
+    """Kind, id and URN of what is looked for; what the stack only reads, or deletes already, is not."""
+    for each in resources_of(state):
         own = not each.get("external") and not each.get("delete")
-        if own and each.get("type") in _KINDS and each.get("id") and each.get("urn"):
-            yield each
+        kind = BY_TYPE.get(str(each.get("type")))
+        if own and kind and kind.loss and each.get("id") and each.get("urn"):
+            yield kind, str(each["id"]), str(each["urn"])
 
 
-def _names(resource: Mapping[str, Any]) -> list[str]:
-    """The parts of an id: of what is in a cluster, the cluster's name comes first."""
-    return str(resource["id"]).split(":", len(_KINDS[resource["type"]][2]) - 1)
-
-
-def _is_lost(resource: Mapping[str, Any], status: str) -> bool:
+def _is_lost(kind: ResourceKind, status: str) -> bool:
     """Whether it is gone, or will be: a file system that failed may hold data, so that is not."""
-    can_go = resource["type"] in _DELETIONS or _KINDS[resource["type"]][3] in _FOUNDATIONS
-    return status in (DELETED, DELETING) or (can_go and status in _FAILED)
-
-
-def _status(aws: Aws, region: str, resource: Mapping[str, Any]) -> str:
-    """What AWS says of a resource, in capitals: DELETED where it does not exist, empty for a kind without a status."""
-    service, method, keys, _ = _KINDS[resource["type"]]
-    answer = aws.find(service, region, method, _ABSENT, **_arguments(resource, keys))
-    if answer is None:
-        return DELETED
-    described = next(value for key, value in answer.items() if key != "ResponseMetadata")
-    one = described[0] if isinstance(described, list) else described
-    return str(one.get("status") or one.get("LifeCycleState") or one.get("State") or "").upper()
-
-
-def _arguments(resource: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    """The parameters of a call that name a resource, those of EC2 as lists."""
-    names = zip(keys, _names(resource), strict=True)
-    return {key: [name] if key.endswith("Ids") else name for key, name in names}
+    return status in (DELETED, DELETING) or (kind.loss != "rebuild unless failed" and status in _FAILED)

@@ -25,17 +25,19 @@ from spotmpi.environments.leftovers import (
     find_leftovers,
 )
 from spotmpi.environments.resource_inventory import (
-    FILE_SYSTEMS,
-    NETWORKS,
     ResourceInventory,
     delete_inventory,
-    ebs_volumes,
-    holds_storage,
     read_inventory,
     record_resources,
+)
+from spotmpi.environments.resource_kinds import (
+    FILE_SYSTEM,
+    NETWORK,
+    cluster_exists,
+    ebs_volumes,
+    holds_storage,
     resources_in_state,
 )
-from spotmpi.environments.resource_kinds import cluster_exists
 from spotmpi.environments.stack_file import StackFile, read_stack
 from spotmpi.environments.up import NotConfirmed
 
@@ -141,7 +143,7 @@ class _Down:
             data = self._stack.data_stack
             stored = pulumi.state(data)
             location.require_account_of_state(aws, region, data, stored)
-            if any(kind == NETWORKS for kind, _ in resources_in_state(stored)):
+            if any(kind == NETWORK.names for kind, _ in resources_in_state(stored)):
                 what = f"stack {data} is an environment, not the storage of {self._stack.stack}"
                 raise SpotmpiError(f"{what}: nothing was changed; leave --delete-data out")
 
@@ -256,9 +258,9 @@ class _Down:
             self._dependencies.echo(f"deleted interface {id}, left by the CNI")
         self._delete_log_group()
         self._try("the kubeconfig can't be cleaned", self._forget_cluster)
-        file_systems = self._inventory.of(FILE_SYSTEMS)
+        file_systems = self._inventory.of(FILE_SYSTEM.names)
         if self._deletes_kept:
-            file_systems |= self._data_inventory.of(FILE_SYSTEMS)
+            file_systems |= self._data_inventory.of(FILE_SYSTEM.names)
         backups.report(self._dependencies.aws, self._inventory.region, file_systems, self._dependencies.echo)
         self.leftovers = find_leftovers(self._dependencies.aws, self._inventory)
         if self._deletes_kept:
@@ -278,4 +280,4 @@ class _Down:
 
 def _file_systems(state: Mapping[str, Any] | None) -> list[str]:
     """The ids of the file systems in the output of `pulumi stack export`."""
-    return [id for kind, id in resources_in_state(state) if kind == FILE_SYSTEMS]
+    return [id for kind, id in resources_in_state(state) if kind == FILE_SYSTEM.names]

@@ -1,7 +1,13 @@
-"""What a destroy leaves behind: resources that still bill, and network parts that keep the VPC from being deleted."""
+"""What a destroy leaves behind: resources that still bill, and network parts that keep the VPC from being deleted.
+
+Those with the tag of an environment or its cluster are listed by the tagging API, and confirmed by their service: it
+lists resources after their deletion, terminated instances for about an hour (boto3#1704), volumes for longer
+(aws-cli#8197), KMS keys for the days until their deletion. Of kinds that are not in the table, all count as existing.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,13 +16,26 @@ from typing import Any
 from spotmpi.aws.account import Aws
 from spotmpi.aws.errors import CallError
 from spotmpi.aws.scaling import CLUSTER_TAG
-from spotmpi.environments.resource_inventory import INTERFACES, ResourceInventory
-from spotmpi.environments.resource_kinds import CNI_INSTANCE, RESOURCE_KINDS, ResourceKind, networks_of, tag_filter
-from spotmpi.environments.tagged_resources import existing_tagged_resources
+from spotmpi.environments.resource_inventory import ResourceInventory
+from spotmpi.environments.resource_kinds import (
+    CLUSTER,
+    CNI_INSTANCE,
+    INTERFACE,
+    LEFT_OVER,
+    RESOURCE_KINDS,
+    SECURITY_GROUP,
+    ResourceKind,
+    Tag,
+    networks_of,
+    tag_filter,
+    tags_of,
+)
 
 # Attached, or gone, since it was listed.
 _INTERFACE_IN_USE = ("InvalidNetworkInterfaceID.NotFound", "InvalidParameterValue", "InvalidNetworkInterface.InUse")
 _GROUP_IN_USE = ("DependencyViolation", "InvalidGroup.NotFound")
+_SERVICES = {"elasticfilesystem": "efs"}  # of boto3, by those in ARNs
+_KINDS = {(kind.service, kind.resource): kind for kind in RESOURCE_KINDS}
 
 
 @dataclass(frozen=True)
@@ -42,33 +61,73 @@ def find_leftovers(aws: Aws, inventory: ResourceInventory) -> tuple[LeftoverReso
             leftovers.append(LeftoverResource(kind, "not checked", str(error)))
 
     def of_kind(kind: ResourceKind) -> list[LeftoverResource]:
-        ids = kind.find(aws, inventory)
-        return [LeftoverResource(kind.name, id, kind.deletion(id, inventory.region)) for id in ids]
+        ids = kind.left_over(aws, inventory)
+        return [LeftoverResource(kind.names, id, kind.deletion(id, inventory.region)) for id in ids]
 
     def tagged() -> list[LeftoverResource]:
         known = {each.id for each in leftovers}
-        arns = [arn.text for arn in existing_tagged_resources(aws, inventory) if arn.id not in known]
-        return [LeftoverResource("tagged", arn, "see the console of that service") for arn in arns]
+        return [found for id, found in _existing_with_tags(aws, inventory) if id not in known]
 
-    for kind in RESOURCE_KINDS:
-        find(kind.name, partial(of_kind, kind))
+    for kind in LEFT_OVER:
+        find(kind.names, partial(of_kind, kind))
     find("tagged", tagged)
     return tuple(leftovers)
 
 
+def _existing_with_tags(aws: Aws, inventory: ResourceInventory) -> list[tuple[str, LeftoverResource]]:
+    """Everything with one of the tags that exists, by ARN, with its id; what is being deleted does not count.
+
+    What Kubernetes creates in AWS, such as the load balancer of a Service, has the tag of its cluster alone
+    (cloud-provider-aws, pkg/providers/v1/tags.go).
+    """
+    found, region = dict[str, tuple[str, LeftoverResource]](), inventory.region
+    for tag in tags_of(inventory.name):
+        by_kind: dict[ResourceKind | None, dict[str, str]] = defaultdict(dict)
+        for arn in _tagged(aws, region, tag):
+            kind, id = _parse(arn)
+            by_kind[kind][arn] = id
+        for kind, ids in by_kind.items():
+            existing = kind.existing(aws, region, set(ids.values()), tag) if kind else ids.values()
+            for arn, id in ids.items():
+                if id in existing:
+                    command = kind.deletion(id, region) if kind and kind.delete else "see the console of that service"
+                    found[arn] = id, LeftoverResource("tagged", arn, command)
+    return [found[arn] for arn in sorted(found)]
+
+
+def _tagged(aws: Aws, region: str, tag: Tag) -> list[str]:
+    """The ARNs with a tag.
+
+    AWS Backup copies a file system's tags to its recovery points, which are to outlive it; `down` names them itself.
+    """
+    service, method = "resourcegroupstaggingapi", "get_resources"
+    tag_filters = [{"Key": tag[0], "Values": [tag[1]]}]
+    items = aws.pages(service, region, method, "ResourceTagMappingList", TagFilters=tag_filters)
+    arns = [str(each["ResourceARN"]) for each in items]
+    return [arn for arn in arns if ":recovery-point:" not in arn]
+
+
+def _parse(arn: str) -> tuple[ResourceKind | None, str]:
+    """Kind and id by an ARN such as arn:aws:ec2:us-east-1:1:volume/vol-1 or ...:log-group:/aws/eks/NAME/cluster.
+
+    Those of what is in a cluster are the cluster's, with which it is deleted; None for kinds that are not in the table.
+    """
+    _, _, service, _, _, resource = arn.split(":", 5)
+    kind, _, id = resource.partition("/" if "/" in resource.partition(":")[0] else ":")
+    if service == "eks":
+        return CLUSTER, id.partition("/")[0]
+    return _KINDS.get((_SERVICES.get(service, service), kind)), id.removesuffix(":*")
+
+
 def existing_interfaces(aws: Aws, inventory: ResourceInventory) -> list[tuple[str, str]]:
     """The environment's network interfaces, to be recorded before it is destroyed."""
-    (kind,) = [kind for kind in RESOURCE_KINDS if kind.name == INTERFACES]
-    return [(INTERFACES, id) for id in kind.find(aws, inventory)]
+    return [(INTERFACE.names, id) for id in INTERFACE.left_over(aws, inventory)]
 
 
 def delete_unused_interfaces(aws: Aws, inventory: ResourceInventory) -> list[str]:
     """Delete the unattached interfaces that the CNI left in the environment's network; returns their ids."""
     unused = [{"Name": "status", "Values": ["available"]}, {"Name": "tag-key", "Values": [CNI_INSTANCE]}]
-    found = _in_network(aws, inventory, "describe_network_interfaces", "NetworkInterfaces", unused)
-    region, ids = inventory.region, [str(each["NetworkInterfaceId"]) for each in found]
-    delete = partial(aws.find, "ec2", region, "delete_network_interface", _INTERFACE_IN_USE)
-    return [id for id in ids if delete(NetworkInterfaceId=id) is not None]
+    return _delete_unused(aws, inventory, INTERFACE, unused, _INTERFACE_IN_USE)
 
 
 def delete_unused_security_groups(aws: Aws, inventory: ResourceInventory) -> list[str]:
@@ -78,18 +137,15 @@ def delete_unused_security_groups(aws: Aws, inventory: ResourceInventory) -> lis
     while a leaked interface uses it (aws-k8s-tester#416).
     """
     of_cluster = [tag_filter(f"aws:{CLUSTER_TAG}", inventory.name)]
-    found = _in_network(aws, inventory, "describe_security_groups", "SecurityGroups", of_cluster)
-    region, ids = inventory.region, [str(each["GroupId"]) for each in found]
-    delete = partial(aws.find, "ec2", region, "delete_security_group", _GROUP_IN_USE)
-    return [id for id in ids if delete(GroupId=id) is not None]
+    return _delete_unused(aws, inventory, SECURITY_GROUP, of_cluster, _GROUP_IN_USE)
 
 
-def _in_network(
-    aws: Aws, inventory: ResourceInventory, method: str, key: str, filters: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """What EC2 lists under *key* in the environment's network, by *filters*; nothing without a network."""
-    networks = networks_of(aws, inventory)
+def _delete_unused(
+    aws: Aws, inventory: ResourceInventory, kind: ResourceKind, filters: Sequence[dict[str, Any]], in_use: Sequence[str]
+) -> list[str]:
+    """Delete those in the environment's network that match all *filters*, unless AWS refuses it by a code *in_use*."""
+    networks, region = networks_of(aws, inventory), inventory.region
     if not networks:
         return []
-    in_network = [{"Name": "vpc-id", "Values": networks}, *filters]
-    return aws.pages("ec2", inventory.region, method, key, Filters=in_network)
+    ids = sorted(kind.filtered(aws, region, {"Name": "vpc-id", "Values": networks}, *filters))
+    return [id for id in ids if kind.remove(aws, region, id, in_use)]

@@ -11,26 +11,8 @@ from typing import Any
 from spotmpi.agent.files import write_atomically
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.pulumi import resources_of
 
-FILE_SYSTEMS, MOUNT_TARGETS, INTERFACES, VOLUMES = "file systems", "mount targets", "network interfaces", "volumes"
-LOG_GROUPS, KEYS, REPOSITORIES, STACKS, NETWORKS = (
-    "log groups",
-    "keys",
-    "image repositories",
-    "CloudFormation stacks",
-    "networks",
-)
-_KIND_BY_PULUMI_TYPE = {
-    "aws:cloudwatch/logGroup:LogGroup": LOG_GROUPS,
-    "aws:ec2/vpc:Vpc": NETWORKS,
-    "aws:ecr/repository:Repository": REPOSITORIES,
-    "aws:efs/fileSystem:FileSystem": FILE_SYSTEMS,
-    "aws:efs/mountTarget:MountTarget": MOUNT_TARGETS,
-    "aws:kms/key:Key": KEYS,
-}
-_EBS_DRIVER = "ebs.csi.aws.com"
-Resources = Iterable[tuple[str, str]]  # kind and id
+Resources = Iterable[tuple[str, str]]  # kind, by the name of several, and id
 
 
 @dataclass(frozen=True)
@@ -102,27 +84,6 @@ def _write(environment: str, recorded: Mapping[str, Any]) -> None:
         write_atomically(path, json.dumps(recorded, indent=1) + "\n")
     except OSError as error:
         raise SpotmpiError(f"cannot write {path}: {error.strerror}; set SPOTMPI_STATE to a writable folder") from error
-
-
-def resources_in_state(state: Mapping[str, Any] | None) -> Resources:
-    """The kinds and ids in the output of `pulumi stack export`."""
-    for each in resources_of(state):
-        if each.get("type") in _KIND_BY_PULUMI_TYPE and each.get("id"):
-            yield _KIND_BY_PULUMI_TYPE[each["type"]], str(each["id"])
-
-
-def holds_storage(state: Mapping[str, Any] | None) -> bool:
-    """Whether a stack, by `pulumi stack export`, is the persistent storage of another one, and not an environment."""
-    kinds = {kind for kind, _ in resources_in_state(state)}
-    return FILE_SYSTEMS in kinds and NETWORKS not in kinds
-
-
-def ebs_volumes(persistent_volumes: Iterable[Mapping[str, Any]]) -> Resources:
-    """The EBS volumes behind a cluster's PersistentVolumes."""
-    for each in persistent_volumes:
-        disk = each["spec"].get("csi") or {}
-        if disk.get("driver") == _EBS_DRIVER:
-            yield VOLUMES, str(disk["volumeHandle"])
 
 
 def _path(environment: str) -> Path:

@@ -21,15 +21,8 @@ from spotmpi.environments import changes, location, node_group_sizes
 from spotmpi.environments.changes import Losses, Step, find_losses, not_offered
 from spotmpi.environments.deleted_resources import correct_state
 from spotmpi.environments.dependencies import Dependencies
-from spotmpi.environments.resource_inventory import (
-    LOG_GROUPS,
-    ResourceInventory,
-    holds_storage,
-    read_inventory,
-    record_resources,
-    resources_in_state,
-)
-from spotmpi.environments.resource_kinds import cluster_exists
+from spotmpi.environments.resource_inventory import ResourceInventory, read_inventory, record_resources
+from spotmpi.environments.resource_kinds import LOG_GROUP, cluster_exists, holds_storage, resources_in_state
 from spotmpi.environments.stack_file import StackFile, read_stack
 from spotmpi.environments.versions import pin_running_versions
 from spotmpi.images.build import Build, build_for
@@ -171,17 +164,15 @@ class _Up:
         """Delete the log group that EKS recreated after a former environment, so that a new one can be created."""
         aws, name = self._dependencies.aws, self._stack.environment
         region, group = self._region, log_group.name_of(name)
-        if not log_group.exists(aws, region, name) or self._state_has(LOG_GROUPS, group):
+        if not log_group.exists(aws, region, name) or self._state_has(LOG_GROUP.names, group):
             return
         if cluster_exists(aws, region, name):
             remedy = "set PULUMI_BACKEND_URL to the backend that manages it, or rename the stack"
             raise SpotmpiError(f"cluster {name} exists in {region} but is not in this stack's state: {remedy}")
         why = f"EKS recreated it after a former {name} was deleted, and the new environment needs the name"
         if not self._dependencies.confirm(f"Delete log group {group}? {why}."):
-            command = f"aws logs delete-log-group --log-group-name {group} --region {region}"
-            raise NotConfirmed(
-                f"log group {group} was not deleted: delete it with `{command}`, then repeat the command"
-            )
+            remedy = f"delete it with `{LOG_GROUP.deletion(group, region)}`, then repeat the command"
+            raise NotConfirmed(f"log group {group} was not deleted: {remedy}")
         log_group.delete(aws, region, name)
 
     def _state_has(self, kind: str, id: str) -> bool:

@@ -16,7 +16,7 @@ _LISTS = {
     "describe_addresses": ("Addresses", "AllocationId", "eipalloc-"),
     "describe_internet_gateways": ("InternetGateways", "InternetGatewayId", "igw-"),
     "describe_launch_templates": ("LaunchTemplates", "LaunchTemplateId", "lt-"),
-    "describe_placement_groups": ("PlacementGroups", "GroupId", "pg-"),
+    "describe_placement_groups": ("PlacementGroups", "GroupName", "pg-"),
     "describe_route_tables": ("RouteTables", "RouteTableId", "rtb-"),
     "describe_security_group_rules": ("SecurityGroupRules", "SecurityGroupRuleId", "sgr-"),
     "describe_spot_instance_requests": ("SpotInstanceRequests", "SpotInstanceRequestId", "sir-"),

@@ -165,7 +165,10 @@ class Ecr:
     images: set[str] = field(default_factory=set)
 
     def describe_repositories(self, region: str, request: Request) -> Any:
-        return {"repositories": [{"repositoryName": name} for name in self.repositories]}
+        names = request.get("repositoryNames", self.repositories)
+        if not self.repositories.issuperset(names):
+            raise Refusal("RepositoryNotFoundException")
+        return {"repositories": [{"repositoryName": name} for name in names]}
 
     def describe_images(self, region: str, request: Request) -> Any:
         if f"{request['repositoryName']}:{request['imageIds'][0]['imageTag']}" not in self.images:

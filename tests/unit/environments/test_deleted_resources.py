@@ -197,7 +197,8 @@ def test_a_cluster_that_is_of_no_use_is_taken_down_first(built: FakeEnvironment,
 
 def test_a_mount_target_that_is_not_usable_yet_is_left_to_aws(built: FakeEnvironment) -> None:
     _hold(built, resources=[ROOT, STORAGE[1]])
-    built.account.script("DescribeMountTargets", MountTargets=[{"LifeCycleState": "creating"}])
+    target = {"MountTargetId": STORAGE[1]["id"], "LifeCycleState": "creating"}
+    built.account.script("DescribeMountTargets", MountTargets=[target])
     built.up(images=False)
     assert built.pulumi_commands()[:2] == FIRST[:2]
 

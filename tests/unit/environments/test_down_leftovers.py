@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spotmpi.environments.down import down
-from spotmpi.environments.leftovers import delete_unused_interfaces
+from spotmpi.environments.leftovers import delete_unused_interfaces, find_leftovers
 from spotmpi.environments.resource_inventory import read_inventory
-from spotmpi.environments.resource_kinds import RESOURCE_KINDS
+from spotmpi.environments.resource_kinds import LEFT_OVER
 from tests.cloud.account.answers import ACCOUNT
 from tests.cloud.account.ec2 import machine
 from tests.cloud.cluster.objects import of_kind
@@ -60,7 +60,7 @@ def test_one_untagged_resource_of_each_kind_is_found_by_name_or_recorded_id(lab:
         "image repositories": "spotmpi-lab/chainermn",
         "tagged": LOAD_BALANCER,
     }
-    assert set(ids) - {"tagged"} == {kind.name for kind in RESOURCE_KINDS}
+    assert set(ids) - {"tagged"} == {kind.names for kind in LEFT_OVER}
     assert all(each.id in each.command for each in leftovers if each.what != "tagged")
 
 
@@ -139,6 +139,15 @@ def test_of_tagged_resources_only_those_that_their_service_has_are_leftovers(liv
         ("tagged", "subnet/subnet-1"),
         ("tagged", "nodegroup/spotmpi-lab/g4dn/0123"),
         ("tagged", "key/key-2"),
+    ]
+    assert [each.command for each in find_leftovers(account, read_inventory("spotmpi-lab", "us-east-1", ACCOUNT))] == [
+        "aws ec2 delete-volume --volume-id vol-1 --region us-east-1",
+        "aws ec2 release-address --allocation-id eipalloc-1 --region us-east-1",
+        "aws ec2 terminate-instances --instance-ids i-1 --region us-east-1",
+        "aws ec2 delete-nat-gateway --nat-gateway-id nat-1 --region us-east-1",
+        "aws ec2 delete-subnet --subnet-id subnet-1 --region us-east-1",
+        "see the console of that service",
+        "aws kms schedule-key-deletion --pending-window-in-days 7 --key-id key-2 --region us-east-1",
     ]
 
 

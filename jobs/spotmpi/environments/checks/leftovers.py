@@ -10,7 +10,7 @@ from functools import partial
 
 from spotmpi.environments.checks.check import Check, Finding, Subject
 from spotmpi.environments.resource_inventory import read_inventory
-from spotmpi.environments.resource_kinds import RESOURCE_KINDS, ResourceKind, cluster_exists
+from spotmpi.environments.resource_kinds import LEFT_OVER, ResourceKind, cluster_exists
 from spotmpi.environments.stack_file import StackFile
 
 
@@ -18,17 +18,17 @@ def _check(kind: ResourceKind, subject: Subject) -> Iterator[Finding]:
     stack = subject.stack
     if stack is None or stack.kind != "compute":  # persistent storage is not a leftover
         return
-    title = f"leftover {kind.name}"
+    title = f"leftover {kind.names}"
     if is_built(subject, stack):
         yield Finding(title, "ok", f"{stack.environment} is built: tagged resources are in use")
         return
     account = subject.aws.account_id(subject.region)
-    ids = kind.find(subject.aws, read_inventory(stack.environment, subject.region, account))
+    ids = kind.left_over(subject.aws, read_inventory(stack.environment, subject.region, account))
     if not ids:
         yield Finding(title, "ok", "none")
         return
     shown = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
-    remedy = f"{kind.remedy}: delete them, or run `spotmpi down {stack.stack}` if nothing is needed"
+    remedy = f"{kind.why}: delete them, or run `spotmpi down {stack.stack}` if nothing is needed"
     command = kind.deletion(ids[0], subject.region)
     yield Finding(title, "warning", f"{len(ids)} of a former {stack.environment}: {shown}", remedy, command)
 
@@ -38,4 +38,4 @@ def is_built(subject: Subject, stack: StackFile) -> bool:
     return cluster_exists(subject.aws, subject.region, stack.environment)
 
 
-CHECKS = tuple(Check(f"leftover {kind.name}", partial(_check, kind)) for kind in RESOURCE_KINDS)
+CHECKS = tuple(Check(f"leftover {kind.names}", partial(_check, kind)) for kind in LEFT_OVER)

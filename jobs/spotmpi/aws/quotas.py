@@ -32,22 +32,6 @@ _PENDING = {"PENDING", "CASE_OPENED"}
 
 
 @dataclass(frozen=True)
-class NetworkQuota:
-    """A quota of resources that each environment has one of; 5 by default (Amazon VPC User Guide, quotas)."""
-
-    name: str
-    service: str
-    code: str
-    method: str  # of boto3's EC2 client, which lists the resources under `key`
-    key: str
-
-
-NETWORKS = NetworkQuota("VPCs", "vpc", "L-F678F1CE", "describe_vpcs", "Vpcs")
-GATEWAYS = NetworkQuota("internet gateways", "vpc", "L-A4707A72", "describe_internet_gateways", "InternetGateways")
-ADDRESSES = NetworkQuota("Elastic IP addresses", SERVICE, "L-0263D0A3", "describe_addresses", "Addresses")
-
-
-@dataclass(frozen=True)
 class Increase:
     """A request for a higher quota: the requested vCPUs, its status and time."""
 
@@ -90,12 +74,6 @@ def vcpus_in_use(aws: Aws, region: str, market: str = SPOT, without: tuple[str, 
                 cpu = instance.get("CpuOptions", {})
                 used[code] += cpu.get("CoreCount", 0) * cpu.get("ThreadsPerCore", 1)
     return used
-
-
-def in_use(aws: Aws, region: str, quota: NetworkQuota, without: tuple[str, str]) -> int:
-    """How many resources of a quota the account has in *region*, except those with the tag *without*."""
-    found = aws.pages("ec2", region, quota.method, quota.key)
-    return sum(without not in {(tag["Key"], tag["Value"]) for tag in each.get("Tags", ())} for each in found)
 
 
 def pending_increases(aws: Aws, region: str, code: str) -> tuple[Increase, ...]:

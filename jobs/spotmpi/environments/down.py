@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from spotmpi.aws import backups, eks, log_group
+from spotmpi.aws import backups, eks
 from spotmpi.backends.kubernetes.client import kubeconfig_entries
 from spotmpi.backends.targets import Target
 from spotmpi.core import environment
@@ -32,14 +32,18 @@ from spotmpi.environments.resource_inventory import (
 )
 from spotmpi.environments.resource_kinds import (
     FILE_SYSTEM,
+    LOG_GROUP,
     NETWORK,
     cluster_exists,
     ebs_volumes,
     holds_storage,
+    log_group_of,
     resources_in_state,
 )
 from spotmpi.environments.stack_file import StackFile, read_stack
 from spotmpi.environments.up import NotConfirmed
+
+_CHECKS, _INTERVAL = 6, 10.0  # whether EKS recreates the log group, and seconds between these checks
 
 
 def down(stack: str, dependencies: Dependencies, delete_data: str | None = None) -> tuple[LeftoverResource, ...]:
@@ -234,15 +238,17 @@ class _Down:
         aws, inventory = self._dependencies.aws, self._inventory
         if cluster_exists(aws, inventory.region, inventory.name):
             return
+        group, deleted = log_group_of(inventory.name), False
         if self._destroyed:
-            self._dependencies.echo(
-                f"watching for {log_group.WATCH_TIME:.0f} s whether EKS recreates its log group, to delete it"
-            )
-            deleted = log_group.keep_deleted(aws, inventory.region, inventory.name, self._dependencies.sleep)
-        elif deleted := log_group.exists(aws, inventory.region, inventory.name):
-            log_group.delete(aws, inventory.region, inventory.name)
+            watch = f"watching for {_INTERVAL * (_CHECKS - 1):.0f} s whether EKS recreates its log group, to delete it"
+            self._dependencies.echo(watch)
+        for check in range(_CHECKS if self._destroyed else 1):
+            if check:
+                self._dependencies.sleep(_INTERVAL)
+            if LOG_GROUP.existing(aws, inventory.region, [group]):
+                deleted = LOG_GROUP.remove(aws, inventory.region, group) or deleted
         if deleted:
-            self._dependencies.echo(f"deleted log group {log_group.name_of(inventory.name)}, which EKS had recreated")
+            self._dependencies.echo(f"deleted log group {group}, which EKS had recreated")
 
     def _forget_cluster(self) -> None:
         """Remove the cluster from the kubeconfig of this machine, unless it exists still."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from spotmpi.aws import log_group
 from spotmpi.aws.account import Aws
 from spotmpi.aws.errors import CallError
 from spotmpi.core.pulumi import resources_of
@@ -23,9 +22,7 @@ _EBS_DRIVER = "ebs.csi.aws.com"
 # `KeyState`: a key costs nothing once it is scheduled for deletion.
 DELETED, DELETING, FAILED = "DELETED", "DELETING", "FAILED"
 _STATUS = ("status", "LifeCycleState", "State", "KeyState")
-_GONE = {DELETED, DELETING, "PENDINGDELETION", "PENDINGREPLICADELETION"}
-# In EC2 AWS deletes by itself what failed, such as a NAT gateway.
-_GONE_IN_EC2 = {*_GONE, FAILED, "TERMINATED", "SHUTTING-DOWN", "CLOSED", "CANCELLED"}
+_GONE = {DELETED, DELETING, "PENDINGDELETION", "PENDINGREPLICADELETION", "TERMINATED", "SHUTTING-DOWN", "CLOSED"}
 _ABSENT = {"ResourceNotFoundException", "NotFoundException", "RepositoryNotFoundException", "FileSystemNotFound"}
 _ABSENT |= {"MountTargetNotFound", "AccessPointNotFound", "NatGatewayNotFound"}
 _ABSENT |= {"InvalidVpcID.NotFound", "InvalidVpcEndpointId.NotFound"}
@@ -50,6 +47,8 @@ class ResourceKind:
     several: str = ""  # the name of several, if that is not the name with an s
     by: str = ""  # the parameter of `describe` that names one, if that is not the id, or in EC2 a list of ids
     filters: str = "Filters"  # the parameter for EC2's filters
+    gone: tuple[str, ...] = ()  # further statuses of one that bills nothing any more
+    quota: tuple[str, str] | None = None  # service and code of the quota of which each environment needs one
     type: str = ""  # in Pulumi
     # What `up` does where AWS has it no longer, if it looks for it: refuse, since all else was in it, or build it anew,
     # for which what failed is deleted, unless it may hold data.
@@ -89,7 +88,7 @@ class ResourceKind:
         """Those of *ids*, which have that *tag*, that exist; what is being deleted does not count."""
         if self.service == "ec2" and tag:  # in one call
             return self.filtered(aws, region, tag_filter(*tag))
-        return {id for id in ids if self.status(aws, region, id) not in _GONE}
+        return {id for id in ids if self._is_left(self.status(aws, region, id))}
 
     def list(self, aws: Aws, region: str, **arguments: Any) -> list[dict[str, Any]]:
         """Those that the service lists for these arguments."""
@@ -99,7 +98,10 @@ class ResourceKind:
     def filtered(self, aws: Aws, region: str, *filters: Mapping[str, Any]) -> set[str]:
         """The ids of those in EC2 that match all *filters*; what is being deleted does not count."""
         found = self.list(aws, region, **{self.filters: list(filters)})
-        return {each[self.id] for each in found if _status(each) not in _GONE_IN_EC2}
+        return {each[self.id] for each in found if self._is_left(_status(each))}
+
+    def _is_left(self, status: str) -> bool:
+        return status not in _GONE and status not in self.gone
 
     def name_of(self, id: str) -> str:
         """The name in an id of Pulumi, in which the name of its cluster comes first."""
@@ -188,13 +190,22 @@ def _in_ec2(kind: ResourceKind, aws: Aws, inventory: ResourceInventory, *queries
 def _log_groups(kind: ResourceKind, aws: Aws, inventory: ResourceInventory) -> Iterator[str]:
     known = inventory.of(kind.names)
     for prefix in {f"/aws/eks/{inventory.name}/", f"/aws/containerinsights/{inventory.name}/"} | known:
-        names = log_group.with_prefix(aws, inventory.region, prefix)
+        names = [each[kind.id] for each in kind.list(aws, inventory.region, **{kind.by: prefix})]
         yield from (name for name in names if name == prefix or prefix.endswith("/"))
 
 
 def _keys(kind: ResourceKind, aws: Aws, inventory: ResourceInventory) -> set[str]:
     """The recorded keys; keys have no name to find them by."""
     return kind.existing(aws, inventory.region, inventory.of(kind.names))
+
+
+def log_group_of(cluster: str) -> str:
+    """The log group of a control plane, which EKS recreates, without tags, when log lines arrive after its deletion.
+
+    EKS's service-linked role does so whatever the permissions of the cluster's role (terraform-aws-eks#2446, #2763); a
+    new environment of the same name then can't create its own.
+    """
+    return f"/aws/eks/{cluster}/cluster"
 
 
 def cluster_exists(aws: Aws, region: str, name: str) -> bool:
@@ -217,7 +228,7 @@ CLUSTER = ResourceKind(
     type="aws:eks/cluster:Cluster",
     loss="refuse",
 )
-NETWORK = _kind("network", "ec2", "vpc", type="aws:ec2/vpc:Vpc", loss="refuse")
+NETWORK = _kind("VPC", "ec2", "vpc", quota=("vpc", "L-F678F1CE"), type="aws:ec2/vpc:Vpc", loss="refuse")
 FILE_SYSTEM = _kind(
     *("file system", "efs", "file-system"),
     type="aws:efs/fileSystem:FileSystem",
@@ -237,6 +248,12 @@ LOG_GROUP = ResourceKind(
     type="aws:cloudwatch/logGroup:LogGroup",
     find=_log_groups,
     why="they bill by the GB, and a new environment can't create its own",
+)
+GATEWAY = _kind("internet gateway", "ec2", "internet-gateway", quota=("vpc", "L-A4707A72"))
+ADDRESS = ResourceKind(
+    *("Elastic IP address", "ec2", "elastic-ip", "describe_addresses", "Addresses", "AllocationId", "release_address"),
+    several="Elastic IP addresses",
+    quota=("ec2", "L-0263D0A3"),
 )
 SECURITY_GROUP = _kind("security group", "ec2", "security-group", id="GroupId")
 RESOURCE_KINDS = (
@@ -296,6 +313,7 @@ RESOURCE_KINDS = (
         **{"describe": "describe_nat_gateways", "items": "NatGateways", "id": "NatGatewayId"},
         delete="delete_nat_gateway",
         filters="Filter",
+        gone=(FAILED,),  # for an hour, until AWS deletes it
         type="aws:ec2/natGateway:NatGateway",
         loss="rebuild",
     ),
@@ -308,14 +326,15 @@ RESOURCE_KINDS = (
     _kind("machine", "ec2", "instance", items="Reservations", delete="terminate_instances"),
     _kind("placement group", "ec2", "placement-group", id="GroupName"),
     _kind("subnet", "ec2", "subnet"),
-    _kind("internet gateway", "ec2", "internet-gateway"),
+    GATEWAY,
     _kind("launch template", "ec2", "launch-template"),
     _kind("route table", "ec2", "route-table"),
     _kind("security group rule", "ec2", "security-group-rule", delete=""),
-    ResourceKind("address", "ec2", "elastic-ip", "describe_addresses", "Addresses", "AllocationId", "release_address"),
+    ADDRESS,
     ResourceKind(
         *("spot request", "ec2", "spot-instances-request", "describe_spot_instance_requests", "SpotInstanceRequests"),
         *("SpotInstanceRequestId", "cancel_spot_instance_requests"),
+        gone=(FAILED, "CANCELLED"),
     ),
 )
 LEFT_OVER = tuple(kind for kind in RESOURCE_KINDS if kind.find)

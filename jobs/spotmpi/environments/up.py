@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from spotmpi.agent import record
-from spotmpi.aws import backups, log_group, state_bucket
+from spotmpi.aws import backups, state_bucket
 from spotmpi.aws.account import default_region
 from spotmpi.aws.errors import CallError
 from spotmpi.aws.registry import has_image
@@ -22,7 +22,13 @@ from spotmpi.environments.changes import Losses, Step, find_losses, not_offered
 from spotmpi.environments.deleted_resources import correct_state
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.resource_inventory import ResourceInventory, read_inventory, record_resources
-from spotmpi.environments.resource_kinds import LOG_GROUP, cluster_exists, holds_storage, resources_in_state
+from spotmpi.environments.resource_kinds import (
+    LOG_GROUP,
+    cluster_exists,
+    holds_storage,
+    log_group_of,
+    resources_in_state,
+)
 from spotmpi.environments.stack_file import StackFile, read_stack
 from spotmpi.environments.versions import pin_running_versions
 from spotmpi.images.build import Build, build_for
@@ -163,8 +169,8 @@ class _Up:
     def _clear_log_group(self) -> None:
         """Delete the log group that EKS recreated after a former environment, so that a new one can be created."""
         aws, name = self._dependencies.aws, self._stack.environment
-        region, group = self._region, log_group.name_of(name)
-        if not log_group.exists(aws, region, name) or self._state_has(LOG_GROUP.names, group):
+        region, group = self._region, log_group_of(name)
+        if not LOG_GROUP.existing(aws, region, [group]) or self._state_has(LOG_GROUP.names, group):
             return
         if cluster_exists(aws, region, name):
             remedy = "set PULUMI_BACKEND_URL to the backend that manages it, or rename the stack"
@@ -173,7 +179,7 @@ class _Up:
         if not self._dependencies.confirm(f"Delete log group {group}? {why}."):
             remedy = f"delete it with `{LOG_GROUP.deletion(group, region)}`, then repeat the command"
             raise NotConfirmed(f"log group {group} was not deleted: {remedy}")
-        log_group.delete(aws, region, name)
+        LOG_GROUP.remove(aws, region, group)
 
     def _state_has(self, kind: str, id: str) -> bool:
         """Whether the stack's state has a resource of that kind and id."""

@@ -96,7 +96,7 @@ def test_what_somebody_deleted_in_aws_is_built_anew_and_pulumi_would_not_notice(
 
 @pytest.mark.parametrize(
     ("kind", "id", "name"),
-    [("aws:eks/cluster:Cluster", "spotmpi-lab", "cluster"), ("aws:ec2/vpc:Vpc", "vpc-1", "network")],
+    [("aws:eks/cluster:Cluster", "spotmpi-lab", "cluster"), ("aws:ec2/vpc:Vpc", "vpc-1", "VPC")],
 )
 def test_an_environment_without_its_cluster_or_network_is_taken_down_first(
     lab: FakeEnvironment, kind: str, id: str, name: str

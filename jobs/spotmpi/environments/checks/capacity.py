@@ -13,7 +13,7 @@ from spotmpi.aws.errors import CallError
 from spotmpi.core.names import CAPACITY_BLOCK
 from spotmpi.core.wording import counted
 from spotmpi.environments.checks.check import Check, Finding, Level, Subject
-from spotmpi.environments.resource_kinds import TAG
+from spotmpi.environments.resource_kinds import ADDRESS, GATEWAY, NETWORK, TAG
 from spotmpi.environments.stack_file import SYSTEM, StackFile, StackGroup
 
 
@@ -121,17 +121,19 @@ def network(subject: Subject) -> Iterator[Finding]:
     stack = subject.stack
     if stack is None or stack.kind != "compute":
         return
-    needed = (quotas.NETWORKS, quotas.GATEWAYS, *([quotas.ADDRESSES] if stack.design.private else []))
-    for quota in needed:
-        allowed = quotas.limit(subject.aws, subject.region, quota.code, quota.service)
-        used = quotas.in_use(subject.aws, subject.region, quota, (TAG, stack.environment))
-        message = f"{used} of {allowed} {quota.name} in {subject.region} are in use by others"
+    own = {"Key": TAG, "Value": stack.environment}
+    for kind in (NETWORK, GATEWAY, *([ADDRESS] if stack.design.private else [])):
+        assert kind.quota is not None
+        service, code = kind.quota
+        allowed = quotas.limit(subject.aws, subject.region, code, service)
+        used = sum(own not in each.get("Tags", ()) for each in kind.list(subject.aws, subject.region))
+        message = f"{used} of {allowed} {kind.names} in {subject.region} are in use by others"
         if used < allowed:
-            yield Finding(f"quota of {quota.name}", "ok", message)
+            yield Finding(f"quota of {kind.names}", "ok", message)
             continue
-        command = quotas.increase_command(subject.region, quota.service, quota.code, used + 1)
+        command = quotas.increase_command(subject.region, service, code, used + 1)
         remedy = "request an increase, or delete one that nobody needs: the environment has its own"
-        yield Finding(f"quota of {quota.name}", "error", message, remedy, command)
+        yield Finding(f"quota of {kind.names}", "error", message, remedy, command)
 
 
 def _while_updated(system: StackGroup) -> StackGroup:

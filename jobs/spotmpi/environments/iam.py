@@ -6,34 +6,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spotmpi.core.errors import input_error
+from spotmpi.environments.resource_kinds import RESOURCE_KINDS
 
 Document = dict[str, Any]
 
 # The calls of zones, doctor, nodes, cost and upgrade; a missing one only loses its column or check.
 LOOK: Sequence[str] = (
+    *(kind.right for kind in RESOURCE_KINDS if kind.find or kind.quota),
     "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeScalingActivities",
     "backup:ListRecoveryPointsByResource",
     "ce:GetCostAndUsage",
-    "cloudformation:DescribeStacks",
     "cloudformation:ListStacks",  # describing all stacks needs both
-    "ec2:DescribeAddresses",
     "ec2:DescribeAvailabilityZones",
     "ec2:DescribeCapacityReservations",
     "ec2:DescribeInstanceTypeOfferings",
     "ec2:DescribeInstanceTypes",
     "ec2:DescribeInstances",
-    "ec2:DescribeInternetGateways",
-    "ec2:DescribeNetworkInterfaces",
     "ec2:DescribeRegions",
     "ec2:DescribeSecurityGroupRules",
     "ec2:DescribeSecurityGroups",
     "ec2:DescribeSpotPriceHistory",
-    "ec2:DescribeVolumes",
-    "ec2:DescribeVpcs",
     "ec2:GetSpotPlacementScores",
     "ecr:DescribeImages",
-    "ecr:DescribeRepositories",
     "eks:DescribeAddon",
     "eks:DescribeAddonVersions",
     "eks:DescribeCluster",
@@ -41,11 +36,7 @@ LOOK: Sequence[str] = (
     "eks:DescribeNodegroup",
     "eks:ListAddons",
     "eks:ListNodegroups",
-    "elasticfilesystem:DescribeFileSystems",
     "elasticfilesystem:DescribeMountTargetSecurityGroups",
-    "elasticfilesystem:DescribeMountTargets",
-    "kms:DescribeKey",
-    "logs:DescribeLogGroups",
     "pricing:GetProducts",
     "s3:GetBucketPublicAccessBlock",
     "s3:GetBucketVersioning",

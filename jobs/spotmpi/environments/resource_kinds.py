@@ -58,6 +58,12 @@ class ResourceKind:
     why: str = ""
 
     @property
+    def right(self) -> str:
+        """The action of IAM that its description needs."""
+        prefix = {"efs": "elasticfilesystem"}.get(self.service, self.service)
+        return f"{prefix}:{self.describe.title().replace('_', '')}"
+
+    @property
     def names(self) -> str:
         """The name of several, by which their ids are recorded."""
         return self.several or f"{self.name}s"

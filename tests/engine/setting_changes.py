@@ -15,8 +15,8 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from infra.reference import nested_model
 from infra.settings import Settings
+from scripts.environment_reference import nested_model
 from tests.tools import REPOSITORY
 
 STACKS = ("cpu", "lab", "p3", "g5", "full")

@@ -1,20 +1,19 @@
 """docs/environments.md: its generated parts are up to date, and the files that it names exist."""
 
 import re
-from datetime import date, timedelta
 
 import pytest
 
-from infra import costs, kubernetes_versions, reference
-from infra.settings import Cluster, Settings
+from infra.settings import Settings
+from scripts import environment_reference as reference
+from spotmpi.aws.prices import Design, idle_prices
 from tests.tools import REPOSITORY
 
-TODAY = date(2026, 11, 27)
 TEXT = (REPOSITORY / "docs" / "environments.md").read_text(encoding="utf-8")
 
 
 def test_the_generated_parts_are_up_to_date() -> None:
-    assert reference.rewrite(TEXT, REPOSITORY / "stacks") == TEXT, "run scripts/environment-reference"
+    assert reference.rewrite(TEXT) == TEXT, "run scripts/environment-reference"
 
 
 def test_every_setting_has_a_row_with_a_meaning() -> None:
@@ -45,26 +44,10 @@ def test_every_ready_stack_is_on_the_page() -> None:
     assert all(f"`{stack}`" in TEXT for stack in stacks)
 
 
-def test_idle_costs_have_every_resource_that_runs_without_jobs() -> None:
-    lab = Settings(stack="lab", region="us-east-1", zones=("us-east-1a",))
-    items = costs.idle(lab, TODAY)
-    assert items["EKS control plane"] == 0.10
-    assert items["2 x t3.medium"] == pytest.approx(0.0832)
-    assert not [item for item in items if "NAT" in item]
-
-
-def test_a_control_plane_costs_more_from_the_day_after_standard_support_of_its_version() -> None:
-    values = {"stack": "lab", "region": "us-east-1", "zones": ["us-east-1a"], "cluster": {"version": "1.34"}}
-    lab, last = Settings.model_validate(values), kubernetes_versions.STANDARD_SUPPORT_ENDS[34]
-    assert costs.idle(lab, last)["EKS control plane"] == 0.10
-    assert costs.idle(lab, last + timedelta(days=1))["EKS control plane"] == 0.60
-    newest = lab.model_copy(update={"cluster": Cluster(version=f"1.{kubernetes_versions.NEWEST}")})
-    assert costs.idle(newest, date(2040, 1, 1))["EKS control plane"] == 0.10  # its end is not known yet
-
-
 def test_a_gpu_hour_includes_its_share_of_idle_costs() -> None:
     group = {"name": "p3", "type": "p3.2xlarge", "max": 8}
     p3 = Settings.model_validate({"stack": "p3", "region": "us-east-1", "zones": ["us-east-1a"], "groups": [group]})
-    assert costs.gpu_hour_ceiling(p3, TODAY)["p3"] == pytest.approx(
-        3.06 + 0.005 + (100 * 0.08 + 375 * 0.04) / 730 + sum(costs.idle(p3, TODAY).values()) / 8
+    idle = sum(idle_prices(Design()).values())
+    assert reference.ceilings(p3, idle)["p3"] == pytest.approx(
+        3.06 + 0.005 + (100 * 0.08 + 375 * 0.04) / 730 + idle / 8
     )

@@ -182,12 +182,22 @@ def environment_price(
     design = design or Design()
     if system is None and design.system_type != SYSTEM_TYPE:
         return EnvironmentPrice(None, None)
-    each = (_SYSTEM_PRICE if system is None else system) + _extras(design.system_disk_gib, not design.private)
-    gateway = _NAT_GATEWAY + _ADDRESS if design.private else 0.0
-    control_plane = EXTENDED_SUPPORT if extended_support else CONTROL_PLANE
-    idle = control_plane + gateway + design.system_nodes * each
+    idle = sum(idle_prices(design, _SYSTEM_PRICE if system is None else system, extended_support).values())
     extras = _extras(design.node_disk_gib, not design.private, throughput)
     return EnvironmentPrice(idle, None if spot is None else idle + nodes * (spot + extras))
+
+
+def idle_prices(design: Design, system: float = _SYSTEM_PRICE, extended_support: bool = False) -> dict[str, float]:
+    """$/h of an environment without jobs, by item, with system nodes at *system* $/h each; storage is not included."""
+    nodes, disk = design.system_nodes, design.system_disk_gib
+    addresses = 1 if design.private else nodes
+    items = {
+        "EKS control plane": EXTENDED_SUPPORT if extended_support else CONTROL_PLANE,
+        f"{nodes} x {design.system_type}": nodes * system,
+        f"{nodes} x {disk} GiB disk": nodes * _extras(disk, False),
+        f"{addresses} public IPv4": addresses * _ADDRESS,
+    }
+    return items | ({"NAT gateway (+ $0.045 per GB)": _NAT_GATEWAY} if design.private else {})
 
 
 def _extras(disk_gib: int, public_address: bool, throughput: int = _FREE_MIBPS) -> float:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra import costs, exports
+from infra import exports, launch
 from infra.instance_types import catalog
-from infra.settings import Cluster, Settings
+from infra.settings import Settings
 from spotmpi.aws import prices
 from spotmpi.aws.errors import CloudError
 from spotmpi.aws.quotas import quota_code
@@ -96,10 +96,17 @@ def test_a_family_without_known_quota_is_compared_without_it(account: FakeAccoun
         request_quota(comparison.rows[0], account)
 
 
+def idle(settings: Settings) -> float:
+    """$/h of the resources that the program builds for these settings, storage excepted, at list prices."""
+    system, private = settings.cluster.system, settings.network.private
+    nodes = system.nodes * (0.0416 + system.disk_gib * 0.08 / 730)
+    return 0.10 + nodes + (0.045 + 0.005 if private else system.nodes * 0.005)
+
+
 def test_idle_costs_are_those_of_the_default_settings() -> None:
     settings = Settings(stack="x", region="us-east-1", zones=("us-east-1a",))
     price = prices.environment_price(8, None, None)
-    assert price.idle == pytest.approx(sum(costs.idle(settings, NOW.date()).values())) and price.busy is None
+    assert price.idle == pytest.approx(idle(settings)) and price.busy is None
     assert settings.cluster.system.type == prices.SYSTEM_TYPE
     assert settings.cluster.version == prices.KUBERNETES
 
@@ -112,8 +119,6 @@ def test_a_control_plane_in_extended_support_costs_what_aws_bills_for_it(account
     before = compare(account).rows[0]
     assert row.idle is not None and row.busy is not None and before.idle is not None and before.busy is not None
     assert row.idle - before.idle == pytest.approx(0.5) and row.busy - before.busy == pytest.approx(0.5)
-    old = Settings(stack="x", region="us-east-1", zones=("us-east-1a",), cluster=Cluster(version="1.33"))
-    assert row.idle == pytest.approx(sum(costs.idle(old, NOW.date()).values()))
     assert (row.extended_support, before.extended_support) == ("1.33", None)
 
 
@@ -150,7 +155,7 @@ def test_idle_costs_of_a_stack_are_those_of_its_own_settings(stack: str) -> None
     settings = Settings(stack=stack, region="us-east-1", **{"zones": ["us-east-1a"], **values})
     design = read_stack(stack, names.PROJECT / "stacks").design
     price = prices.environment_price(1, 0.4, None, design)
-    assert price.idle == pytest.approx(sum(costs.idle(settings, NOW.date()).values()))
+    assert price.idle == pytest.approx(idle(settings))
     address = 0 if settings.network.private else 0.005
     disk = max(group.disk_gib for group in settings.groups) * 0.08 / 730
     assert price.idle is not None and price.busy == pytest.approx(price.idle + 0.4 + disk + address)
@@ -173,10 +178,13 @@ def test_the_disk_of_a_node_costs_what_its_throughput_does(
     (tmp_path / "Pulumi.x.yaml").write_text(text)
     kind, design = catalog()[machine], read_stack("x", tmp_path).design
     throughput = design.throughput(kind.gpus, kind.local_disk_gb > 0)
-    price = prices.environment_price(1, costs.MACHINES[machine], None, design, throughput)
-    assert price.busy == pytest.approx(costs.gpu_hour_ceiling(settings, NOW.date())["g"] * max(1, kind.gpus))
-    exported = prices.node_extras(NodeGroup.model_validate(exports.node_group(settings.zone_groups[0], False)))
-    assert price.idle is not None and price.busy == pytest.approx(price.idle + costs.MACHINES[machine] + exported)
+    price = prices.environment_price(1, 0.4, None, design, throughput)
+    built = settings.groups[0].root_disk_throughput(kind)
+    faster = max(0, built - 125) * 0.04 + (launch.disk_iops(built) - 3000) * 0.005
+    extras = (settings.groups[0].disk_gib * 0.08 + faster) / 730 + 0.005
+    assert price.busy == pytest.approx(idle(settings) + 0.4 + extras)
+    exported = NodeGroup.model_validate(exports.node_group(settings.zone_groups[0], False))
+    assert prices.node_extras(exported) == pytest.approx(extras)
 
 
 def test_zones_knows_which_types_have_disks_of_their_own(account: FakeAccount) -> None:

@@ -1,4 +1,6 @@
-"""The generated parts of docs/environments.md: the settings table and the costs of the ready stacks."""
+"""Writes the generated parts of docs/environments.md: the settings table and the costs of the ready stacks."""
+
+from __future__ import annotations
 
 import json
 import re
@@ -12,11 +14,25 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from infra import costs
-from infra.kubernetes_versions import DEFAULT, STANDARD_SUPPORT_ENDS
+from infra import exports
+from infra.instance_types import catalog
 from infra.settings import Settings
 from infra.stack_config import read
+from spotmpi.aws.prices import idle_prices, node_extras
+from spotmpi.core.environment import NodeGroup
+from spotmpi.environments.stack_file import read_stack
 
+ROOT = Path(__file__).resolve().parent.parent
+_PAGE, _STACKS = ROOT / "docs" / "environments.md", ROOT / "stacks"
+# AWS list prices for us-east-1, on demand, per hour, as published in 2025 and not confirmed since: the most that a GPU
+# node of a ready stack can cost.
+_MACHINES: Mapping[str, float] = {
+    "c6i.xlarge": 0.17,
+    "g4dn.xlarge": 0.526,
+    "g5.xlarge": 1.006,
+    "g6.xlarge": 0.8048,
+    "p3.2xlarge": 3.06,
+}
 _HIDDEN = ("project", "stack")
 _CHANGES = {"fixed": "; fixed once built", "one way": "; once built it can be turned on, not off"}
 
@@ -28,19 +44,36 @@ def settings_table() -> str:
     return "\n".join(rows)
 
 
-def cost_table(stacks: Mapping[str, Settings]) -> str:
-    """A Markdown table of the cost of each stack when idle, and at most per GPU-hour.
-
-    On the last day on which the version of new environments is in standard support.
-    """
-    day = STANDARD_SUPPORT_ENDS[DEFAULT]
+def cost_table() -> str:
+    """A Markdown table of the cost of each ready stack when idle, in standard support, and at most per GPU-hour."""
     rows = ["| stack | idle, $/h | of which | at most, $/GPU-hour, all nodes busy |", "| --- | --- | --- | --- |"]
-    for name, settings in stacks.items():
-        items = costs.idle(settings, day)
-        of_which = ", ".join(f"{item} {price:.3f}" for item, price in items.items())
-        ceiling = ", ".join(f"{group} {price:.2f}" for group, price in costs.gpu_hour_ceiling(settings, day).items())
-        rows.append(f"| `{name}` | {sum(items.values()):.3f} | {of_which} | {ceiling} |")
+    for path in sorted(_STACKS.glob("Pulumi.*.yaml")):
+        stack = path.name.split(".")[1]
+        settings = _settings(stack, path)
+        if settings.kind == "compute":
+            items = idle_prices(read_stack(stack, _STACKS).design)
+            of_which = ", ".join(f"{item} {price:.3f}" for item, price in items.items())
+            idle = sum(items.values())
+            most = ", ".join(f"{group} {price:.2f}" for group, price in ceilings(settings, idle).items())
+            rows.append(f"| `{stack}` | {idle:.3f} | {of_which} | {most} |")
     return "\n".join(rows)
+
+
+def _settings(stack: str, path: Path) -> Settings:
+    """The settings of a ready stack, with an example of an address that has access."""
+    config = {"spotmpi:access": ["198.51.100.7/32"], **yaml.safe_load(path.read_text(encoding="utf-8"))["config"]}
+    return read(stack, {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()})
+
+
+def ceilings(settings: Settings, idle: float) -> dict[str, float]:
+    """US dollars per GPU-hour (node-hour without GPUs) by group: all nodes busy, on demand, *idle* costs included."""
+    most = {}
+    for group in settings.groups:
+        in_zone, *_ = settings.in_zones(group)
+        extras = node_extras(NodeGroup.model_validate(exports.node_group(in_zone, settings.network.private)))
+        units = group.max * max(1, catalog()[group.type].gpus)
+        most[group.name] = (group.max * (_MACHINES[group.type] + extras) + idle) / units
+    return most
 
 
 def insert(text: str, part: str, generated: str) -> str:
@@ -92,16 +125,10 @@ def _default(field: FieldInfo) -> str:
     return f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
 
 
-def rewrite(page: str, stacks: Path) -> str:
-    """The page with its generated parts updated, from the settings model and the stack files in a folder."""
-    page = insert(page, "settings", settings_table())
-    # The settings of every compute stack, with an example of an address that has access.
-    stack_settings = {}
-    for path in sorted(stacks.glob("Pulumi.*.yaml")):
-        stack = path.name.split(".")[1]
-        config = {"spotmpi:access": ["198.51.100.7/32"], **yaml.safe_load(path.read_text(encoding="utf-8"))["config"]}
-        text = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
-        settings = read(stack, text)
-        if settings.kind == "compute":
-            stack_settings[stack] = settings
-    return insert(page, "costs", cost_table(stack_settings))
+def rewrite(page: str) -> str:
+    """The page with its generated parts updated, from the settings model and the files of the ready stacks."""
+    return insert(insert(page, "settings", settings_table()), "costs", cost_table())
+
+
+if __name__ == "__main__":
+    _PAGE.write_text(rewrite(_PAGE.read_text(encoding="utf-8")), encoding="utf-8")

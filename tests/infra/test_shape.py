@@ -38,9 +38,7 @@ def test_the_environment_contract_imports_neither_pulumi_nor_infra() -> None:
     assert not {"pulumi", "infra"} & imported_packages(REPOSITORY / "jobs" / "spotmpi" / "core" / "environment.py")
 
 
-@pytest.mark.parametrize(
-    "name", ["addresses", "names", "policies", "settings", "checks", "costs", "quotas", "guardrails/rules"]
-)
+@pytest.mark.parametrize("name", ["addresses", "names", "policies", "settings", "checks", "quotas", "guardrails/rules"])
 def test_pure_files_import_no_engine_and_no_cloud(name: str) -> None:
     assert not {"pulumi", "pulumi_aws", "boto3", "subprocess"} & imported_packages(REPOSITORY / "infra" / f"{name}.py")
 

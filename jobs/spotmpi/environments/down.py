@@ -89,8 +89,9 @@ class _Down:
         elsewhere = self._keep or stack.file_system is not None
         deleted = bool(own) or not elsewhere or self._deletes_kept
         if self._delete_data and not deleted:
+            command = FILE_SYSTEM.deletion(str(stack.file_system), self._inventory.region)
             remedy = f"`storage.file_system_id`, {stack.file_system}, is your own, which is never deleted here: leave"
-            remedy += f" this out, or delete it by `aws efs delete-file-system --file-system-id {stack.file_system}`"
+            remedy += f" this out, or delete it by `{command}`"
             raise input_error("--delete-data", name, remedy)
         if self._deletes_kept:
             own += _file_systems(self._dependencies.pulumi.state(stack.data_stack))

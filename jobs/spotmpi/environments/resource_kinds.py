@@ -242,6 +242,13 @@ FILE_SYSTEM = _kind(
     find=_listed,
     why=_BILLED_BY_GB,
 )
+MOUNT_TARGET = _kind(
+    *("mount target", "efs", "mount-target"),
+    type="aws:efs/mountTarget:MountTarget",
+    loss="rebuild",
+    find=_mount_targets,
+    why="they block the deletion of the file system and a subnet",
+)
 INTERFACE = _kind(
     *("network interface", "ec2", "network-interface"),
     find=_interfaces,
@@ -270,13 +277,7 @@ RESOURCE_KINDS = (
         why="they hold resources of a cluster of that name that another tool created",
     ),
     FILE_SYSTEM,
-    _kind(
-        *("mount target", "efs", "mount-target"),
-        type="aws:efs/mountTarget:MountTarget",
-        loss="rebuild",
-        find=_mount_targets,
-        why="they block the deletion of the file system and a subnet",
-    ),
+    MOUNT_TARGET,
     INTERFACE,
     VOLUME,
     LOG_GROUP,

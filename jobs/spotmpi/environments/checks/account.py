@@ -20,6 +20,7 @@ from spotmpi.core.wording import counted
 from spotmpi.environments import versions
 from spotmpi.environments.checks.check import RESTORE, Check, Finding, LiveEnvironment, Subject, live_check
 from spotmpi.environments.checks.leftovers import is_built
+from spotmpi.environments.resource_kinds import FILE_SYSTEM, MOUNT_TARGET
 from spotmpi.environments.stack_file import stack_of
 from spotmpi.images.build import build_for
 
@@ -180,8 +181,7 @@ def _expected_tags(group: NodeGroup, live: LiveEnvironment) -> dict[str, str]:
 def storage(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
     """Whether the file system has mount targets, one in each zone that needs it, and the nodes can reach their port."""
     environment, aws, region = live.environment, subject.aws, subject.region
-    arguments = {"FileSystemId": environment.file_system_id}
-    targets = aws.pages("efs", region, "describe_mount_targets", "MountTargets", **arguments)
+    targets = MOUNT_TARGET.list(aws, region, FileSystemId=environment.file_system_id)
     local = {str(each.get("AvailabilityZoneName")): each for each in targets}
     if environment.zone not in local:
         zones = ", ".join(local) or "none"
@@ -205,8 +205,7 @@ def _without_mount_target(subject: Subject, environment: Environment, zones: Seq
     """
     if not zones:
         return
-    arguments = {"FileSystemId": environment.file_system_id}
-    systems = subject.aws.pages("efs", subject.region, "describe_file_systems", "FileSystems", **arguments)
+    systems = FILE_SYSTEM.list(subject.aws, subject.region, FileSystemId=environment.file_system_id)
     for zone in zones:
         if any(each.get("AvailabilityZoneName") for each in systems):
             across = f"none in {zone}: its nodes reach the one in {environment.zone} across zones, which is billed"

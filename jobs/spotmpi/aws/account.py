@@ -21,7 +21,7 @@ from spotmpi.core.redaction import guard_logs, remember
 from spotmpi.core.wording import Echo
 
 ANY_REGION = "us-east-1"  # enabled in every account, so any call about other regions can go there
-_IAM_PREFIXES = {"service-quotas": "servicequotas", "efs": "elasticfilesystem"}
+IAM_PREFIXES = {"service-quotas": "servicequotas", "efs": "elasticfilesystem"}  # of services, also in ARNs
 _MAX_ATTEMPTS = 6
 _PAUSES = (10.0, 20.0, 40.0)  # seconds after which a call is sent again that AWS throttles after all these attempts
 _SUFFIXES = {"aws-cn": "amazonaws.com.cn", "aws-eusc": "amazonaws.eu"}  # of hosts, by partition
@@ -246,4 +246,4 @@ def _call_error(error: Exception, client: Any, service: str, method: str, region
     if not isinstance(error, BotoCoreError | ClientError | HTTPClientError):
         return error
     operation = client.meta.method_to_api_mapping.get(method, method)
-    return translate_error(error, f"{_IAM_PREFIXES.get(service, service)}:{operation}", region)
+    return translate_error(error, f"{IAM_PREFIXES.get(service, service)}:{operation}", region)

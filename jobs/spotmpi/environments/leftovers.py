@@ -34,8 +34,7 @@ from spotmpi.environments.resource_kinds import (
 # Attached, or gone, since it was listed.
 _INTERFACE_IN_USE = ("InvalidNetworkInterfaceID.NotFound", "InvalidParameterValue", "InvalidNetworkInterface.InUse")
 _GROUP_IN_USE = ("DependencyViolation", "InvalidGroup.NotFound")
-_SERVICES = {"elasticfilesystem": "efs"}  # of boto3, by those in ARNs
-_KINDS = {(kind.service, kind.resource): kind for kind in RESOURCE_KINDS}
+_KINDS = {kind.arn: kind for kind in RESOURCE_KINDS}
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def _parse(arn: str) -> tuple[ResourceKind | None, str]:
     kind, _, id = resource.partition("/" if "/" in resource.partition(":")[0] else ":")
     if service == "eks":
         return CLUSTER, id.partition("/")[0]
-    return _KINDS.get((_SERVICES.get(service, service), kind)), id.removesuffix(":*")
+    return _KINDS.get((service, kind)), id.removesuffix(":*")
 
 
 def existing_interfaces(aws: Aws, inventory: ResourceInventory) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from spotmpi.aws.account import Aws
+from spotmpi.aws.account import IAM_PREFIXES, Aws
 from spotmpi.aws.errors import CallError
 from spotmpi.core.pulumi import resources_of
 from spotmpi.environments.resource_inventory import ResourceInventory, Resources
@@ -18,11 +18,9 @@ CNI_CLUSTER, CNI_INSTANCE = "cluster.k8s.amazonaws.com/name", "node.k8s.amazonaw
 # eksctl tags its stacks with the name of the cluster, in its current and in its first spelling.
 _EKSCTL_CLUSTER = ("alpha.eksctl.io/cluster-name", "eksctl.cluster.k8s.io/v1alpha1/cluster-name")
 _EBS_DRIVER = "ebs.csi.aws.com"
-# Statuses in AWS's models: of clusters, node groups and add-ons in EKS, `LifeCycleState` in EFS, `State` in EC2, and
-# `KeyState`: a key costs nothing once it is scheduled for deletion.
+# Statuses in AWS's models: of clusters, node groups and add-ons in EKS, `LifeCycleState` in EFS, `State` in EC2.
 DELETED, DELETING, FAILED = "DELETED", "DELETING", "FAILED"
 _STATUS = ("status", "LifeCycleState", "State", "KeyState")
-_GONE = {DELETED, DELETING, "PENDINGDELETION", "PENDINGREPLICADELETION", "TERMINATED", "SHUTTING-DOWN", "CLOSED"}
 _ABSENT = {"ResourceNotFoundException", "NotFoundException", "RepositoryNotFoundException", "FileSystemNotFound"}
 _ABSENT |= {"MountTargetNotFound", "AccessPointNotFound", "NatGatewayNotFound"}
 _ABSENT |= {"InvalidVpcID.NotFound", "InvalidVpcEndpointId.NotFound"}
@@ -47,7 +45,7 @@ class ResourceKind:
     several: str = ""  # the name of several, if that is not the name with an s
     by: str = ""  # the parameter of `describe` that names one, if that is not the id, or in EC2 a list of ids
     filters: str = "Filters"  # the parameter for EC2's filters
-    gone: tuple[str, ...] = ()  # further statuses of one that bills nothing any more
+    gone: tuple[str, ...] = ()  # statuses of one that bills nothing any more, besides those of a deletion
     quota: tuple[str, str] | None = None  # service and code of the quota of which each environment needs one
     type: str = ""  # in Pulumi
     # What `up` does where AWS has it no longer, if it looks for it: refuse, since all else was in it, or build it anew,
@@ -58,10 +56,14 @@ class ResourceKind:
     why: str = ""
 
     @property
+    def arn(self) -> tuple[str, str]:
+        """Service and kind as ARNs have them."""
+        return IAM_PREFIXES.get(self.service, self.service), self.resource
+
+    @property
     def right(self) -> str:
         """The action of IAM that its description needs."""
-        prefix = {"efs": "elasticfilesystem"}.get(self.service, self.service)
-        return f"{prefix}:{self.describe.title().replace('_', '')}"
+        return f"{self.arn[0]}:{self.describe.title().replace('_', '')}"
 
     @property
     def names(self) -> str:
@@ -107,7 +109,7 @@ class ResourceKind:
         return {each[self.id] for each in found if self._is_left(_status(each))}
 
     def _is_left(self, status: str) -> bool:
-        return status not in _GONE and status not in self.gone
+        return status not in (DELETED, DELETING, *self.gone)
 
     def name_of(self, id: str) -> str:
         """The name in an id of Pulumi, in which the name of its cluster comes first."""
@@ -284,6 +286,7 @@ RESOURCE_KINDS = (
     ResourceKind(
         *("key", "kms", "key", "describe_key", "KeyMetadata", "KeyId", "schedule_key_deletion"),
         options="--pending-window-in-days 7",
+        gone=("PENDINGDELETION", "PENDINGREPLICADELETION"),
         type="aws:kms/key:Key",
         find=_keys,
         why="each is billed monthly",
@@ -330,7 +333,12 @@ RESOURCE_KINDS = (
         type="aws:ec2/vpcEndpoint:VpcEndpoint",
         loss="rebuild",
     ),
-    _kind("machine", "ec2", "instance", items="Reservations", delete="terminate_instances"),
+    _kind(
+        *("machine", "ec2", "instance"),
+        items="Reservations",
+        delete="terminate_instances",
+        gone=("SHUTTING-DOWN", "TERMINATED"),
+    ),
     _kind("placement group", "ec2", "placement-group", id="GroupName"),
     _kind("subnet", "ec2", "subnet"),
     GATEWAY,
@@ -341,7 +349,7 @@ RESOURCE_KINDS = (
     ResourceKind(
         *("spot request", "ec2", "spot-instances-request", "describe_spot_instance_requests", "SpotInstanceRequests"),
         *("SpotInstanceRequestId", "cancel_spot_instance_requests"),
-        gone=(FAILED, "CANCELLED"),
+        gone=(FAILED, "CANCELLED", "CLOSED"),
     ),
 )
 LEFT_OVER = tuple(kind for kind in RESOURCE_KINDS if kind.find)

@@ -149,15 +149,6 @@ class _Pace:
         return interval
 
 
-def folder_records(paths: RunPaths) -> Iterator[Event]:
-    """The events, then the metrics, that the folder holds now, without output."""
-    for path, read in ((paths.events, _event), (paths.metrics, _metric)):
-        tail = _Tail(path, read, grows=False)
-        while tail.fill():
-            yield from (entry for entry in tail.entries if isinstance(entry, Event))
-            tail.entries.clear()
-
-
 class _Merged:
     """All growing files of a run folder as one stream.
 

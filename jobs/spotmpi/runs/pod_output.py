@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
@@ -16,12 +18,11 @@ from typing import IO, Any, NamedTuple, Self, cast
 
 from spotmpi.agent import pod_record, protocol, record
 from spotmpi.agent.files import is_folder, lock_file
-from spotmpi.agent.launcher_output import Line
 from spotmpi.agent.plan import COORDINATOR, Member, read_member
 from spotmpi.agent.schema import AttemptRecord, Summary
 from spotmpi.core.events import Event, Lines, is_count, is_index, is_time, read_event, read_metric
 from spotmpi.core.names import RunPaths
-from spotmpi.runs.folder import folder_records
+from spotmpi.runs.folder import folder_events
 
 _START = '{"n":'
 _LINE = re.compile(r'\{"n":\d{1,19},"l":\[')  # as agents print lines of output
@@ -212,9 +213,10 @@ class SeenEvents:
 
 
 class RunCache:
-    """Writes new entries to a run's copy; does nothing while another process is writing it."""
+    """A run's copy: what it holds, and what is new, which is written to it unless another process does that now."""
 
     def __init__(self, paths: RunPaths) -> None:
+        self.recorded = self._read()  # all that the copy holds; whoever writes before reading it does not get it
         self._paths = paths
         self._lock: IO[str] | None = None
         self._record: record.Record | None = None
@@ -229,8 +231,6 @@ class RunCache:
                 lock_file(self._lock)
             except BlockingIOError:
                 return self
-            for event in folder_records(self._paths):
-                self._seen.is_new(event)
             self._lines = {where: _count(path) for where, path in _log_files(self._paths)}
             self._record = record.Record(str(self._paths.folder), clock=lambda: self._moment)
         return self
@@ -241,55 +241,50 @@ class RunCache:
         if self._lock:
             self._lock.close()
 
-    def write(self, entries: Iterable[PodEntry]) -> None:
-        """Write the entries that the copy lacks."""
-        if self._record is None:
-            return
-        with self._record.batch():
+    def _read(self) -> Iterator[Event | Lines]:
+        for piece in folder_events(self._paths, follow=False, alive=lambda: True).pieces:
+            entry = PodEntry(0, lines=piece) if isinstance(piece, Lines) else PodEntry(0, event=piece)
+            yield from self._seen.new_in(entry)
+
+    def write(self, entries: Iterable[PodEntry]) -> list[Event | Lines]:
+        """The events and lines of *entries* that are new; the copy has them afterwards, and all records of attempts."""
+        deque(self.recorded, maxlen=0)
+        new: list[Event | Lines] = []
+        with self._record.batch() if self._record else nullcontext():
             for entry in entries:
-                self._write_entry(entry, self._record)
+                for piece in self._seen.new_in(entry):
+                    new.append(piece)
+                    if self._record:
+                        self._write(piece, self._record)
+                if self._record and entry.summary is not None:
+                    self._record.summary(entry.summary)
+                if self._record and entry.attempt is not None:
+                    self._record.attempt(*entry.attempt)
+        return new
 
-    def _write_entry(self, entry: PodEntry, writer: record.Record) -> None:
-        if entry.summary is not None:
-            writer.summary(entry.summary)
-        elif entry.attempt is not None:
-            writer.attempt(*entry.attempt)
-        elif entry.lines is not None:
-            self._write_lines(entry, entry.lines, writer)
-        elif entry.event is not None:
-            self._write_event(entry.event, writer)
+    def _write(self, piece: Event | Lines, writer: record.Record) -> None:
+        if isinstance(piece, Lines):
+            self._write_lines(piece, writer)
+            return
+        self._moment, values, member = piece.time, piece.values, piece.member or COORDINATOR
+        if piece.kind == record.LINE:
+            rows = ([piece.time], [values["rank"]], [values["stream"]], [values["text"]])
+            self._write_lines(Lines(piece.attempt, member, piece.number, *rows), writer)
+        elif piece.kind == record.METRIC:
+            reported = {key: value for key, value in values.items() if key != "kind"}
+            writer.metric(piece.attempt, member, values["kind"], reported)
+        elif piece.kind not in (record.WAITING, record.GAP):
+            writer.event(piece.kind, attempt=piece.attempt or None, **values)
 
-    def _write_lines(self, entry: PodEntry, lines: Lines, writer: record.Record) -> None:
+    def _write_lines(self, lines: Lines, writer: record.Record) -> None:
+        """Write lines at their numbers, after how many lines are missing before them: they may be any number."""
         where = (lines.attempt, lines.member)
-        if lines.number == self._lines.get(where, 0) + 1:
-            writer.lines(*where, zip(lines.times, lines.ranks, lines.streams, lines.texts, strict=True))
-            self._lines[where] = lines.last
-            return
-        for each in entry.split():
-            self._write_entry(each, writer)
-
-    def _write_event(self, event: Event, writer: record.Record) -> None:
-        self._moment = event.time
-        if event.kind == record.LINE:
-            self._write_line(event, writer)
-        elif event.kind == record.METRIC:
-            if self._seen.is_new(event):
-                values = {key: value for key, value in event.values.items() if key != "kind"}
-                writer.metric(event.attempt, event.member or COORDINATOR, event.values["kind"], values)
-        elif event.kind not in (record.WAITING, record.GAP) and self._seen.is_new(event):
-            writer.event(event.kind, attempt=event.attempt or None, **event.values)
-
-    def _write_line(self, event: Event, writer: record.Record) -> None:
-        """Write a line at its number, after how many lines are missing before it: they may be any number."""
-        where = (event.attempt, event.member or COORDINATOR)
-        missing = event.number - self._lines.get(where, 0) - 1
-        if missing < 0:
-            return
-        if missing:
-            writer.line(*where, Line(None, record.MISSING, str(missing)))
-        self._lines[where] = event.number
-        line = Line(event.values["rank"], event.values["stream"], event.values["text"])
-        writer.line(*where, line)
+        last = self._lines.get(where, 0)
+        rows = [*zip(lines.times, lines.ranks, lines.streams, lines.texts, strict=True)]
+        missing = lines.number - last - 1
+        before = [(lines.times[0], None, record.MISSING, str(missing))] if missing > 0 else []
+        writer.lines(*where, [*before, *rows[max(-missing, 0) :]])
+        self._lines[where] = max(lines.last, last)
 
 
 def _count(path: Path) -> int:

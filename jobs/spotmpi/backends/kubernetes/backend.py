@@ -53,7 +53,7 @@ from spotmpi.plan.volume_pod import Volume
 from spotmpi.programs.pool.settings import versions
 from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
 from spotmpi.runs.folder import create, folder_events
-from spotmpi.runs.pod_output import PodEntry, RunCache, SeenEvents
+from spotmpi.runs.pod_output import PodEntry, RunCache
 from spotmpi.runs.recorded_plan import ClusterNamespace
 from spotmpi.spec import roles
 from spotmpi.spec.job import JobSpec, duration
@@ -353,16 +353,12 @@ class KubernetesBackend:
     ) -> Iterator[Event | Lines]:
         """The events in this terminal's copy, then new ones; NotPermitted where needed output may not be read."""
         self._ensure_copy(jobset)
-        seen = SeenEvents()
-        for event in folder_events(paths, follow=False, alive=lambda: True):
-            if seen.is_new(event):
-                yield event
-        batches = iterate(self._entries(jobset, follow, need_output, listing))
-        with translate_errors(f"follow run {paths.id}"), contextlib.closing(batches), RunCache(paths) as cache:
-            for entries in batches:
-                cache.write(entries)
-                for entry in entries:
-                    yield from seen.new_in(entry)
+        with RunCache(paths) as cache:
+            yield from cache.recorded
+            batches = iterate(self._entries(jobset, follow, need_output, listing))
+            with translate_errors(f"follow run {paths.id}"), contextlib.closing(batches):
+                for entries in batches:
+                    yield from cache.write(entries)
 
     async def _entries(
         self, jobset: Object, follow: bool, need_output: bool, listing: Listing | None

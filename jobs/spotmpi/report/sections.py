@@ -32,8 +32,7 @@ from spotmpi.report.figures import (
 from spotmpi.report.report import Report, Section, label
 from spotmpi.report.rows import Line, Row, iteration_seconds, slowest
 from spotmpi.report.trial_results import NodePlacement, TrialResult
-from spotmpi.runs import reader
-from spotmpi.runs.node_usage import last_report
+from spotmpi.runs.node_usage import Attempt, attempts_of
 from spotmpi.streams.figures import Figures, advice
 from spotmpi.study.study import Budget
 from spotmpi.study.sweep import Sweep
@@ -79,7 +78,7 @@ def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Sect
         compared,
         micro_benchmark_section([*report.micro_benchmarks, *report.runs]),
         node_section(report.runs),
-        timeline_section([each for trial, paths in runs for each in attempts_of(trial, paths)]),
+        timeline_section([(trial, each) for trial, paths in runs for each in attempts_of(paths) if each.outcome]),
     )
     return [section for section in candidates if section]
 
@@ -186,75 +185,35 @@ def micro_benchmark_section(runs: Sequence[TrialResult]) -> Section | None:
     return Section("Micro-benchmarks", text, _MICRO_BENCHMARK_HEADER, cells, 3) if cells else None
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One attempt of the run of a trial: *start* and *end* (Unix seconds), outcome and reason."""
-
-    trial: int
-    number: int
-    start: float
-    end: float
-    outcome: str
-    reason: str
-
-
-def attempts_of(trial: int, paths: RunPaths) -> list[Attempt]:
-    """The attempts of a finished run; one that was lost with its agents ended with its last report."""
-    attempts: list[Attempt] = []
-    start, number = None, 0
-
-    def lose(start: float) -> None:
-        end = max(start, last_report(paths, number) or start)
-        attempts.append(Attempt(trial, number, start, end, record.INTERRUPTED, "its agents were lost"))
-
-    for event in reader.lines(paths.events):
-        kind = event.get("event")
-        if kind == record.STARTED:
-            if start is not None:
-                lose(start)
-            start, number = event["t"], event.get("attempt", number + 1)
-        elif start is not None and kind in (record.INTERRUPTED, record.RESTARTED, *record.TERMINAL):
-            outcome = record.FAILED if kind == record.RESTARTED else kind
-            attempts.append(Attempt(trial, number, start, event["t"], outcome, str(event.get("reason") or "")))
-            start = None
-    if start is not None and reader.state(paths).state == record.LOST:
-        lose(start)
-    return attempts
-
-
-def timeline_section(attempts: Sequence[Attempt]) -> Section | None:
-    """All attempts over time, and a table of those that did not succeed."""
+def timeline_section(attempts: Sequence[tuple[int, Attempt]]) -> Section | None:
+    """All attempts over time by their trials, and a table of those that did not succeed."""
     if not attempts:
         return None
-    unfinished = [each for each in attempts if each.outcome != record.SUCCEEDED]
-    origin = min(each.start for each in attempts)
+    unfinished = [(trial, each) for trial, each in attempts if each.outcome != record.SUCCEEDED]
     cells = tuple(
-        (str(each.trial), str(each.number), f"{each.end - each.start:.0f} s", each.outcome, each.reason)
-        for each in unfinished
+        (str(trial), str(each.number), f"{each.seconds:.0f} s", each.outcome, each.reason) for trial, each in unfinished
     )
-    text = [f"{counted(len(attempts), 'attempt')} of {counted(len({each.trial for each in attempts}), 'trial')}."]
+    text = [f"{counted(len(attempts), 'attempt')} of {counted(len({trial for trial, _ in attempts}), 'trial')}."]
     text += (
         ["Iterations that were repeated after a restart count once, with the times of the later attempt."]
         if unfinished
         else []
     )
     header = ("Trial", "Attempt", "Lasted", "Outcome", "Reason") if unfinished else ()
-    return Section("Attempts and interruptions", tuple(text), header, cells, 9, (_timeline_chart(attempts, origin),))
+    return Section("Attempts and interruptions", tuple(text), header, cells, 9, (_timeline_chart(attempts),))
 
 
-def _timeline_chart(attempts: Sequence[Attempt], origin: float) -> Chart:
-    longest = max(each.end for each in attempts) - origin
-    unit, size = time_unit(longest)
-    curves = tuple(
-        Curve(
-            each.outcome,
-            TRACE,
-            _OUTCOME_COLOURS[each.outcome],
-            (((each.start - origin) / size, float(each.trial)), ((each.end - origin) / size, float(each.trial))),
-        )
-        for each in attempts
+def _timeline_chart(attempts: Sequence[tuple[int, Attempt]]) -> Chart:
+    origin = min(each.start for _, each in attempts)
+    unit, size = time_unit(max(each.start + each.seconds for _, each in attempts) - origin)
+    curves = []
+    for trial, each in attempts:
+        ends = (each.start - origin, each.start + each.seconds - origin)
+        points = tuple((moment / size, float(trial)) for moment in ends)
+        curves.append(Curve(each.outcome, TRACE, _OUTCOME_COLOURS[each.outcome], points))
+    return Chart(
+        "Attempts over time", "each line is an attempt", f"{unit} since the first start", "trial", tuple(curves)
     )
-    return Chart("Attempts over time", "each line is an attempt", f"{unit} since the first start", "trial", curves)
 
 
 def stream_section(rows: Sequence[Row], price: WorkerPrice = lambda row: None) -> Section | None:

@@ -1,8 +1,9 @@
-"""Which machines runs held, and when: from the records in their run folders."""
+"""The attempts of runs, which machines these held, and when: from the records in their run folders."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,48 @@ HERE = "this machine"
 _ENDS = (record.INTERRUPTED, record.RESTARTED, *record.TERMINAL)
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt of a run by its events: *start* and *end* (Unix seconds), outcome and reason.
+
+    While it runs, it has no end and no outcome.
+    """
+
+    number: int
+    start: float
+    machines: list[dict[str, Any]] = field(default_factory=list)
+    end: float | None = None
+    outcome: str = ""
+    reason: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasted; 0 while it runs."""
+        return (self.end or self.start) - self.start
+
+
+def attempts_of(paths: RunPaths) -> Iterator[Attempt]:
+    """The attempts of a run; one that was lost with its agents ended with its last report, as far as is known."""
+    running: Attempt | None = None
+    for event in reader.lines(paths.events):
+        kind, time = event.get("event"), float(event["t"])
+        if running and kind in _ENDS:
+            outcome = record.FAILED if kind == record.RESTARTED else kind
+            yield replace(running, end=time, outcome=outcome, reason=str(event.get("reason") or ""))
+            running = None
+        elif kind == record.STARTED:
+            if running:
+                yield _lost(paths, running)
+            running = Attempt(int(event.get("attempt", 0)), time, event.get("machines") or [])
+    if running:
+        yield _lost(paths, running) if _is_lost(paths) else running
+
+
+def _lost(paths: RunPaths, attempt: Attempt) -> Attempt:
+    end = max(attempt.start, last_report(paths, attempt.number) or 0.0)
+    return replace(attempt, end=end, outcome=record.INTERRUPTED, reason="its agents were lost")
+
+
 def machine_uses(paths: RunPaths) -> list[Usage]:
     """One use per machine and attempt of a run; none for an attempt that never had all its machines.
 
@@ -29,12 +72,12 @@ def machine_uses(paths: RunPaths) -> list[Usage]:
     owner, team = next(owners, "unknown"), queue or "none"
     ended = {each["attempt"]: float(each["ended"]) for each in reader.attempts(paths) if "ended" in each}
     uses = []
-    for start, end in _attempts(paths):
-        until = ended.get(int(start.get("attempt", 0)), end)
-        for machine in start.get("machines") or [{"name": HERE, "since": start["t"]}]:
+    for attempt in attempts_of(paths):
+        until = ended.get(attempt.number, attempt.end)
+        for machine in attempt.machines or [{"name": HERE}]:
             name = machine.get("instance") or machine.get("name") or machine.get("member") or HERE
-            since = float(machine.get("since") or start["t"])
-            uses.append(Usage(paths.id, owner, team, name, since, float(start["t"]), until))
+            since = float(machine.get("since") or attempt.start)
+            uses.append(Usage(paths.id, owner, team, name, since, attempt.start, until))
     uses += [Usage(paths.id, owner, team, *each) for each in _worker_uses(paths)]
     return uses
 
@@ -82,7 +125,7 @@ def span(uses: Sequence[Usage], machine: str, now: float) -> tuple[float, float,
 
 def worker_machines(paths: RunPaths) -> dict[str, str]:
     """The machines that only workers of a run held, with the role of the last one that did."""
-    machines = (machine for start, _ in _attempts(paths) for machine in start.get("machines") or [])
+    machines = (machine for attempt in attempts_of(paths) for machine in attempt.machines)
     gang = {each.get("instance") or each.get("name") for each in machines}
     roles = {}
     for event in reader.lines(paths.events):
@@ -94,7 +137,7 @@ def worker_machines(paths: RunPaths) -> dict[str, str]:
 
 def machine_kinds(paths: RunPaths) -> dict[str, tuple[str | None, str | None, str | None]]:
     """The EC2 type, the market and the zone of a run's machines by name, as far as recorded."""
-    machines = [machine for start, _ in _attempts(paths) for machine in start.get("machines") or []]
+    machines = [machine for attempt in attempts_of(paths) for machine in attempt.machines]
     events = reader.lines(paths.events)
     machines += [_machine_of(event) for event in events if event.get("event") == record.JOINED]
     named = {each.get("instance") or each.get("name"): each for each in machines}
@@ -115,28 +158,6 @@ def all_uses(folder: Path) -> list[Usage]:
         except (SpotmpiError, OSError, ValueError):
             continue
     return uses
-
-
-def _attempts(paths: RunPaths) -> Iterator[tuple[dict[str, Any], float | None]]:
-    """Each start of an attempt, and when it ended according to the events (None: still running).
-
-    One that was lost with its agent ended with its last report, as far as is known.
-    """
-    start: dict[str, Any] | None = None
-    for event in reader.lines(paths.events):
-        if start is not None and event.get("event") in _ENDS:
-            yield start, float(event["t"])
-            start = None
-        elif event.get("event") == record.STARTED:
-            if start is not None:
-                yield start, _last_known(paths, start)
-            start = event
-    if start is not None:
-        yield start, _last_known(paths, start) if _is_lost(paths) else None
-
-
-def _last_known(paths: RunPaths, start: dict[str, Any]) -> float:
-    return max(float(start["t"]), last_report(paths, int(start.get("attempt", 0))) or 0.0)
 
 
 def last_report(paths: RunPaths, attempt: int) -> float | None:

@@ -6,9 +6,9 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import anyio.to_thread
 import httpx2
@@ -39,6 +39,7 @@ from spotmpi.core.names import controller_name, workers_name
 from spotmpi.plan import manifests
 
 Object = Mapping[str, Any]
+T = TypeVar("T")
 CloudDiagnosis = Callable[[], str | None]  # why there is no machine; blocks; may raise SpotmpiError
 
 _EVENT_REASONS = {
@@ -367,67 +368,49 @@ def _time_left(left: float) -> str:
     return f"{max(math.ceil(left / step), 0) * step} s"
 
 
-@dataclass
 class ClusterAnswers:
     """What a cluster has said about its machines, which is the same for all runs that are looked at together."""
 
-    autoscaler: tuple[float, Object | None] | None = None  # when it was asked, by the monotonic clock, and its status
-    node_events: tuple[float, Sequence[Object]] | None = None
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[float, Any]] = {}  # by question, with the time of asking by the monotonic clock
+
+    async def get(self, question: str, ask: Callable[[], Awaitable[T]]) -> T | None:
+        """What *ask* gave within the last `INTERVAL`, or gives; None for what is not permitted or does not exist."""
+        answer: T | None
+        asked, answer = self._known.get(question, (-math.inf, None))
+        if time.monotonic() >= asked + INTERVAL:
+            answer = None
+            with contextlib.suppress(ApiError, httpx2.HTTPError, SpotmpiError):
+                answer = await ask()
+            self._known[question] = time.monotonic(), answer
+        return answer
 
 
 class PendingDiagnostics:
-    """Asks at intervals, only while a pod waits; ignores what is not permitted or does not exist.
-
-    *known* has the cluster's answers to others, which are asked for again after the interval.
-    """
+    """Asks at intervals, only while a pod waits; *known* has the cluster's answers to others."""
 
     def __init__(self, client: ClusterApi, cloud: CloudDiagnosis | None, known: ClusterAnswers | None) -> None:
         self._client = client
         self._cloud = cloud
         self._known = known or ClusterAnswers()
-        self._latest: dict[str, float] = {}  # when each request was made, by the monotonic clock
+        self._of_run = ClusterAnswers()
 
     async def update(self, seen: Observations, since: float) -> None:
         """Add what is known to *seen*; of nodes only what happened after *since*, Unix seconds."""
         pods = list(seen.pods.values())
-        if not any(has_condition(pod, "PodScheduled", "False") for pod in pods):
-            seen.machine_problem = None
-        elif self._is_due("machines"):
-            seen.machine_problem = await self._ask_cloud() or await self._ask_autoscaler()
-        if any(map(_waits_on_node, pods)) and self._is_due("nodes"):
-            if self._known.node_events is None or not _is_fresh(self._known.node_events[0]):
-                events: Sequence[Object] = []
-                with contextlib.suppress(ApiError, httpx2.HTTPError):
-                    events = await self._client.node_events()
-                self._known.node_events = time.monotonic(), events
-            seen.set_node_events(self._known.node_events[1], since)
-
-    def _is_due(self, question: str) -> bool:
-        if time.monotonic() < self._latest.get(question, float("-inf")) + INTERVAL:
-            return False
-        self._latest[question] = time.monotonic()
-        return True
+        seen.machine_problem = None
+        if any(has_condition(pod, "PodScheduled", "False") for pod in pods):
+            seen.machine_problem = await self._of_run.get("cloud", self._ask_cloud)
+            seen.machine_problem = seen.machine_problem or await self._known.get("autoscaler", self._ask_autoscaler)
+        if any(map(_waits_on_node, pods)):
+            seen.set_node_events(await self._known.get("nodes", self._client.node_events) or (), since)
 
     async def _ask_cloud(self) -> str | None:
-        if self._cloud is None:
-            return None
-        try:
-            return await anyio.to_thread.run_sync(self._cloud, abandon_on_cancel=True)
-        except SpotmpiError:
-            return None  # The pods' own conditions remain.
+        return await anyio.to_thread.run_sync(self._cloud, abandon_on_cancel=True) if self._cloud else None
 
     async def _ask_autoscaler(self) -> str | None:
-        if self._known.autoscaler is None or not _is_fresh(self._known.autoscaler[0]):
-            status: Object | None = None
-            with contextlib.suppress(ApiError, httpx2.HTTPError):
-                status = await self._client.find(api.CONFIG_MAP, autoscaler.STATUS, autoscaler.NAMESPACE)
-            self._known.autoscaler = time.monotonic(), status
-        answer = self._known.autoscaler[1]
-        return autoscaler.problem_of(answer, self._client.now()) if answer else None
-
-
-def _is_fresh(moment: float) -> bool:
-    return time.monotonic() < moment + INTERVAL
+        status = await self._client.find(api.CONFIG_MAP, autoscaler.STATUS, autoscaler.NAMESPACE)
+        return autoscaler.problem_of(status, self._client.now()) if status else None
 
 
 def _waits_on_node(pod: Object) -> bool:

@@ -24,7 +24,7 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import no_such_run, translate_errors
 from spotmpi.backends.kubernetes.client.kubeconfig import access_of
 from spotmpi.backends.kubernetes.client.portal import call, iterate
-from spotmpi.backends.kubernetes.follow.jobset import RUNNING, add_restart_counts, run_info, submission_time
+from spotmpi.backends.kubernetes.follow.jobset import RUNNING, FollowedRun, add_restart_counts, submission_time
 from spotmpi.backends.kubernetes.follow.run import ClusterFollower, Listing, list_all
 from spotmpi.backends.kubernetes.follow.waiting import CloudDiagnosis
 from spotmpi.backends.kubernetes.submit import (
@@ -248,7 +248,7 @@ class KubernetesBackend:
         state = add_restart_counts(reader.state(paths), jobset, reader.earlier_attempts(paths), waiting)
         if state.has_end:
             return state
-        state = reader.with_workers(state, run_info(jobset).workers)
+        state = reader.with_workers(state, FollowedRun(jobset).workers)
         if last and last.terminal:  # another process writes the copy, and is still reading the last output
             return replace(state, state=last.kind, reason=last.reason, ended=last.time, workers={})
         if last and waiting:

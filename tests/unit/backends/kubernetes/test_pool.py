@@ -85,7 +85,7 @@ def postprocess(index: int, of: Object | None = None) -> Object:
 
 
 def test_a_follower_knows_the_workers_of_each_stage(cluster: FakeCluster) -> None:
-    info = jobsets.run_info(stages_jobset())
+    info = jobsets.FollowedRun(stages_jobset())
     assert [member.text for member in info.members] == [
         "node/0",
         *(f"worker/{index}" for index in range(3)),
@@ -221,7 +221,7 @@ def test_a_worker_killed_for_memory_says_so_with_its_remedy_and_is_not_why_the_p
     failed = jobset(status=condition("Failed", message="driver failed"))
     assert look(cluster, failed)[-1].reason == "driver failed"
 
-    diagnosis = jobsets.ExitDiagnosis(jobsets.run_info(stream_jobset()).workers_tables)
+    diagnosis = jobsets.ExitDiagnosis(jobsets.FollowedRun(stream_jobset()).workers_tables)
     assert diagnosis.report_killed(killed) == reason.replace("pool.memory", "stream.workers.memory")
 
 
@@ -316,7 +316,7 @@ def test_a_resize_of_the_postprocess_changes_its_job_and_what_followers_expect(c
     before = stages_jobset()
     annotations = {**before["metadata"]["annotations"], **note["metadata"]["annotations"]}
     resized = {**before, "metadata": {**before["metadata"], "annotations": annotations}}
-    assert jobsets.run_info(resized).workers == {WORKER: 3, POSTPROCESS: 4}
+    assert jobsets.FollowedRun(resized).workers == {WORKER: 3, POSTPROCESS: 4}
 
 
 def test_a_resize_of_the_postprocess_needs_workers_of_its_own_and_its_cost_limit_is_that_of_its_number(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -29,53 +29,55 @@ _ARCHITECTURES = "push one, or set `kubernetes.io/arch` in kubernetes.node_selec
 _RETRIES_EXHAUSTED = "retries_exhausted"  # a value of the event that is not handed on
 
 
-@dataclass(frozen=True)
-class RunInfo:
-    """What a follower has to know of a run."""
+class FollowedRun:
+    """A run by its spec and its JobSet, of which `jobset` is the newest that is known."""
 
-    run: str
-    nodes: int  # that start and end together; of a pool, node 0
-    workers: Mapping[str, int]  # of a pool or stream, by role
-    workers_tables: Mapping[str, str]  # of the spec that describe them, by role
-    output_on_every_node: bool  # otherwise node 0 prints for all
-    submitted: float  # Unix seconds
-    start_limit: float  # seconds
-    max_failures: int  # that another attempt may follow
-    patience: float = 0.0  # seconds by which the start is later allowed while the gang may be placed elsewhere
-    deadline: float | None = None  # seconds from the submission, for which the gang may wait for nodes
-    least: int | None = None  # nodes of the gang on which it runs, where it may have fewer
+    def __init__(self, jobset: dict[str, Any]) -> None:
+        self.jobset = jobset
+        self.spec = cluster_plan.spec_of(jobset)
+        self.name = str(jobset["metadata"]["name"])
+        self.submitted = submission_time(jobset)  # Unix seconds
+
+    @property
+    def workers(self) -> dict[str, int]:
+        """The number of workers of a pool or stream by role, since the latest resize."""
+        counts = ((each, cluster_plan.worker_count(self.jobset, each.role)) for each in self.spec.workers)
+        return {each.role: each.count if count is None else count for each, count in counts}
+
+    @property
+    def workers_tables(self) -> dict[str, str]:
+        """The tables of the spec that describe the workers, by role."""
+        return {each.role: each.table for each in self.spec.workers}
 
     @property
     def members(self) -> Iterator[Member]:
         """All that may print output."""
-        for role, count in {NODE: self.nodes if self.output_on_every_node else 1, **self.workers}.items():
+        for role, count in {NODE: self.spec.nodes if self._prints_on_every_node else 1, **self.workers}.items():
             yield from (Member(role, index) for index in range(count))
 
+    def prints(self, member: Member) -> bool:
+        """Whether what a member prints is output of the run: mostly node 0 prints for all."""
+        return self._prints_on_every_node or member == COORDINATOR or member.role in WORKERS
 
-def run_info(jobset: Object) -> RunInfo:
-    """The `RunInfo` of a run's JobSet."""
-    spec = cluster_plan.spec_of(jobset)
-    deadline, submitted = spec.capacity.deadline, submission_time(jobset)
-    workers = {each.role: each.count for each in spec.workers}
-    return RunInfo(
-        run=jobset["metadata"]["name"],
-        nodes=spec.nodes,
-        workers=resized(workers, jobset),
-        workers_tables={each.role: each.table for each in spec.workers},
-        output_on_every_node=start_count(spec.launcher, spec.nodes, spec.run_on) > 1,
-        submitted=submitted,
-        start_limit=spec.limits.start,
-        max_failures=spec.limits.failures,
-        patience=spec.capacity.patience,
-        deadline=deadline.timestamp() - submitted if isinstance(deadline, datetime) else deadline,
-        least=spec.sizes[0] if len(spec.sizes) > 1 else None,
-    )
+    @property
+    def _prints_on_every_node(self) -> bool:
+        return start_count(self.spec.launcher, self.spec.nodes, self.spec.run_on) > 1
 
+    @property
+    def placement(self) -> placement.State | None:
+        """Where its gang is placed; None where it has one place only."""
+        return placement_state(self.jobset)
 
-def resized(workers: Mapping[str, int], jobset: Object) -> dict[str, int]:
-    """The numbers of *workers* by role, as they are after the latest resize."""
-    counts = {role: cluster_plan.worker_count(jobset, role) for role in workers}
-    return {role: own if (count := counts[role]) is None else count for role, own in workers.items()}
+    @property
+    def start_limit(self) -> float:
+        """Seconds for which it may wait for nodes where its gang is placed now."""
+        limit, capacity, state = self.spec.limits.start, self.spec.capacity, self.placement
+        if state is None:
+            return limit
+        if (deadline := capacity.deadline) is not None:
+            left = deadline.timestamp() - self.submitted if isinstance(deadline, datetime) else deadline
+            return limit + max(0.0, left)
+        return limit + (capacity.patience if placement.next_group(state) else 0.0)
 
 
 def placement_state(jobset: Object) -> placement.State | None:
@@ -217,16 +219,16 @@ class StartWait(NamedTuple):
     agent_runs: bool
 
 
-def start_wait(
-    jobset: Object, submitted: float, pods: Iterable[Object], first_look: float, asked_again: float | None
-) -> StartWait | None:
+def start_wait(run: FollowedRun, pods: Iterable[Object], first_look: float) -> StartWait | None:
     """How a run waits for ``limits.start``; None while it is suspended, by a queue or until its submission is complete.
 
     *first_look* is when this follower began: where node 0 was restarted and has no pod yet, nobody knows since when.
-    *asked_again* is when no node group had given all nodes first, since when the run waits, with nodes and without.
     """
+    jobset, state = run.jobset, run.placement
     leaders = [pod for pod in pods if member_of(pod) == COORDINATOR]
     running = [pod for pod in leaders if pod_phase(pod) == "Running"]
+    # When no node group had given all nodes first, since when the run waits, with nodes and without.
+    asked_again = placement.asked_again_since(state) if state is not None else None
     if asked_again is not None and not running:
         return StartWait(asked_again, False)
     has_queue = manifests.LABEL_QUEUE in jobset["metadata"].get("labels", {})
@@ -235,7 +237,7 @@ def start_wait(
         return None
     if running:
         return StartWait(max(creation_time(pod) for pod in running), True)
-    times = [submitted, *(creation_time(pod) for pod in leaders)]
+    times = [run.submitted, *(creation_time(pod) for pod in leaders)]
     times += [time for pod in leaders for time in _end_times(pod)]
     for condition in jobset.get("status", {}).get("conditions") or []:
         if condition["type"] == "Suspended" and condition["status"] == "False":
@@ -251,9 +253,9 @@ def _end_times(pod: Object) -> list[float]:
     return [unix_time(end["finishedAt"]) for end in ends if end.get("finishedAt")]
 
 
-def jobset_end(jobset: Object, is_gone: bool, max_failures: int, now: float) -> Event | None:
+def jobset_end(run: FollowedRun, is_gone: bool, now: float) -> Event | None:
     """The end of a run as its JobSet shows it, at *now* where that has no time; None while the run is active."""
-    metadata, condition = jobset["metadata"], terminal_condition(jobset)
+    metadata, condition = run.jobset["metadata"], terminal_condition(run.jobset)
     notes = metadata.get("annotations", {})
     # Whoever deletes a JobSet says why beforehand; the annotation alone ends nothing.
     is_going = is_gone or bool(metadata.get("deletionTimestamp"))
@@ -275,7 +277,8 @@ def jobset_end(jobset: Object, is_gone: bool, max_failures: int, now: float) -> 
     if outcome == record.SUCCEEDED:
         return Event(time, outcome)
     exhausted = condition.get("reason") == "ReachedMaxRestarts"
-    reason = f"no retries left (limits.failures = {max_failures})" if exhausted else condition.get("message", "failed")
+    exhaustion = f"no retries left (limits.failures = {run.spec.limits.failures})"
+    reason = exhaustion if exhausted else condition.get("message", "failed")
     return Event(time, outcome, values={"reason": reason, _RETRIES_EXHAUSTED: exhausted})
 
 
@@ -284,21 +287,21 @@ def was_failed_by(pods: Iterable[Object]) -> bool:
     return any(agent_end(pod).get("exitCode") == protocol.NOT_RETRYABLE for pod in pods)
 
 
-def sidecar_reason(jobset: Object, pods: Iterable[Object]) -> str | None:
+def sidecar_reason(run: FollowedRun, pods: Iterable[Object]) -> str | None:
     """What it means for a run that a webhook has added containers to its pods; None where none has."""
-    containers = _added_containers(jobset, pods)
+    containers = _added_containers(run.jobset, pods)
     return containers and (
         f"a webhook of the cluster adds the container {containers} to the pods, which do not end before it does: "
         "no lost node is replaced, and the nodes are kept after the end; docs/kubernetes.md#sidecars has the remedy"
     )
 
 
-def kept_nodes_reason(jobset: Object, pods: Iterable[Object]) -> str | None:
+def kept_nodes_reason(run: FollowedRun, pods: Iterable[Object]) -> str | None:
     """That the nodes of a run which has ended are kept by containers that a webhook has added; None where none are."""
-    containers, run = _added_containers(jobset, pods), jobset["metadata"]["name"]
+    containers = _added_containers(run.jobset, pods)
     return containers and (
         f"the container {containers}, which a webhook of the cluster has added to the pods, runs on and keeps their "
-        f"nodes; `kubectl delete jobset {run}` ends it (docs/kubernetes.md#sidecars)"
+        f"nodes; `kubectl delete jobset {run.name}` ends it (docs/kubernetes.md#sidecars)"
     )
 
 

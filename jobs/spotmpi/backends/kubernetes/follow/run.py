@@ -14,14 +14,14 @@ import httpx2
 from lightkube import ApiError
 
 from spotmpi.agent import record
-from spotmpi.agent.placement import asked_again_since, next_group
-from spotmpi.agent.plan import COORDINATOR, WORKERS, Member
+from spotmpi.agent.plan import COORDINATOR, Member
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import lacks_right, translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import (
     RUNNING,
     ExitDiagnosis,
+    FollowedRun,
     creation_time,
     has_ended,
     has_predecessors,
@@ -31,11 +31,8 @@ from spotmpi.backends.kubernetes.follow.jobset import (
     kept_nodes_reason,
     member_of,
     placement_events,
-    placement_state,
     pod_name,
     pod_phase,
-    resized,
-    run_info,
     start_wait,
     terminal_condition,
 )
@@ -99,8 +96,7 @@ class ClusterFollower:
         listing: Listing | None = None,
     ) -> None:
         self._client = client
-        self._run = run_info(jobset)
-        self._jobset: Object = jobset
+        self._run = FollowedRun(jobset)
         self._queue: asyncio.Queue[list[PodEntry] | Exception | None] = asyncio.Queue(QUEUE_SIZE)
         claims = frozenset(name for name, _ in cluster_plan.mounted_claims(cluster_plan.pod_template(jobset)))
         self._seen = Observations(claims=claims)
@@ -161,19 +157,19 @@ class ClusterFollower:
 
         Agents print placements too, each before the attempt that it led to: what is new after that is not theirs yet.
         """
-        self._update_jobset(self._jobset)
+        self._update_jobset(self._run.jobset)
         pods: Sequence[Object]
         if self._listing is None:
-            pods = await self._client.list(api.POD, {names.LABEL_RUN: self._run.run})
+            pods = await self._client.list(api.POD, {names.LABEL_RUN: self._run.name})
         else:
-            pods = self._listing.pods.get(self._run.run, ())
+            pods = self._listing.pods.get(self._run.name, ())
         pods = sorted(pods, key=creation_time)
         self._seen.pods = {pod_name(pod): pod for pod in pods}
         logs = [self._output(pod, follow=False) for pod in pods if self._has_output(pod)]
         for stream in (concatenate(logs), self._output_of_deleted_pods()):
             async for entries in stream:
                 yield self._delay_end(entries)
-        yield [PodEntry(0, event=event) for event in placement_events(self._jobset)]
+        yield [PodEntry(0, event=event) for event in placement_events(self._run.jobset)]
         if self._recorded_end or self._jobset_end:
             await self._end_workers()
             yield [*self._kept_nodes(), self._last_entry()]
@@ -197,12 +193,14 @@ class ClusterFollower:
 
     def _kept_nodes(self) -> list[PodEntry]:
         """That nodes are kept after the end, if they are: the JobSet does not end before the containers in them do."""
-        reason = None if terminal_condition(self._jobset) else kept_nodes_reason(self._jobset, self._seen.pods.values())
+        reason = (
+            None if terminal_condition(self._run.jobset) else kept_nodes_reason(self._run, self._seen.pods.values())
+        )
         return [PodEntry(0, event=self._event(record.WAITING, reason))] if reason else []
 
     async def _output_of_deleted_pods(self) -> AsyncIterator[list[PodEntry]]:
         """What the run folder holds of members whose pods were deleted before this follower came, after the end."""
-        for member in sorted({*self._run.members} - self._read) if terminal_condition(self._jobset) else []:
+        for member in sorted({*self._run.members} - self._read) if terminal_condition(self._run.jobset) else []:
             try:
                 yield await self._read_folder("", member, self._run.submitted, math.inf)
             except SpotmpiError as error:
@@ -224,9 +222,9 @@ class ClusterFollower:
         """End the stream when the JobSet has ended and its logs are read."""
         await self._ended.wait()
         # The JobSet's end may arrive before the watch has shown a short pod.
-        if len(self._seen.pods) < cluster_plan.pod_count(self._jobset) + sum(self._run.workers.values()):
+        if len(self._seen.pods) < cluster_plan.pod_count(self._run.jobset) + sum(self._run.workers.values()):
             with contextlib.suppress(ApiError, httpx2.HTTPError):  # the run folder may still have their output
-                for pod in await self._client.list(api.POD, {names.LABEL_RUN: self._run.run}):
+                for pod in await self._client.list(api.POD, {names.LABEL_RUN: self._run.name}):
                     self._update_pod(pod)
         if not self._has_joined:  # or their logs would be waited for
             await self._end_workers()
@@ -244,7 +242,7 @@ class ClusterFollower:
         """End the workers of a run that is over, which could not join it: they would wait for nodes and for node 0."""
         for role in self._run.workers:
             with contextlib.suppress(ApiError, httpx2.HTTPError):
-                await self._client.patch(api.JOB, names.workers_name(self._run.run, role), {"spec": {"suspend": True}})
+                await self._client.patch(api.JOB, names.workers_name(self._run.name, role), {"spec": {"suspend": True}})
 
     def _report_waiting(self, reason: str) -> None:
         """Report why the consumer waits for this follower."""
@@ -256,11 +254,11 @@ class ClusterFollower:
         return Event(self._client.now(), kind, values={"reason": reason})
 
     async def _watch_jobset(self) -> None:
-        async for change, jobset in self._client.watch(api.JOBSET, name=self._run.run):
+        async for change, jobset in self._client.watch(api.JOBSET, name=self._run.name):
             if change == api.RESYNC:
-                change, jobset = ("MODIFIED", jobset["items"][0]) if jobset["items"] else ("DELETED", self._jobset)
+                change, jobset = ("MODIFIED", jobset["items"][0]) if jobset["items"] else ("DELETED", self._run.jobset)
             self._update_jobset(jobset, is_gone=change == "DELETED")
-            new = [event for event in placement_events(self._jobset) if event.time not in self._placements]
+            new = [event for event in placement_events(self._run.jobset) if event.time not in self._placements]
             self._placements.update(event.time for event in new)
             if new:
                 await self._queue.put([PodEntry(0, event=event) for event in new])
@@ -268,13 +266,11 @@ class ClusterFollower:
                 self._ended.set()
 
     def _update_jobset(self, jobset: Object, is_gone: bool = False) -> None:
-        self._jobset = jobset
-        self._run = replace(self._run, workers=resized(self._run.workers, jobset))
-        end = jobset_end(jobset, is_gone, self._run.max_failures, self._client.now())
-        self._jobset_end = self._jobset_end or end
+        self._run.jobset = jobset
+        self._jobset_end = self._jobset_end or jobset_end(self._run, is_gone, self._client.now())
 
     async def _watch_pods(self) -> None:
-        async for change, pod in self._client.watch(api.POD, labels={names.LABEL_RUN: self._run.run}, listed=True):
+        async for change, pod in self._client.watch(api.POD, labels={names.LABEL_RUN: self._run.name}, listed=True):
             if change == "DELETED":
                 self._seen.pods.pop(pod_name(pod), None)
             elif change == api.RESYNC:
@@ -297,7 +293,7 @@ class ClusterFollower:
                 text = (
                     f"the output of {MAX_STREAMS} nodes is shown as it comes, that of others once one of them has ended"
                 )
-                event = self._event(record.WAITING, f"{text}; `spotmpi logs {self._run.run}` shows all so far")
+                event = self._event(record.WAITING, f"{text}; `spotmpi logs {self._run.name}` shows all so far")
                 with contextlib.suppress(asyncio.QueueFull):
                     self._queue.put_nowait([PodEntry(0, event=replace(event, values={**event.values, RUNNING: True}))])
 
@@ -325,7 +321,7 @@ class ClusterFollower:
 
     def _add_event(self, event: Object) -> None:
         name = str(event["involvedObject"].get("name", ""))
-        if self._run.run in name or name in self._seen.claims:  # that of Kueue's workload contains that of its JobSet
+        if self._run.name in name or name in self._seen.claims:  # that of Kueue's workload contains that of its JobSet
             self._seen.add_event(event)
 
     async def _report_reasons(self) -> None:
@@ -346,17 +342,14 @@ class ClusterFollower:
     async def _check(self) -> list[Event]:
         """Why the run waits, if that has changed; its end, if it has waited too long."""
         await self._diagnostics.update(self._seen, self._run.submitted)
-        reason, running = find_wait(self._seen, self._run, self._jobset, self._client.now())
-        state = placement_state(self._jobset)
-        since = asked_again_since(state) if state is not None else None
-        pods = self._seen.pods.values()
-        wait = start_wait(self._jobset, self._run.submitted, pods, self._first_look, since)
+        reason, running = find_wait(self._seen, self._run, self._client.now())
+        wait, limit = start_wait(self._run, self._seen.pods.values(), self._first_look), self._run.start_limit
         if reason and wait and not running:
-            left = wait.since + self._start_limit - self._client.now()
+            left = wait.since + limit - self._client.now()
             if left > 0:
                 reason = with_countdown(reason, left)
             elif not wait.agent_runs:
-                reason = f"limits.start ({self._start_limit:g}s) is over: {reason}"
+                reason = f"limits.start ({limit:g}s) is over: {reason}"
                 if await self._give_up(reason):
                     return [self._event(record.FAILED, reason)]
         before, self._last_reason = self._last_reason, reason_key(reason or "")
@@ -365,32 +358,20 @@ class ClusterFollower:
         event = self._event(record.WAITING, reason)
         return [replace(event, values={**event.values, RUNNING: True}) if running else event]
 
-    @property
-    def _start_limit(self) -> float:
-        """Seconds for which the run may wait where its gang is placed now."""
-        state, run = placement_state(self._jobset), self._run
-        if state is None:
-            return run.start_limit
-        if run.deadline is not None:
-            return run.start_limit + max(0.0, run.deadline)
-        return run.start_limit + (run.patience if next_group(state) else 0.0)
-
     async def _give_up(self, reason: str) -> bool:
         """Delete a run whose first node never came, which would wait for ever; False where that is not possible."""
         try:
             with translate_errors("end the run"):
                 note = {"metadata": {"annotations": {manifests.ANNOTATION_GIVEN_UP: reason}}}
-                await self._client.patch(api.JOBSET, self._run.run, note)
-                await self._client.delete(api.JOBSET, self._run.run)
+                await self._client.patch(api.JOBSET, self._run.name, note)
+                await self._client.delete(api.JOBSET, self._run.name)
         except SpotmpiError:
             return False  # A follower without the right to delete goes on waiting.
         return True
 
     def _has_output(self, pod: Object) -> bool:
         """Whether the pod has output that belongs to the run."""
-        member = member_of(pod)
-        prints = self._run.output_on_every_node or member == COORDINATOR or member.role in WORKERS
-        return has_started(pod) and prints
+        return has_started(pod) and self._run.prints(member_of(pod))
 
     async def _read_log(self, pod: Object) -> None:
         async with self._log_slots:

@@ -21,17 +21,15 @@ from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.follow import autoscaler
 from spotmpi.backends.kubernetes.follow.jobset import (
-    RunInfo,
+    FollowedRun,
     creation_time,
     has_condition,
     is_not_ready,
     member_of,
     of_role,
-    placement_state,
     pod_name,
     pod_phase,
     sidecar_reason,
-    submission_time,
     unix_time,
 )
 from spotmpi.core.errors import SpotmpiError
@@ -158,23 +156,23 @@ class Wait(NamedTuple):
     running: bool
 
 
-def find_wait(seen: Observations, run: RunInfo, jobset: Object, now: float) -> Wait:
+def find_wait(seen: Observations, run: FollowedRun, now: float) -> Wait:
     """What a run waits for at *now*, Unix seconds: its gang, else workers, lost nodes, pods that stand by, sidecars."""
-    reason = waiting_reason(seen, run.run, run.nodes, bool(run.workers))
-    if reason and (absence := _without_controller(jobset, seen, now)):
+    nodes, sizes, state = run.spec.nodes, run.spec.sizes, run.placement
+    reason = waiting_reason(seen, run.name, nodes, bool(run.workers))
+    if reason and (absence := _without_controller(run, seen, now)):
         reason = f"{reason}; {absence}"
-    state = placement_state(jobset)
     if state is not None and (until := waits_until(state)):
         reason = f"no nodes are asked for, for {_time_left(max(until - now, 0.0))}: {state['decisions'][-1]['reason']}"
     running = reason is None  # no run waits for any of its workers
-    if reason and run.least is not None and _has_nodes(seen, run.least):
+    if reason and len(sizes) > 1 and _has_nodes(seen, sizes[0]):
         reason, running = f"{reason}; the run goes on without", True
     if running and run.workers:
-        reasons = [workers_waiting_reason(seen, run.run, *workers) for workers in run.workers.items()]
+        reasons = [workers_waiting_reason(seen, run.name, *workers) for workers in run.workers.items()]
         reason = "; ".join(filter(None, reasons)) or None
-    reason = reason or lost_node_reason(seen, run.nodes)
+    reason = reason or lost_node_reason(seen, nodes)
     if running:
-        reason = reason or standby_waiting_reason(seen) or sidecar_reason(jobset, seen.pods.values())
+        reason = reason or standby_waiting_reason(seen) or sidecar_reason(run, seen.pods.values())
     return Wait(reason, running)
 
 
@@ -207,17 +205,18 @@ def _gang_reason(gang: Mapping[str, Object], seen: Observations, run: str, nodes
     return reason or _unreachable_nodes(gang, seen, nodes)
 
 
-def _without_controller(jobset: Object, seen: Observations, now: float) -> str | None:
+def _without_controller(run: FollowedRun, seen: Observations, now: float) -> str | None:
     """Why a run has no pods after a while, where its JobSet shows that; None where it does not, or pods may come soon.
 
     JobSet's controller has not looked at it, or somebody keeps it suspended: Kueue, where it manages all jobs.
     """
-    if seen.pods or now - submission_time(jobset) < _CONTROLLER_TIME:
+    jobset = run.jobset
+    if seen.pods or now - run.submitted < _CONTROLLER_TIME:
         return None
     if not jobset.get("status"):
         return "JobSet's controller has not looked at the run; check `kubectl -n jobset-system get pods`"
     has_queue = manifests.LABEL_QUEUE in (jobset["metadata"].get("labels") or {})
-    if jobset["spec"].get("suspend") and not has_queue and placement_state(jobset) is None:
+    if jobset["spec"].get("suspend") and not has_queue and run.placement is None:
         return (
             "its JobSet is suspended, as by Kueue where that manages runs without a queue: name one "
             "(kubernetes.queue); `kubectl get localqueues` lists them"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from spotmpi.agent import placement, pod_context, protocol, record
 from spotmpi.agent.launchers import start_count
@@ -210,47 +210,6 @@ def _agent_container(pod: Object) -> Object:
     """The status of the agent's container, and of none that the cluster has injected; empty where there is none yet."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or []
     return next((each for each in statuses if each["name"] == CONTAINER), {})
-
-
-class StartWait(NamedTuple):
-    """Since when a run waits for its nodes, in Unix seconds, and whether node 0's agent runs and enforces the limit."""
-
-    since: float
-    agent_runs: bool
-
-
-def start_wait(run: FollowedRun, pods: Iterable[Object], first_look: float) -> StartWait | None:
-    """How a run waits for ``limits.start``; None while it is suspended, by a queue or until its submission is complete.
-
-    *first_look* is when this follower began: where node 0 was restarted and has no pod yet, nobody knows since when.
-    """
-    jobset, state = run.jobset, run.placement
-    leaders = [pod for pod in pods if member_of(pod) == COORDINATOR]
-    running = [pod for pod in leaders if pod_phase(pod) == "Running"]
-    # When no node group had given all nodes first, since when the run waits, with nodes and without.
-    asked_again = placement.asked_again_since(state) if state is not None else None
-    if asked_again is not None and not running:
-        return StartWait(asked_again, False)
-    has_queue = manifests.LABEL_QUEUE in jobset["metadata"].get("labels", {})
-    # A queue may have admitted the run, and the JobSet does not show yet since when.
-    if jobset["spec"].get("suspend") or (has_queue and has_condition(jobset, "Suspended", "True")):
-        return None
-    if running:
-        return StartWait(max(creation_time(pod) for pod in running), True)
-    times = [run.submitted, *(creation_time(pod) for pod in leaders)]
-    times += [time for pod in leaders for time in _end_times(pod)]
-    for condition in jobset.get("status", {}).get("conditions") or []:
-        if condition["type"] == "Suspended" and condition["status"] == "False":
-            times.append(unix_time(condition["lastTransitionTime"]))
-    if restart_count(jobset) and not leaders:
-        times.append(first_look)
-    return StartWait(max(times), False)
-
-
-def _end_times(pod: Object) -> list[float]:
-    states = [container.get("state") or {} for container in pod.get("status", {}).get("containerStatuses") or []]
-    ends = [state.get("terminated") or {} for state in states]
-    return [unix_time(end["finishedAt"]) for end in ends if end.get("finishedAt")]
 
 
 def jobset_end(run: FollowedRun, is_gone: bool, now: float) -> Event | None:

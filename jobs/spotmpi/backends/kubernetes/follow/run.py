@@ -33,7 +33,6 @@ from spotmpi.backends.kubernetes.follow.jobset import (
     placement_events,
     pod_name,
     pod_phase,
-    start_wait,
     terminal_condition,
 )
 from spotmpi.backends.kubernetes.follow.pod_log import FolderLog, PodLog, RunFolder, Source, concatenate
@@ -44,7 +43,6 @@ from spotmpi.backends.kubernetes.follow.waiting import (
     PendingDiagnostics,
     find_wait,
     reason_key,
-    with_countdown,
 )
 from spotmpi.backends.kubernetes.volume_access import START_TIMEOUT
 from spotmpi.core import names
@@ -342,16 +340,9 @@ class ClusterFollower:
     async def _check(self) -> list[Event]:
         """Why the run waits, if that has changed; its end, if it has waited too long."""
         await self._diagnostics.update(self._seen, self._run.submitted)
-        reason, running = find_wait(self._seen, self._run, self._client.now())
-        wait, limit = start_wait(self._run, self._seen.pods.values(), self._first_look), self._run.start_limit
-        if reason and wait and not running:
-            left = wait.since + limit - self._client.now()
-            if left > 0:
-                reason = with_countdown(reason, left)
-            elif not wait.agent_runs:
-                reason = f"limits.start ({limit:g}s) is over: {reason}"
-                if await self._give_up(reason):
-                    return [self._event(record.FAILED, reason)]
+        reason, running, is_over = find_wait(self._seen, self._run, self._first_look, self._client.now())
+        if reason and is_over and await self._give_up(reason):
+            return [self._event(record.FAILED, reason)]
         before, self._last_reason = self._last_reason, reason_key(reason or "")
         if not reason or self._last_reason == before:
             return []

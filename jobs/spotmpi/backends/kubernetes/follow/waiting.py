@@ -14,7 +14,7 @@ import anyio.to_thread
 import httpx2
 from lightkube import ApiError
 
-from spotmpi.agent.placement import waits_until
+from spotmpi.agent.placement import asked_again_since, waits_until
 from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, WORKER, WORKERS
 from spotmpi.agent.pod_context import MACHINES_GATE
 from spotmpi.backends.kubernetes.client import api
@@ -29,6 +29,7 @@ from spotmpi.backends.kubernetes.follow.jobset import (
     of_role,
     pod_name,
     pod_phase,
+    restart_count,
     sidecar_reason,
     unix_time,
 )
@@ -150,14 +151,64 @@ class Observations:
 
 
 class Wait(NamedTuple):
-    """Why a run waits, None where it does not, and whether its ranks are running meanwhile."""
+    """Why a run waits, None where it does not, whether its ranks are running meanwhile, and whether it has to end."""
 
     reason: str | None
     running: bool
+    is_over: bool = False
 
 
-def find_wait(seen: Observations, run: FollowedRun, now: float) -> Wait:
-    """What a run waits for at *now*, Unix seconds: its gang, else workers, lost nodes, pods that stand by, sidecars."""
+def find_wait(seen: Observations, run: FollowedRun, first_look: float, now: float) -> Wait:
+    """What a run waits for at *now*, Unix seconds, and for how long yet, which node 0's agent enforces where it runs.
+
+    *first_look* is when its follower began: where node 0 was restarted and has no pod yet, nobody knows since when.
+    """
+    reason, running = _find_reason(seen, run, now)
+    leaders = [pod for pod in seen.pods.values() if member_of(pod) == COORDINATOR]
+    if not reason or running or (since := _waits_since(run, leaders, first_look)) is None:
+        return Wait(reason, running)
+    if (left := since + run.start_limit - now) > 0:
+        return Wait(with_countdown(reason, left), running)
+    if any(pod_phase(pod) == "Running" for pod in leaders):
+        return Wait(reason, running)
+    return Wait(f"limits.start ({run.start_limit:g}s) is over: {reason}", running, is_over=True)
+
+
+def _waits_since(run: FollowedRun, leaders: Sequence[Object], first_look: float) -> float | None:
+    """Since when a run with these pods of node 0 waits for its nodes; None while it is suspended.
+
+    It is that by a queue, or until its submission is complete.
+    """
+    jobset, state = run.jobset, run.placement
+    running = [pod for pod in leaders if pod_phase(pod) == "Running"]
+    # When no node group had given all nodes first, since when the run waits, with nodes and without.
+    asked_again = asked_again_since(state) if state is not None else None
+    if asked_again is not None and not running:
+        return asked_again
+    has_queue = manifests.LABEL_QUEUE in jobset["metadata"].get("labels", {})
+    # A queue may have admitted the run, and the JobSet does not show yet since when.
+    if jobset["spec"].get("suspend") or (has_queue and has_condition(jobset, "Suspended", "True")):
+        return None
+    if running:
+        return max(creation_time(pod) for pod in running)
+    times = [run.submitted, *(creation_time(pod) for pod in leaders)]
+    times += [time for pod in leaders for time in _end_times(pod)]
+    for condition in jobset.get("status", {}).get("conditions") or []:
+        if condition["type"] == "Suspended" and condition["status"] == "False":
+            times.append(unix_time(condition["lastTransitionTime"]))
+    if restart_count(jobset) and not leaders:
+        times.append(first_look)
+    return max(times)
+
+
+def _end_times(pod: Object) -> list[float]:
+    states = [container.get("state") or {} for container in pod.get("status", {}).get("containerStatuses") or []]
+    ends = [state.get("terminated") or {} for state in states]
+    return [unix_time(end["finishedAt"]) for end in ends if end.get("finishedAt")]
+
+
+def _find_reason(seen: Observations, run: FollowedRun, now: float) -> tuple[str | None, bool]:
+    """What a run waits for, and whether it runs: its gang, else workers, lost nodes, pods that stand by, sidecars."""
     nodes, sizes, state = run.spec.nodes, run.spec.sizes, run.placement
     reason = waiting_reason(seen, run.name, nodes, bool(run.workers))
     if reason and (absence := _without_controller(run, seen, now)):
@@ -173,7 +224,7 @@ def find_wait(seen: Observations, run: FollowedRun, now: float) -> Wait:
     reason = reason or lost_node_reason(seen, nodes)
     if running:
         reason = reason or standby_waiting_reason(seen) or sidecar_reason(run, seen.pods.values())
-    return Wait(reason, running)
+    return reason, running
 
 
 def waiting_reason(seen: Observations, run: str, nodes: int, has_workers: bool = False) -> str | None:

@@ -195,10 +195,7 @@ class _Merged:
         """Open new log files; those of attempts before the newest one are complete."""
         self._failure = None
         try:
-            attempts = sorted(int(path.name) for path in self._paths.logs.iterdir() if path.name.isdecimal())
-            # Not `glob`, which leaves out silently what a disk does not give, from Python 3.13 on.
-            folders = [self._paths.logs / str(attempt) for attempt in attempts if attempt >= self._newest]
-            found = [path for folder in folders if is_folder(folder) for path in sorted(folder.iterdir())]
+            found = log_files(self._paths, self._newest)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -206,11 +203,19 @@ class _Merged:
                 raise
             self._failure = error
             return
-        for path in found:
-            if path not in self._known and (member := record.log_member(path.name)):
+        for attempt, member, path in found:
+            if path not in self._known:
                 self._known.add(path)
-                self._tails.append(_log_tail(path, int(path.parent.name), member, self._follow))
-        self._newest = max(attempts, default=0)
+                self._tails.append(_log_tail(path, attempt, member, self._follow))
+            self._newest = max(self._newest, attempt)
+
+
+def log_files(paths: RunPaths, first: int = 0) -> list[tuple[int, Member, Path]]:
+    """The logs from attempt number *first* on: attempt, member and path; of others that a download may have, none."""
+    folders = [(number, paths.logs / str(number)) for number in record.numbers(str(paths.logs)) if number >= first]
+    # Not `glob`, which leaves out silently what a disk does not give, from Python 3.13 on.
+    files = [(number, path) for number, folder in folders if is_folder(folder) for path in sorted(folder.iterdir())]
+    return [(number, member, path) for number, path in files if (member := record.log_member(path.name))]
 
 
 class _Tail:

@@ -22,7 +22,7 @@ from spotmpi.agent.plan import COORDINATOR, Member, read_member
 from spotmpi.agent.schema import AttemptRecord, Summary
 from spotmpi.core.events import Event, Lines, is_count, is_index, is_time, read_event, read_metric
 from spotmpi.core.names import RunPaths
-from spotmpi.runs.folder import folder_events
+from spotmpi.runs.folder import folder_events, log_files
 
 _START = '{"n":'
 _LINE = re.compile(r'\{"n":\d{1,19},"l":\[')  # as agents print lines of output
@@ -231,7 +231,7 @@ class RunCache:
                 lock_file(self._lock)
             except BlockingIOError:
                 return self
-            self._lines = {where: _count(path) for where, path in _log_files(self._paths)}
+            self._lines = {(attempt, member): _count(path) for attempt, member, path in log_files(self._paths)}
             self._record = record.Record(str(self._paths.folder), clock=lambda: self._moment)
         return self
 
@@ -291,12 +291,3 @@ def _count(path: Path) -> int:
     """The number of the last line."""
     with path.open("rb") as file:
         return sum(record.missing_lines(line.decode("utf-8", "replace")) or 1 for line in file)
-
-
-def _log_files(paths: RunPaths) -> list[tuple[tuple[int, Member], Path]]:
-    """The logs of all attempts and members; a download may have brought others, which are nobody's."""
-    folders = [(number, paths.logs / str(number)) for number in record.numbers(str(paths.logs))]
-    # Not `glob`, which leaves out silently what a disk does not give, from Python 3.13 on.
-    files = [(number, path) for number, folder in folders if is_folder(folder) for path in folder.iterdir()]
-    logs = [(number, record.log_member(path.name), path) for number, path in files]
-    return [((number, member), path) for number, member, path in logs if member]

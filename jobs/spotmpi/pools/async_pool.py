@@ -99,7 +99,8 @@ class AsyncPool:
 
     async def client(self) -> Client:
         """A client of Dask for this event loop; its owner closes it."""
-        return await self._pool._opened().async_client()
+        client: Client = await self._pool._opened().client(asynchronous=True)
+        return client
 
     def __repr__(self) -> str:
         return repr(self._pool)

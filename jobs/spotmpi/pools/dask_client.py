@@ -163,15 +163,10 @@ async def status_of(future: Future[Any]) -> tuple[str, Any, Any]:
     return state.status, state.exception, state.traceback
 
 
-def plain_client(url: str, tls: str) -> Client:
-    """A client of Dask for the calling thread."""
-    return Client(url, security=security(tls), set_as_default=False, timeout=CONNECT_TIMEOUT)
-
-
-async def plain_async_client(url: str, tls: str) -> Client:
-    """A client of Dask for the calling event loop."""
-    client: Client = await Client(url, security=security(tls), set_as_default=False, asynchronous=True)
-    return client
+def plain_client(url: str, tls: str, asynchronous: bool) -> Client:
+    """A client of Dask for the calling thread; an *asynchronous* one is for its event loop, and is awaited first."""
+    options = {"security": security(tls), "set_as_default": False, "timeout": CONNECT_TIMEOUT}
+    return Client(url, asynchronous=asynchronous, **options)
 
 
 def remote_error(call: Call, error: Any, traceback: Any) -> BaseException:

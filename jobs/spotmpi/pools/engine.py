@@ -172,17 +172,11 @@ class Engine:
                 if attempt == _UPLOADS - 1:
                     raise
 
-    def client(self) -> Client:
-        """A client of Dask of its own, for the calling thread."""
+    def client(self, asynchronous: bool = False) -> Client:
+        """A client of Dask of its own, for the calling thread; an *asynchronous* one for its event loop, to await."""
         from spotmpi.pools.dask_client import plain_client
 
-        return plain_client(self.connection.url, self.connection.tls)
-
-    async def async_client(self) -> Client:
-        """A client of Dask of its own, for the calling event loop."""
-        from spotmpi.pools.dask_client import plain_async_client
-
-        return await plain_async_client(self.connection.url, self.connection.tls)
+        return plain_client(self.connection.url, self.connection.tls, asynchronous)
 
     def close(self, leave: bool = True) -> None:
         """End the connection; calls that are in flight raise PoolError.

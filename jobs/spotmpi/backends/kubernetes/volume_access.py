@@ -11,13 +11,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import BinaryIO, TypeVar
 
-from lightkube import ApiError
-
 from spotmpi.agent.files import error_text
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.answers import Answer
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
-from spotmpi.backends.kubernetes.client.errors import translate_errors
+from spotmpi.backends.kubernetes.client.errors import permitted, translate_errors
 from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.wording import Echo
@@ -105,17 +103,12 @@ async def volume_access(api: ClusterApi, volume: Volume, echo: Echo) -> AsyncIte
 
 async def _claim_uid(api: ClusterApi, name: str) -> str | None:
     """The uid of a claim; None where it may not be read. SpotmpiError where there is none of that name."""
-    try:
-        claim = await api.find(cluster_api.CLAIM, name)
-    except ApiError as error:
-        if error.status.code == 403:
-            return None
-        raise
+    claim = await permitted(api.find(cluster_api.CLAIM, name), {})
     if claim is None:
         raise SpotmpiError(
             f"namespace {api.namespace} has no PersistentVolumeClaim {name}; `kubectl get pvc` lists the existing ones"
         )
-    return str(claim["metadata"]["uid"])
+    return str(claim["metadata"]["uid"]) if claim else None
 
 
 async def _wait_until_running(api: ClusterApi, name: str, echo: Echo) -> None:

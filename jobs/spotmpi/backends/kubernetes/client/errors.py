@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import httpx2
 import msgspec
@@ -15,6 +16,8 @@ from spotmpi.agent import record
 from spotmpi.agent.files import error_text
 from spotmpi.backends.kubernetes.client.login_program import ACCESS, RenewedToken
 from spotmpi.core.errors import NotPermitted, Problem, SpotmpiError, UnknownRun
+
+T = TypeVar("T")
 
 _INSTALL = (
     "JobSet, which runs need, is not installed on the cluster; install its chart with "
@@ -98,6 +101,16 @@ def lacks_right(error: ApiError) -> bool:
     message = str(error.status.message)
     is_admission = _ADMISSION.search(message) or _QUOTA.search(message) or _TERMINATING in message
     return error.status.code == 403 and not is_admission
+
+
+async def permitted(request: Awaitable[T], otherwise: T) -> T:
+    """What a *request* of the API gives; *otherwise* where its user lacks the right."""
+    try:
+        return await request
+    except ApiError as error:
+        if not lacks_right(error):
+            raise
+        return otherwise
 
 
 def _refusal(request: httpx2.Request | None) -> str | None:

@@ -45,7 +45,7 @@ def iterate(batches: AsyncIterator[Sequence[T]]) -> Generator[list[T]]:
 
 def _iterate(portal: BlockingPortal, batches: AsyncIterator[Sequence[T]]) -> Iterator[list[T]]:
     queue: asyncio.Queue[Sequence[T] | None] = asyncio.Queue(_AHEAD)
-    reader = portal.call(_start, _read(batches, queue))
+    reader = portal.call(_start, read_into(queue, batches))
     try:
         while batch := portal.call(_next_batch, queue):
             yield batch
@@ -63,10 +63,11 @@ async def _start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     return asyncio.create_task(work)
 
 
-async def _read(batches: AsyncIterator[Sequence[T]], queue: asyncio.Queue[Sequence[T] | None]) -> None:
+async def read_into(queue: asyncio.Queue[T | None], items: AsyncIterator[T]) -> None:
+    """Put all *items* into a queue, then None, also where they end with an error, which is raised."""
     try:
-        async for batch in batches:
-            await queue.put(batch)
+        async for item in items:
+            await queue.put(item)
     except asyncio.CancelledError:
         raise  # nobody consumes any more
     except BaseException:

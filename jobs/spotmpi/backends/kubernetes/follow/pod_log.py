@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import httpx2
 from lightkube import ApiError
@@ -25,6 +25,7 @@ from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.client.api import RETRY_DELAY, ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import is_missing, status_code, translate_errors
+from spotmpi.backends.kubernetes.client.portal import read_into
 from spotmpi.backends.kubernetes.follow.jobset import RUNNING, submission_time
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess, volume_access
 from spotmpi.core import archives
@@ -273,34 +274,20 @@ def _is_line_after(one: PodEntry, other: PodEntry) -> bool:
 async def concatenate(streams: Iterable[AsyncIterator[T]]) -> AsyncIterator[T]:
     """All of the first stream, then all of the second, and so on, while the next ones are read already."""
     rest = iter(streams)
-    reading: deque[_ReadAhead[T]] = deque()
+    reading: deque[tuple[asyncio.Queue[T | None], asyncio.Task[None]]] = deque()
     try:
         while True:
             while len(reading) < CONCURRENT_LOGS and (stream := next(rest, None)) is not None:
-                reading.append(_ReadAhead(stream))
+                queue: asyncio.Queue[T | None] = asyncio.Queue(_READ_AHEAD)
+                reading.append((queue, asyncio.create_task(read_into(queue, stream))))
             if not reading:
                 return
-            while (item := await reading[0].items.get()) is not None:
+            while (item := await reading[0][0].get()) is not None:
                 yield item
-            await reading.popleft().task  # which raises what the stream raised
+            await reading.popleft()[1]  # which raises what the stream raised
     finally:
-        for each in reading:
-            each.task.cancel()
-
-
-class _ReadAhead(Generic[T]):
-    """A stream that is read in a task; None among its items is the end."""
-
-    def __init__(self, stream: AsyncIterator[T]) -> None:
-        self.items: asyncio.Queue[T | None] = asyncio.Queue(_READ_AHEAD)
-        self.task = asyncio.create_task(self._read(stream))
-
-    async def _read(self, stream: AsyncIterator[T]) -> None:
-        try:
-            async for item in stream:
-                await self.items.put(item)
-        finally:
-            await self.items.put(None)
+        for _, task in reading:
+            task.cancel()
 
 
 class RunFolder:

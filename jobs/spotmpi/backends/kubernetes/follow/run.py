@@ -17,7 +17,7 @@ from spotmpi.agent import record
 from spotmpi.agent.plan import COORDINATOR, Member
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
-from spotmpi.backends.kubernetes.client.errors import lacks_right, translate_errors
+from spotmpi.backends.kubernetes.client.errors import permitted, translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import (
     RUNNING,
     ExitDiagnosis,
@@ -67,20 +67,13 @@ class Listing(NamedTuple):
 
 async def list_all(client: ClusterApi) -> Listing | None:
     """The pods and events of a namespace; None where its pods may not be listed."""
-    pods: dict[str, list[Object]] = {}
-    try:
-        for pod in await client.list(api.POD, {names.LABEL_APP: "spotmpi"}):
-            pods.setdefault(pod["metadata"]["labels"].get(names.LABEL_RUN, ""), []).append(pod)
-    except ApiError as error:
-        if not lacks_right(error):
-            raise
+    listed = await permitted(client.list(api.POD, {names.LABEL_APP: "spotmpi"}), None)
+    if listed is None:
         return None
-    try:
-        return Listing(pods, await client.list(api.EVENT), ClusterAnswers())
-    except ApiError as error:
-        if not lacks_right(error):
-            raise
-        return Listing(pods, None, ClusterAnswers())
+    pods: dict[str, list[Object]] = {}
+    for pod in listed:
+        pods.setdefault(pod["metadata"]["labels"].get(names.LABEL_RUN, ""), []).append(pod)
+    return Listing(pods, await permitted(client.list(api.EVENT), None), ClusterAnswers())
 
 
 class ClusterFollower:

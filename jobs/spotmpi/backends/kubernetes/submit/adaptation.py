@@ -11,7 +11,7 @@ from lightkube import ApiError
 from spotmpi.agent import protocol, ssh
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
-from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
+from spotmpi.backends.kubernetes.client.errors import already_exists, permitted, translate_errors
 from spotmpi.backends.kubernetes.submit.objects import require_current_jobset
 from spotmpi.core.errors import NotPermitted, input_error
 from spotmpi.core.wording import Echo
@@ -111,12 +111,7 @@ async def _require_claims(api: ClusterApi, objects: Sequence[Object], echo: Echo
     mounted = [each for pod in cluster_plan.templates(objects) for each in cluster_plan.mounted_claims(pod)]
     shares = cluster_plan.pod_count(objects[0]) > 1 or bool(cluster_plan.worker_templates(objects))
     for name, key in dict(mounted).items():
-        try:
-            claim = await api.find(cluster_api.CLAIM, name)
-        except ApiError as error:
-            if error.status.code == 403:
-                return  # the scheduler says so
-            raise
+        claim = await permitted(api.find(cluster_api.CLAIM, name), {})  # else the scheduler says so
         if claim is None:
             problem = f"namespace {api.namespace} has no such PersistentVolumeClaim; `kubectl get pvc` lists them"
             raise input_error(key, name, problem)
@@ -132,17 +127,13 @@ async def _require_queue(api: ClusterApi, jobset: Object, echo: Echo) -> None:
     *echo* gets a message where the user may not look it up.
     """
     queue = jobset["metadata"]["labels"].get(manifests.LABEL_QUEUE)
-    try:
-        if queue is None or await api.has_queue(queue):
-            return
-    except ApiError as error:
-        if error.status.code == 403:
-            right = "ask for `get` on `localqueues` of kueue.x-k8s.io"
-            echo(f"you may not read queues in namespace {api.namespace}: if it has no {queue}, the run waits; {right}")
-            return
-        raise
-    problem = f"namespace {api.namespace} has no such LocalQueue of Kueue; `kubectl get localqueues` lists them"
-    raise input_error("kubernetes.queue", queue, problem)
+    found: bool | None = queue is None or await permitted(api.has_queue(queue), None)
+    if found is None:
+        right = "ask for `get` on `localqueues` of kueue.x-k8s.io"
+        echo(f"you may not read queues in namespace {api.namespace}: if it has no {queue}, the run waits; {right}")
+    elif not found:
+        problem = f"namespace {api.namespace} has no such LocalQueue of Kueue; `kubectl get localqueues` lists them"
+        raise input_error("kubernetes.queue", queue, problem)
 
 
 async def _with_egress(api: ClusterApi, objects: Sequence[Object], echo: Echo) -> Sequence[Object]:
@@ -178,17 +169,12 @@ async def _without_secret(api: ClusterApi, plan: ClusterPlan, objects: Sequence[
 
 async def _require_tls_files(api: ClusterApi, secret: str) -> None:
     """Refuse an existing Secret without TLS files, where the user may read it; elsewhere the run's agents do."""
-    try:
-        found = await api.find(cluster_api.SECRET, secret)
-    except ApiError as error:
-        if error.status.code == 403:
-            return
-        raise
+    found = await permitted(api.find(cluster_api.SECRET, secret), {})
     if found is None:
         raise input_error(
             "kubernetes.ssh_secret", secret, f"namespace {api.namespace} has no such Secret, and you may create none"
         )
-    if missing := [name for name in protocol.TLS_FILES if name not in (found.get("data") or {})]:
+    if found and (missing := [name for name in protocol.TLS_FILES if name not in (found.get("data") or {})]):
         raise input_error("kubernetes.ssh_secret", secret, f"has no {', '.join(missing)}; {ssh.TLS_REMEDY}")
 
 
@@ -198,11 +184,8 @@ async def denies_egress(api: ClusterApi, labels: Mapping[str, str], echo: Echo) 
     False where the policies may not be listed; *echo* then gets a warning, and where none of them allows DNS.
     Semantics: networking.k8s.io/v1, NetworkPolicySpec.
     """
-    try:
-        policies = await api.list(cluster_api.NETWORK_POLICY)
-    except ApiError as error:
-        if error.status.code != 403:
-            raise
+    policies = await permitted(api.list(cluster_api.NETWORK_POLICY), None)
+    if policies is None:
         echo(
             f"you may not list the NetworkPolicies of namespace {api.namespace}: if they deny egress, nodes of the run "
             "will not reach each other"

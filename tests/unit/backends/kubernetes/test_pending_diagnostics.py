@@ -189,7 +189,9 @@ def test_events_of_other_nodes_and_earlier_times_are_ignored(cluster: FakeCluste
 
 
 def test_an_unreachable_node_is_reported_with_its_events(cluster: FakeCluster) -> None:
-    observations = Observations({"a": scheduled_pod("Running")}, messages={"a": "NodeNotReady: Node is not ready"})
+    gone = scheduled_pod("Running")
+    name = gone["metadata"]["name"]
+    observations = Observations({name: gone}, messages={name: "NodeNotReady: Node is not ready"})
     asyncio.run(PendingDiagnostics(cluster.api(), None, None).update(observations, time.time() - 60))
     line = waiting_reason(observations, "run-1", 1)
     assert line and line.startswith("1/1 nodes: n-1 does not respond")

@@ -233,7 +233,7 @@ def waiting_reason(seen: Observations, run: str, nodes: int, has_workers: bool =
     Unreachable nodes are one where no other pods are left: no attempt starts before their pods are gone. Workers of a
     pool or stream do not count.
     """
-    gang = {name: pod for name, pod in seen.pods.items() if member_of(pod).role not in (*WORKERS, STANDBY)}
+    gang = [pod for pod in seen.pods.values() if member_of(pod).role not in (*WORKERS, STANDBY)]
     if not gang:
         # Not of workers, which a queue admits on their own, nor of pods, which are those of an earlier attempt.
         others = [*(workers_name(run, role) for role in WORKERS), controller_name(run)]
@@ -242,18 +242,15 @@ def waiting_reason(seen: Observations, run: str, nodes: int, has_workers: bool =
         about_gang = ((name, text) for name, text in messages if not any(other in name for other in others))
         about_run = next((text for name, text in about_gang if not earlier.match(name)), None)
         return about_run or f"no pods yet{_permission_note(seen)}"
-    reason = _gang_reason(gang, seen, run, nodes, has_workers)
+    jobs = re.compile(_JOB.format(run))
+    job = next((name for name in seen.messages if jobs.fullmatch(name)), "")
+    reason = _group_reason(gang, seen, nodes, "node 0" if has_workers and nodes == 1 else f"{nodes} nodes", job)
+    running = [pod for pod in gang if pod_phase(pod) == "Running"]
+    if not reason and running and all(_is_unreachable(pod, seen) for pod in running):
+        reason = _with_remedies(running, seen, nodes, "the run")
     # Where the controller has no pod, as without its service account, the run waits in one node group.
     failure = seen.messages.get(controller_name(run))
     return f"{reason}; no fallback to other node groups: {_shorten(failure)}" if reason and failure else reason
-
-
-def _gang_reason(gang: Mapping[str, Object], seen: Observations, run: str, nodes: int, has_workers: bool) -> str | None:
-    reason = _most_frequent_reason(gang.values(), seen, "node 0" if has_workers and nodes == 1 else f"{nodes} nodes")
-    jobs = re.compile(_JOB.format(run))
-    job = next((name for name in seen.messages if jobs.fullmatch(name)), "")
-    reason = reason or _missing_pods_reason(seen, job, nodes - len(gang), f"{nodes} nodes")
-    return reason or _unreachable_nodes(gang, seen, nodes)
 
 
 def _without_controller(run: FollowedRun, seen: Observations, now: float) -> str | None:
@@ -285,7 +282,7 @@ def _has_nodes(seen: Observations, least: int) -> bool:
 def standby_waiting_reason(seen: Observations) -> str | None:
     """Why pods that stand by for lost nodes have no node, without which the run goes on; None where none waits."""
     pods = of_role(seen.pods.values(), STANDBY)
-    reason = _most_frequent_reason(pods, seen, f"{len(pods)} standby pods")
+    reason = _group_reason(pods, seen, len(pods), f"{len(pods)} standby pods")
     return reason and f"{reason}; the run goes on without"
 
 
@@ -300,23 +297,19 @@ def workers_waiting_reason(seen: Observations, run: str, role: str, workers: int
     about_job = next((text for name, text in seen.messages.items() if job in name and not name.startswith(job)), None)
     if not pods and workers and about_job:
         return f"{what}: {about_job}"
-    reason = _most_frequent_reason(pods, seen, what)
-    return reason or _missing_pods_reason(seen, job, workers - len(pods), what)
+    return _group_reason(pods, seen, workers, what, job)
 
 
-def _missing_pods_reason(seen: Observations, job: str, missing: int, of: str) -> str | None:
-    """Why pods of a Job do not exist, such as a quota that admits only some."""
-    about_job = seen.messages.get(job)
-    return f"{missing}/{of}: {_shorten(about_job)}" if about_job and missing > 0 else None
+def _group_reason(pods: Sequence[Object], seen: Observations, count: int, what: str, job: str = "") -> str | None:
+    """The reason for which most of some *pods* wait, else why their Job has fewer than *count*, as by a quota.
 
-
-def _most_frequent_reason(pods: Iterable[Object], seen: Observations, what: str) -> str | None:
-    """The reason for which most of some *pods* wait; *what* they are follows the number of those that do."""
-    reasons = [reason for pod in pods if (reason := _pod_reason(pod, seen))]
-    if not reasons:
-        return None
-    count = f"{len(reasons)}/{what}" if what[0].isdecimal() else what
-    return f"{count}: {max(set(reasons), key=reasons.count)}{_permission_note(seen)}"
+    *what* they are follows the number of those that wait.
+    """
+    if reasons := [reason for pod in pods if (reason := _pod_reason(pod, seen))]:
+        number = f"{len(reasons)}/{what}" if what[0].isdecimal() else what
+        return f"{number}: {max(set(reasons), key=reasons.count)}{_permission_note(seen)}"
+    about_job, missing = seen.messages.get(job), count - len(pods)
+    return f"{missing}/{what}: {_shorten(about_job)}" if about_job and missing > 0 else None
 
 
 def _pod_reason(pod: Object, seen: Observations) -> str | None:
@@ -363,25 +356,15 @@ def lost_node_reason(seen: Observations, nodes: int) -> str | None:
 
     Their pods may go on. Where they do not, and nodes are replaced one by one, the others wait for their successors.
     """
-    unreachable = _unreachable(
-        {name: pod for name, pod in seen.pods.items() if member_of(pod).role not in WORKERS}, seen
-    )
+    gang = (pod for pod in seen.pods.values() if member_of(pod).role not in WORKERS)
+    unreachable = [pod for pod in gang if _is_unreachable(pod, seen)]
     return _with_remedies(unreachable, seen, nodes, "a run that waits for it") if unreachable else None
 
 
-def _unreachable_nodes(pods: Mapping[str, Object], seen: Observations, nodes: int) -> str | None:
-    unreachable = _unreachable(pods, seen)
-    are_all = len(unreachable) == sum(pod_phase(pod) == "Running" for pod in pods.values())
-    return _with_remedies(unreachable, seen, nodes, "the run") if unreachable and are_all else None
-
-
-def _unreachable(pods: Mapping[str, Object], seen: Observations) -> list[Object]:
-    """The pods that run on a node that does not respond, as far as anybody knows."""
-    return [
-        pod
-        for name, pod in pods.items()
-        if pod_phase(pod) == "Running" and seen.messages.get(name, "").startswith("NodeNotReady") and is_not_ready(pod)
-    ]
+def _is_unreachable(pod: Object, seen: Observations) -> bool:
+    """Whether a pod runs on a node that does not respond, as far as anybody knows."""
+    is_gone = seen.messages.get(pod_name(pod), "").startswith("NodeNotReady")
+    return pod_phase(pod) == "Running" and is_gone and is_not_ready(pod)
 
 
 def _with_remedies(unreachable: Sequence[Object], seen: Observations, nodes: int, what: str) -> str:

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -397,20 +397,24 @@ def _last_event(paths: RunPaths) -> str | None:
     return last
 
 
-@contextmanager
-def lock(paths: RunPaths, timeout: float = 10.0) -> Iterator[None]:
+def lock(paths: RunPaths, timeout: float = 10.0) -> AbstractContextManager[None]:
     """Hold the run's lock, as its agent or the writer of a copy does; RunInUse after *timeout* seconds."""
+    refusal = f"another process is writing the record of run {paths.id}; try again later"
+    return locked(paths.folder / record.LOCK, refusal, timeout)
+
+
+@contextmanager
+def locked(path: Path, refusal: str, timeout: float = 0.0) -> Iterator[None]:
+    """Hold the lock of a file; RunInUse, which says the *refusal*, where another process has it after *timeout* s."""
     deadline = time.monotonic() + timeout
-    with (paths.folder / record.LOCK).open("a", encoding="utf-8") as file:
+    with path.open("a", encoding="utf-8") as file:
         while True:
             try:
                 lock_file(file)
                 break
             except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise RunInUse(
-                        f"another process is writing the record of run {paths.id}; try again later"
-                    ) from None
+                if time.monotonic() >= deadline:
+                    raise RunInUse(refusal) from None
             time.sleep(0.01)
         yield
 

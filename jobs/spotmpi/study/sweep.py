@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spotmpi.agent.files import is_file, is_folder, lock_file, write_atomically
+from spotmpi.agent import record
+from spotmpi.agent.files import is_file, is_folder, write_atomically
 from spotmpi.core import names, wording
-from spotmpi.core.errors import InputError, RunInUse, SpotmpiError, input_error
+from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.core.price import Price
 from spotmpi.runs import reader
 from spotmpi.spec.source import from_values
@@ -106,18 +105,10 @@ class Sweep:
             "trials": trials,
         }
 
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> contextlib.AbstractContextManager[None]:
         """Hold the sweep exclusively; RunInUse if another process holds it."""
-        descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            lock_file(descriptor)
-        except BlockingIOError:
-            raise RunInUse(f"sweep {self.id} is in use by another process; wait for it or stop it") from None
-        else:
-            yield
-        finally:
-            os.close(descriptor)
+        refusal = f"sweep {self.id} is in use by another process; wait for it or stop it"
+        return reader.locked(self.folder / record.LOCK, refusal)
 
 
 def sweep_folder(sweep: str, runs_folder: Path) -> Path:

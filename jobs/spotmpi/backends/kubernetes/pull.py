@@ -6,12 +6,12 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from spotmpi.agent import pack, pod_context, record, store
-from spotmpi.agent.files import exists, lock_file
+from spotmpi.agent.files import exists
 from spotmpi.agent.unpack import DAMAGES, require_readable, unpack
 from spotmpi.backends.downloads import OWN, remove, remove_unfit_records, report_skipped, room_in
 from spotmpi.backends.kubernetes.client import api as cluster_api
@@ -19,14 +19,14 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess, volume_access
 from spotmpi.core import names, wording
-from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
+from spotmpi.core.errors import NotPermitted, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.reminders import reminders
 from spotmpi.core.wording import Echo, format_size
 from spotmpi.plan.cluster_plan import cached_plan
 from spotmpi.plan.pods import python
 from spotmpi.plan.volume_pod import Volume
-from spotmpi.runs import recorded_plan
+from spotmpi.runs import reader, recorded_plan
 
 # Where the local copy knows more: it also has what happened before the first pod ran.
 _LOCAL_FILES = (record.EVENTS, names.SPEC, record.PLAN)
@@ -61,12 +61,12 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, echo: Echo, par
         skipped = _unpack(packed, unpacked, paths.id) | remove_unfit_records(RunPaths(unpacked))
         packed.unlink()
         new = _trusted(RunPaths(unpacked), paths.id, api, part)
-        if part:  # never of the record, which a follower may be writing
-            paths.folder.mkdir(exist_ok=True)
+        paths.folder.mkdir(exist_ok=True)
+        remedy = f"end it first, or pull into another folder with {wording.option('runs', 'FOLDER')}"
+        refusal = f"another process is following run {paths.id} into {paths.folder}; {remedy}"
+        # A part is never of the record, which a follower may be writing.
+        with nullcontext() if part else reader.locked(paths.folder / record.LOCK, refusal):
             _move_into(new, paths.folder)
-        else:
-            with _locked(paths):
-                _move_into(new, paths.folder)
     report_skipped(skipped, paths.id, echo)
 
 
@@ -123,18 +123,6 @@ async def _read(api: ClusterApi, run: str, volume: Volume, command: Sequence[str
     async with volume_access(api, volume, echo) as access:
         with target.open("wb") as file:
             await access.read(command, file)
-
-
-@contextmanager
-def _locked(paths: RunPaths) -> Iterator[None]:
-    paths.folder.mkdir(exist_ok=True)
-    with (paths.folder / record.LOCK).open("a", encoding="utf-8") as lock:
-        try:
-            lock_file(lock)
-        except BlockingIOError:
-            remedy = f"end it first, or pull into another folder with {wording.option('runs', 'FOLDER')}"
-            raise RunInUse(f"another process is following run {paths.id} into {paths.folder}; {remedy}") from None
-        yield
 
 
 def _trusted(new: RunPaths, run: str, api: ClusterApi, part: str | None) -> list[Path]:

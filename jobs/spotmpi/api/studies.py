@@ -50,13 +50,12 @@ def bench(
     target = targets.target_of(on)
     study, runner = _prepare(source, options, overrides, on, on_event, echo)
     study = pricing.with_prices(study, on, echo)
-    recording = execution.Recording(target.folder, runner.new_id(study.spec), target.name)
     for spec in (study.spec, *(each.spec for each in study.variants)):
         if spec.data or spec.init:
             from spotmpi.api import run_entries
 
             run_entries.fetch(spec, echo)
-    sweep = execution.open_sweep(study, recording, options.fresh, echo)
+    sweep = execution.open_sweep(study, target, runner.new_id(study.spec), options.fresh, echo)
     execution.run_sweep(sweep, runner, echo)
     return sweep
 

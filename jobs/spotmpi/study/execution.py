@@ -7,15 +7,15 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spotmpi.agent import progress, protocol, record
 from spotmpi.agent.files import is_file, write_atomically
 from spotmpi.backends.base import Backend
-from spotmpi.backends.targets import Messages, follow, new_run_id, submit
-from spotmpi.core import code_folder, names, wording
+from spotmpi.backends.targets import Messages, Target, follow, new_run_id, submit
+from spotmpi.core import code_folder, wording
 from spotmpi.core.environment import Environment
 from spotmpi.core.environment import recorded as recorded_environment
 from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
@@ -75,19 +75,10 @@ def require_valid(study: Study, runner: TrialRunner, wrong: Iterable[str] = ()) 
         raise InputError(list(problems.values()))
 
 
-@dataclass(frozen=True)
-class Recording:
-    """The runs folder of a sweep, its id if it is a new one, and the target of its trials."""
-
-    runs_folder: Path
-    new_id: str
-    target: str = names.LOCAL
-
-
-def open_sweep(study: Study, recording: Recording, fresh: bool, echo: Echo) -> Sweep:
+def open_sweep(study: Study, on: Target, new_id: str, fresh: bool, echo: Echo) -> Sweep:
     """The newest unfinished sweep of the same study, target and work, or a new one; *fresh* always makes a new one."""
-    identity = fingerprint.identify(study.spec, local=recording.target == names.LOCAL)
-    unfinished = None if fresh else unfinished_sweep(recording.runs_folder, study, recording.target)
+    identity = fingerprint.identify(study.spec, local=on.is_local)
+    unfinished = None if fresh else unfinished_sweep(on.folder, study, on.name)
     if unfinished:
         differences = fingerprint.differences(unfinished.work, identity)
         if not differences:
@@ -99,8 +90,7 @@ def open_sweep(study: Study, recording: Recording, fresh: bool, echo: Echo) -> S
         newer = _changed_since(study.spec, unfinished.created) if differences[0].startswith("code.") else None
         changed = f"; changed since: {printable(newer)}, which .gitignore may leave out" if newer else ""
         echo(f"starting a new sweep: unfinished {unfinished.id} measured different work ({differences[0]}){changed}")
-    folder = sweep_folder(recording.new_id, recording.runs_folder)
-    sweep = Sweep(folder, study, identity, time.time(), recording.target)
+    sweep = Sweep(sweep_folder(new_id, on.folder), study, identity, time.time(), on.name)
     sweep.create()
     return sweep
 

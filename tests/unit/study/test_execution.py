@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import tomli_w
 
+from spotmpi.backends.targets import Target
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.core.price import Price
 from spotmpi.report.gather import gather
@@ -24,7 +25,7 @@ from tests.unit.study.studies import FakeRunner, carry_out, quiet, states, study
 
 
 def open_study(folder: Path, study: Study, name: str = "study-1") -> Sweep:
-    return execution.open_sweep(study, execution.Recording(folder, name), False, quiet)
+    return execution.open_sweep(study, Target("local", folder), name, False, quiet)
 
 
 def test_the_estimate_names_unknown_durations_and_exceeded_limits() -> None:

@@ -56,7 +56,7 @@ def prices_of(priced: Study) -> dict[str, Price | None]:
 
 def carry_out(priced: Study, runs: Path) -> Sweep:
     """A sweep of runs of ten minutes each."""
-    sweep = execution.open_sweep(priced, execution.Recording(runs, "study-1"), False, quiet)
+    sweep = execution.open_sweep(priced, Target("local", runs), "study-1", False, quiet)
     runner = FakeRunner(seconds=600)
     execution.run_sweep(sweep, runner, quiet, runner.clock)
     return sweep

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.backends.targets import Target
 from spotmpi.core.errors import InputError, RunInUse, SpotmpiError, UnknownRun
 from spotmpi.runs import fingerprint
 from spotmpi.spec.job import JobSpec
@@ -25,7 +26,7 @@ def open_sweep(
     runs: Path, parameters: StudyOptions, name: str = "sweep-1", spec: JobSpec = SPEC, messages: list[str] | None = None
 ) -> Sweep:
     echo = quiet if messages is None else messages.append
-    return execution.open_sweep(grid_study(spec, parameters), execution.Recording(runs, name), parameters.fresh, echo)
+    return execution.open_sweep(grid_study(spec, parameters), Target("local", runs), name, parameters.fresh, echo)
 
 
 def test_the_order_is_the_seeds_and_nothing_elses() -> None:
@@ -213,11 +214,11 @@ def test_a_new_sweep_names_the_file_of_the_code_that_has_changed(
 
 def test_a_sweep_at_another_place_is_another_sweep_and_its_command_names_the_place(tmp_path: Path) -> None:
     study = grid_study(SPEC, StudyOptions([1]))
-    local = execution.open_sweep(study, execution.Recording(tmp_path, "here"), False, quiet)
-    remote = execution.open_sweep(study, execution.Recording(tmp_path, "there", "kubernetes/team"), False, quiet)
+    local = execution.open_sweep(study, Target("local", tmp_path), "here", False, quiet)
+    remote = execution.open_sweep(study, Target("kubernetes/team", tmp_path), "there", False, quiet)
     assert (local.id, remote.id) == ("here", "there")
     assert remote.command.endswith("--seed 1 --on kubernetes/team")
-    assert execution.open_sweep(study, execution.Recording(tmp_path, "x", "kubernetes/team"), False, quiet) == remote
+    assert execution.open_sweep(study, Target("kubernetes/team", tmp_path), "x", False, quiet) == remote
 
 
 def test_two_processes_never_carry_out_one_sweep(tmp_path: Path) -> None:
@@ -267,7 +268,7 @@ def test_a_disk_that_fails_for_a_moment_begins_no_sweep_anew(
 def test_a_folder_that_cannot_be_written_is_reported_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SpotmpiError, match=r"cannot record the sweep in .*: Not a directory; use on=Target"):
-        open_sweep(tmp_path / "file", StudyOptions([1]))
+        open_sweep(tmp_path / "file" / "runs", StudyOptions([1]))
 
 
 def test_an_ambiguous_or_unknown_sweep_is_refused(tmp_path: Path) -> None:

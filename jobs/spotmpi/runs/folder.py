@@ -72,7 +72,8 @@ def folder_events(
 def _pieces(
     paths: RunPaths, follow: bool, alive: Callable[[], bool], sleep: Sleep, own: Callable[[], Iterable[Event]]
 ) -> Iterator[Event | Lines]:
-    merged, pace, last = _Merged(paths, follow), _Pace(), _LastEvent()
+    merged, pace = _Merged(paths, follow), _Pace()
+    end: Event | None = None  # of the run, until no earlier event can follow
     failing = 0.0  # seconds for which the disk has failed
     while True:
         was_alive = alive()
@@ -81,10 +82,13 @@ def _pieces(
         for piece in merged.read():
             count += 1
             pace.see(piece)
-            if isinstance(piece, Lines):
-                yield piece
+            if end and isinstance(piece, Event) and (piece.terminal or piece.kind == record.SUBMITTED):
+                yield end  # which another attempt follows
+                end = None
+            if isinstance(piece, Event) and piece.terminal:
+                end = piece
             else:
-                yield from last.add(piece)
+                yield piece
         if error := merged.failure():
             if failing >= _PATIENCE:
                 raise error
@@ -97,36 +101,15 @@ def _pieces(
         failing = 0.0
         if merged.pending():
             continue
-        if last.event or not follow:
-            yield from last.release()
+        if end or not follow:
+            if end:
+                yield end
             return
         if not count and run_outcome(writer_alive=was_alive) == record.LOST:
             remedy = f"; continue with `spotmpi run --resume {paths.id}`" if exists(paths.events) else ""
             yield Event(time.time(), record.LOST, values={"reason": reader.lost_reason(paths) + remedy})
             return
         sleep(pace.interval())
-
-
-class _LastEvent:
-    """The end of a run, which is held back until no earlier event can follow."""
-
-    def __init__(self) -> None:
-        self.event: Event | None = None
-
-    def add(self, event: Event) -> Iterator[Event]:
-        """What may be yielded now that *event* has come: an end that another attempt follows, and what is no end."""
-        if event.terminal or event.kind == record.SUBMITTED:
-            yield from self.release()
-        if event.terminal:
-            self.event = event
-        else:
-            yield event
-
-    def release(self) -> Iterator[Event]:
-        """The end, if there is one."""
-        event, self.event = self.event, None
-        if event:
-            yield event
 
 
 class _Pace:

@@ -32,7 +32,7 @@ from spotmpi.report.figures import (
 from spotmpi.report.report import Report, Section, label
 from spotmpi.report.rows import Line, Row, iteration_seconds, slowest
 from spotmpi.report.trial_results import NodePlacement, TrialResult
-from spotmpi.runs.node_usage import Attempt, attempts_of
+from spotmpi.runs.reader import Attempt, timeline
 from spotmpi.streams.figures import Figures, advice
 from spotmpi.study.study import Budget
 from spotmpi.study.sweep import Sweep
@@ -78,7 +78,7 @@ def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Sect
         compared,
         micro_benchmark_section([*report.micro_benchmarks, *report.runs]),
         node_section(report.runs),
-        timeline_section([(trial, each) for trial, paths in runs for each in attempts_of(paths) if each.outcome]),
+        timeline_section([(trial, each) for trial, paths in runs for each in timeline(paths) if each.outcome]),
     )
     return [section for section in candidates if section]
 

@@ -17,7 +17,6 @@ from spotmpi.core.wording import counted, dollars
 from spotmpi.report.figures import MISSING, number
 from spotmpi.report.report import Section
 from spotmpi.runs import reader
-from spotmpi.runs.node_usage import last_report
 
 _HOUR = 3600.0
 
@@ -63,7 +62,7 @@ def paid(paths: RunPaths) -> list[Paid]:
     for submission, own in groupby(attempts, lambda each: submissions.number_of(each["attempt"])):
         group = list(own)
         last = group[-1]
-        end = last.get("ended") or submissions.ends.get(submission) or last_report(paths, last["attempt"])
+        end = last.get("ended") or submissions.ends.get(submission) or reader.last_report(paths, last["attempt"])
         seconds += outcomes.node_seconds(group, last["started"] if end is None else end)
     return [
         Paid(
@@ -83,7 +82,7 @@ def paid(paths: RunPaths) -> list[Paid]:
 def _elapsed(paths: RunPaths, attempt: AttemptRecord) -> float | None:
     if "elapsed" in attempt or "ended" in attempt:
         return attempt.get("elapsed")
-    report = last_report(paths, attempt["attempt"])
+    report = reader.last_report(paths, attempt["attempt"])
     return None if report is None else max(report - attempt["started"], 0.0)
 
 

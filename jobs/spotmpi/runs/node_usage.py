@@ -1,9 +1,8 @@
-"""The attempts of runs, which machines these held, and when: from the records in their run folders."""
+"""Which machines runs held, and when: from the records in their run folders."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,48 +18,6 @@ HERE = "this machine"
 _ENDS = (record.INTERRUPTED, record.RESTARTED, *record.TERMINAL)
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One attempt of a run by its events: *start* and *end* (Unix seconds), outcome and reason.
-
-    While it runs, it has no end and no outcome.
-    """
-
-    number: int
-    start: float
-    machines: list[dict[str, Any]] = field(default_factory=list)
-    end: float | None = None
-    outcome: str = ""
-    reason: str = ""
-
-    @property
-    def seconds(self) -> float:
-        """How long it lasted; 0 while it runs."""
-        return (self.end or self.start) - self.start
-
-
-def attempts_of(paths: RunPaths) -> Iterator[Attempt]:
-    """The attempts of a run; one that was lost with its agents ended with its last report, as far as is known."""
-    running: Attempt | None = None
-    for event in reader.lines(paths.events):
-        kind, time = event.get("event"), float(event["t"])
-        if running and kind in _ENDS:
-            outcome = record.FAILED if kind == record.RESTARTED else kind
-            yield replace(running, end=time, outcome=outcome, reason=str(event.get("reason") or ""))
-            running = None
-        elif kind == record.STARTED:
-            if running:
-                yield _lost(paths, running)
-            running = Attempt(int(event.get("attempt", 0)), time, event.get("machines") or [])
-    if running:
-        yield _lost(paths, running) if _is_lost(paths) else running
-
-
-def _lost(paths: RunPaths, attempt: Attempt) -> Attempt:
-    end = max(attempt.start, last_report(paths, attempt.number) or 0.0)
-    return replace(attempt, end=end, outcome=record.INTERRUPTED, reason="its agents were lost")
-
-
 def machine_uses(paths: RunPaths) -> list[Usage]:
     """One use per machine and attempt of a run; none for an attempt that never had all its machines.
 
@@ -72,7 +29,7 @@ def machine_uses(paths: RunPaths) -> list[Usage]:
     owner, team = next(owners, "unknown"), queue or "none"
     ended = {each["attempt"]: float(each["ended"]) for each in reader.attempts(paths) if "ended" in each}
     uses = []
-    for attempt in attempts_of(paths):
+    for attempt in reader.timeline(paths):
         until = ended.get(attempt.number, attempt.end)
         for machine in attempt.machines or [{"name": HERE}]:
             name = machine.get("instance") or machine.get("name") or machine.get("member") or HERE
@@ -125,7 +82,7 @@ def span(uses: Sequence[Usage], machine: str, now: float) -> tuple[float, float,
 
 def worker_machines(paths: RunPaths) -> dict[str, str]:
     """The machines that only workers of a run held, with the role of the last one that did."""
-    machines = (machine for attempt in attempts_of(paths) for machine in attempt.machines)
+    machines = (machine for attempt in reader.timeline(paths) for machine in attempt.machines)
     gang = {each.get("instance") or each.get("name") for each in machines}
     roles = {}
     for event in reader.lines(paths.events):
@@ -137,7 +94,7 @@ def worker_machines(paths: RunPaths) -> dict[str, str]:
 
 def machine_kinds(paths: RunPaths) -> dict[str, tuple[str | None, str | None, str | None]]:
     """The EC2 type, the market and the zone of a run's machines by name, as far as recorded."""
-    machines = [machine for attempt in attempts_of(paths) for machine in attempt.machines]
+    machines = [machine for attempt in reader.timeline(paths) for machine in attempt.machines]
     events = reader.lines(paths.events)
     machines += [_machine_of(event) for event in events if event.get("event") == record.JOINED]
     named = {each.get("instance") or each.get("name"): each for each in machines}
@@ -158,11 +115,6 @@ def all_uses(folder: Path) -> list[Usage]:
         except (SpotmpiError, OSError, ValueError):
             continue
     return uses
-
-
-def last_report(paths: RunPaths, attempt: int) -> float | None:
-    """When an attempt reported last, in Unix seconds; None where it never did."""
-    return max((line["t"] for line in reader.lines(paths.metrics) if line.get("attempt") == attempt), default=None)
 
 
 def _is_lost(paths: RunPaths) -> bool:

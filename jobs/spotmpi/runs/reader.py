@@ -227,6 +227,53 @@ def attempts(paths: RunPaths) -> list[AttemptRecord]:
     return [{**values, "attempt": number} for number, values in found if values]
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt of a run by its events: *start* and *end* (Unix seconds), outcome and reason.
+
+    While it runs, it has no end and no outcome.
+    """
+
+    number: int
+    start: float
+    machines: list[dict[str, Any]] = field(default_factory=list)
+    end: float | None = None
+    outcome: str = ""
+    reason: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasted; 0 while it runs."""
+        return (self.end or self.start) - self.start
+
+
+def timeline(paths: RunPaths) -> Iterator[Attempt]:
+    """The attempts of a run; one that was lost with its agents ended with its last report, as far as is known."""
+    running: Attempt | None = None
+    for event in lines(paths.events):
+        kind, moment = event.get("event"), float(event["t"])
+        if running and kind in (record.INTERRUPTED, record.RESTARTED, *record.TERMINAL):
+            outcome = record.FAILED if kind == record.RESTARTED else kind
+            yield replace(running, end=moment, outcome=outcome, reason=str(event.get("reason") or ""))
+            running = None
+        elif kind == record.STARTED:
+            if running:
+                yield _lost_attempt(paths, running)
+            running = Attempt(int(event.get("attempt", 0)), moment, event.get("machines") or [])
+    if running:
+        yield _lost_attempt(paths, running) if state(paths).state == record.LOST else running
+
+
+def _lost_attempt(paths: RunPaths, attempt: Attempt) -> Attempt:
+    end = max(attempt.start, last_report(paths, attempt.number) or 0.0)
+    return replace(attempt, end=end, outcome=record.INTERRUPTED, reason="its agents were lost")
+
+
+def last_report(paths: RunPaths, attempt: int) -> float | None:
+    """When an attempt reported last, in Unix seconds; None where it never did."""
+    return max((line["t"] for line in lines(paths.metrics) if line.get("attempt") == attempt), default=None)
+
+
 def alive(paths: RunPaths) -> bool:
     """Whether an agent holds the run's lock."""
     try:

@@ -18,7 +18,7 @@ from spotmpi.report.figures import BarChart, Chart, Curve, Drawing
 from spotmpi.report.files import markdown, page
 from spotmpi.report.gather import gather
 from spotmpi.report.report import Report, Section
-from spotmpi.runs.node_usage import attempts_of
+from spotmpi.runs.reader import timeline
 from spotmpi.study.study import BASELINE, MEASURED, PENDING, WITHOUT_ALLREDUCE, StudyOptions
 from spotmpi.study.study_file import from_values
 from spotmpi.study.sweep import find_sweep
@@ -232,7 +232,7 @@ def test_an_attempt_that_was_lost_with_its_agents_is_in_the_timeline_up_to_its_l
     for events, attempts in (([], lost), (again, [*lost, (2, START + 60, START + 60, "failed")])):
         with paths.events.open("a") as file:
             file.writelines(json.dumps({"t": START + 60, **each}) + "\n" for each in events)
-        found = [(each.number, each.start, each.end, each.outcome) for each in attempts_of(paths)]
+        found = [(each.number, each.start, each.end, each.outcome) for each in timeline(paths)]
         assert found == attempts
 
 

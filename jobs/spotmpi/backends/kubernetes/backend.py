@@ -210,12 +210,13 @@ class KubernetesBackend:
         jobset = call(self._find(run))
         if jobset is None and cached is None:
             raise no_such_run(run)
-        return self._state_of(jobset) if jobset else self._without_jobset(run)
+        return self._state_of(jobset, cached) if jobset else self._without_jobset(run)
 
-    def _state_of(self, jobset: Object, listing: Listing | None = None) -> reader.RunState:
+    def _state_of(
+        self, jobset: Object, cached: reader.RunState | None, listing: Listing | None = None
+    ) -> reader.RunState:
         """The state of a run that the cluster has; unknown where this version cannot read its JobSet."""
         run = jobset["metadata"]["name"]
-        cached = self._cached(run)
         if cached and cached.has_end:
             return cached
         try:
@@ -262,7 +263,7 @@ class KubernetesBackend:
         jobsets = {jobset["metadata"]["name"]: jobset for jobset in listed}
         own = _namespace(self._api())
         copies = [paths.id for paths in reader.every(self.runs_folder) if recorded_plan.cluster_of(paths) == own]
-        states = [self._state_of(jobset, listing) for jobset in jobsets.values()]
+        states = [self._state_of(jobset, self._cached(run), listing) for run, jobset in jobsets.items()]
         states += [self._without_jobset(run) for run in copies if run not in jobsets]
         return sorted(states, key=lambda state: (state.submitted or math.inf, state.id))
 

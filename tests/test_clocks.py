@@ -131,15 +131,15 @@ COMPARISONS = {
     "jobs/spotmpi/backends/kubernetes/client/api.py": (3, MONOTONIC),
     "jobs/spotmpi/backends/kubernetes/client/kubeconfig.py": (2, MONOTONIC),
     "jobs/spotmpi/backends/kubernetes/follow/jobset.py": (
-        5,
+        4,
         f"chooses which of two reasons is shown; the end comes last, whatever clocks say; {DEADLINE}",
     ),
     "jobs/spotmpi/backends/kubernetes/follow/pod_log.py": (
         7,
         f"{ONE_CLOCK}, or a span of an agent's own times; numbers, or `pull`, show what is missing",
     ),
-    "jobs/spotmpi/backends/kubernetes/follow/run.py": (2, ONE_CLOCK),
-    "jobs/spotmpi/backends/kubernetes/follow/waiting.py": (4, ONE_CLOCK),
+    "jobs/spotmpi/backends/kubernetes/follow/run.py": (1, ONE_CLOCK),
+    "jobs/spotmpi/backends/kubernetes/follow/waiting.py": (7, ONE_CLOCK),
     "jobs/spotmpi/backends/kubernetes/pool_access.py": (2, f"{NO_TIME}; {ONE_CLOCK}"),
     "jobs/spotmpi/backends/kubernetes/stop.py": (2, ONE_CLOCK),
     "jobs/spotmpi/backends/slurm/backend.py": (1, OF_SLURM),
@@ -163,7 +163,8 @@ COMPARISONS = {
     "jobs/spotmpi/report/spending.py": (4, SHOWN),
     "jobs/spotmpi/runs/pod_output.py": (2, "whether a wait that is over is shown"),
     "jobs/spotmpi/runs/folder.py": (3, "the order in which output is shown; each file is read to its end"),
-    "jobs/spotmpi/runs/node_usage.py": (4, "what a run, or one that was lost, has cost: shown"),
+    "jobs/spotmpi/runs/node_usage.py": (2, "what a run, or one that was lost, has cost: shown"),
+    "jobs/spotmpi/runs/reader.py": (1, "when an attempt that was lost had reported last: shown"),
     "jobs/spotmpi/study/execution.py": (2, MONOTONIC),
 }
 

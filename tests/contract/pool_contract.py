@@ -161,6 +161,8 @@ class PoolContract:
             assert [value async for value in same.map(double, range(3))] == [0, 2, 4]
             assert await same.run(add, each=[1, 2]) == {0: 1, 1: 2}
             assert await (await same.workers())[1].submit(add, 5) == 5
+            async with await same.client() as client:
+                assert await client.submit(sum, [1, 2]) == 3
 
         asyncio.run(use(AsyncPool(pool)))
 

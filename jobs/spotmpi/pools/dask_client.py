@@ -165,8 +165,7 @@ async def status_of(future: Future[Any]) -> tuple[str, Any, Any]:
 
 def plain_client(url: str, tls: str, asynchronous: bool) -> Client:
     """A client of Dask for the calling thread; an *asynchronous* one is for its event loop, and is awaited first."""
-    options = {"security": security(tls), "set_as_default": False, "timeout": CONNECT_TIMEOUT}
-    return Client(url, asynchronous=asynchronous, **options)
+    return Client(url, security=security(tls), set_as_default=False, asynchronous=asynchronous, timeout=CONNECT_TIMEOUT)
 
 
 def remote_error(call: Call, error: Any, traceback: Any) -> BaseException:

@@ -247,7 +247,8 @@ class _Down:
             if check:
                 self._dependencies.sleep(_INTERVAL)
             if LOG_GROUP.existing(aws, inventory.region, [group]):
-                deleted = LOG_GROUP.remove(aws, inventory.region, group) or deleted
+                LOG_GROUP.remove(aws, inventory.region, group)
+                deleted = True
         if deleted:
             self._dependencies.echo(f"deleted log group {group}, which EKS had recreated")
 

@@ -86,7 +86,7 @@ def test_up_and_down_continue_at_every_step_and_leave_nothing(environment: Engin
     }
     assert (leftover.what, leftover.id) == ("log groups", "/aws/eks/spotmpi-lab/late")
     assert len(cloud.records) == 0 and list(cloud.leftovers) == []
-    assert read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).of("networks") == {network}
+    assert read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).of("VPCs") == {network}
 
     # Once that is deleted nothing is left, also not the stack's state.
     environment.account.logs.groups.clear()

@@ -208,7 +208,7 @@ class CoordinatedAttempt(_NodeZero):
     def _add_oom_nodes(self, outcome: Outcome) -> Outcome:
         """The failure *outcome*, with the nodes where the kernel has killed a process for lack of memory."""
         on_node_0 = hardware.oom_kills(self._context.mounts.cgroup) > self._oom_kills
-        killed = [*([0] if on_node_0 else []), *sorted(nodes_in(dict.fromkeys(self._members.oom_killed)))]
+        killed = [*([0] if on_node_0 else []), *sorted(node.number for node in self._members.oom_killed)]
         if not killed:
             return outcome
         if not self._context.is_supervised:  # the kernel may have killed a process of others

@@ -178,7 +178,8 @@ class CoordinatorClient:
         self.poll()
         if not self.ends:
             return None
-        return _silence() if self.connection.lost else _OVER
+        # Node 0 ends the connection of a worker that leaves, whose process shall end by itself.
+        return _silence() if self.connection.lost and not self._leaves else _OVER
 
     def patience(self) -> float | None:
         """None: node 0 ends the attempt."""

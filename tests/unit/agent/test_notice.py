@@ -14,7 +14,8 @@ import pytest
 from spotmpi.agent import protocol
 from spotmpi.agent import worker as worker_module
 from spotmpi.agent.context import AgentContext
-from spotmpi.agent.plan import NODE, Member
+from spotmpi.agent.outcomes import STOPPED
+from spotmpi.agent.plan import NODE, WORKER, Member
 from spotmpi.agent.pod_context import END_TIME
 from spotmpi.agent.stop_requests import PreemptionNotice
 from spotmpi.agent.tcp import Admission, Welcome
@@ -105,6 +106,25 @@ def test_a_node_with_notice_leaves_at_the_end_of_its_grace_whatever_node_0_does(
     assert not coordinator.ends and len(sent) == 1 and sent[0]["notice"] == notice.reason
     clock.sleep(0.2)
     assert coordinator.ends and coordinator.is_closed and coordinator.kill_requested()
+
+
+def test_a_worker_with_notice_leaves_at_once_and_its_process_ends_by_itself(
+    notice: PreemptionNotice, clock: SetClock
+) -> None:
+    """Node 0 ends the connection as soon as it reads the notice, which is no reason to kill the process."""
+    sent: list[Any] = []
+    connection: Any = SimpleNamespace(
+        lost=False, silence=0.0, receive=list, send=lambda **message: sent.append(message)
+    )
+    context = context_of(1, clock)._replace(member=Member(WORKER, 1))
+    coordinator = CoordinatorClient((connection, Welcome(1, context.member)), notice, context)
+    assert coordinator.pending() is None
+    notice._handle_signal(signal.SIGTERM, None)
+    assert not coordinator.kill_requested() and sent == [{"notice": notice.reason}]
+    connection.lost = True
+    request = coordinator.pending()
+    assert request is not None and (request.outcome.cause, request.checkpoint_first) == (STOPPED, False)
+    assert coordinator.is_closed and not coordinator.kill_requested()
 
 
 def test_a_node_tells_the_states_of_its_ranks_where_they_have_changed(

@@ -140,7 +140,7 @@ def serve_forks(context: AgentContext) -> None:
 
     Where it does not start, rank wrappers start ranks without it and print that.
     """
-    server = preload.of_ranks(context.plan, context.mounts.work)
+    server = _fork_server(context)
     if server is not None:
         rank_wrapper = [sys.executable, "-I", "-S", RANK_WRAPPER]
         with contextlib.suppress(OSError):
@@ -151,7 +151,7 @@ def serve_forks(context: AgentContext) -> None:
 
 def wait_for_imports(context: AgentContext, wait: Callable[[], bool]) -> None:
     """Wait until the fork server of this node has imported its modules, if it has one, or *wait* returns False."""
-    server = preload.of_ranks(context.plan, context.mounts.work)
+    server = _fork_server(context)
     if server is not None:
         are_done = preload.imports(server.path)
         while not are_done() and wait():
@@ -161,7 +161,7 @@ def wait_for_imports(context: AgentContext, wait: Callable[[], bool]) -> None:
 def location(context: AgentContext, environment: dict[str, str]) -> Location:
     """What the arguments of this node's processes depend on, with its *environment*."""
     starts_mpi = launchers.is_mpi(context.plan["launcher"]) and context.is_coordinator
-    forks = preload.of_ranks(context.plan, context.mounts.work)
+    forks = _fork_server(context)
     return Location(
         sys.executable,
         str(context.rendezvous),
@@ -263,6 +263,10 @@ def _run_sshd(context: AgentContext) -> None:
             context.clock.sleep(_RESTART_PAUSE)
     except (ssh.InvalidKeys, OSError) as error:
         sys.stderr.write("no sshd runs in this pod, which only programs that call ssh need: %s\n" % error)
+
+
+def _fork_server(context: AgentContext) -> preload.ForkServer | None:
+    return preload.of_ranks(context.plan, context.mounts.work) if context.plan.get("preload") else None
 
 
 def _environment(context: AgentContext, own: Mapping[str, str]) -> dict[str, str]:

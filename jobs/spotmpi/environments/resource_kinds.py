@@ -54,6 +54,7 @@ class ResourceKind:
     # Of what can outlive an environment: what finds the ids of those that did, and why that matters.
     find: Callable[[ResourceKind, Aws, ResourceInventory], Iterable[str]] | None = None
     why: str = ""
+    own_name: str = ""  # of what has the environment's name, with {} for that; with a slash at its end, the beginning
 
     @property
     def arn(self) -> tuple[str, str]:
@@ -153,11 +154,13 @@ def _filter(name: str, *values: str) -> dict[str, Any]:
 
 
 def _listed(kind: ResourceKind, aws: Aws, inventory: ResourceInventory) -> Iterator[str]:
-    """Those with one of the environment's tags, with its name, alone or before a slash, or recorded."""
+    """Those with one of the environment's tags, with its name, or recorded."""
     tags = {*tags_of(inventory.name), *((key, inventory.name) for key in _EKSCTL_CLUSTER)}
+    name = kind.own_name.format(inventory.name)
     for each in kind.list(aws, inventory.region):
         id, own = each[kind.id], {(tag["Key"], tag["Value"]) for tag in each.get("Tags", ())}
-        if tags & own or id.partition("/")[0] == inventory.name or id in inventory.of(kind.names):
+        is_named = bool(name) and (id.startswith(name) if name[-1] == "/" else id == name)
+        if tags & own or is_named or id in inventory.of(kind.names):
             yield id
 
 
@@ -276,6 +279,7 @@ RESOURCE_KINDS = (
         *("CloudFormation stack", "cloudformation", "stack"),
         id="StackName",
         find=_listed,
+        own_name="{}",
         why="they hold resources of a cluster of that name that another tool created",
     ),
     FILE_SYSTEM,
@@ -297,6 +301,7 @@ RESOURCE_KINDS = (
         by="repositoryNames",
         type="aws:ecr/repository:Repository",
         find=_listed,
+        own_name="{}/",
         why=_BILLED_BY_GB,
     ),
     CLUSTER,

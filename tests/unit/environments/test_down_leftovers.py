@@ -22,11 +22,12 @@ def leave_one_of_each_kind(lab: FakeEnvironment) -> None:
     """Add to the account leftovers of the environment, resources of others, and deleted ones that AWS still lists."""
     lab.account.efs.file_systems["fs-1"] = {}
     lab.account.efs.mount_targets["fsmt-12345678"] = "fs-of-another-stack"
+    lab.account.efs.file_systems["fs-2"] = {}
     lab.account.efs.vanishing.add("fs-1")
     lab.account.ec2.volumes["vol-1"] = {}
     lab.account.logs.groups.add("/aws/eks/spotmpi-lab/late")
     lab.account.kms.keys["key-1"] = "Enabled"
-    lab.account.ecr.repositories |= {"spotmpi-lab/chainermn", "spotmpi-other/chainermn"}
+    lab.account.ecr.repositories |= {"spotmpi-lab/chainermn", "spotmpi-lab", "spotmpi-lab-two/chainermn"}
     lab.account.cloudformation.stacks = {
         "eksctl-spotmpi-lab-cluster": {"alpha.eksctl.io/cluster-name": "spotmpi-lab"},
         "eksctl-spotmpi-lab-two-cluster": {"alpha.eksctl.io/cluster-name": "spotmpi-lab-two"},
@@ -49,6 +50,7 @@ def test_one_untagged_resource_of_each_kind_is_found_by_name_or_recorded_id(lab:
     leftovers = down("lab", lab.dependencies)
 
     ids = {each.what: each.id for each in leftovers}
+    assert len(ids) == len(leftovers)
     assert ids == {
         "CloudFormation stacks": "eksctl-spotmpi-lab-cluster",
         "file systems": "fs-1",

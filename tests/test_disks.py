@@ -97,7 +97,7 @@ def _is_careless(node: ast.AST) -> bool:
         return name in _FUNCTIONS
     if owner == "os":
         return name == "access" or (name == "walk" and not any(each.arg == "onerror" for each in node.keywords))
-    return name in _METHODS and owner.rpartition(".")[2] not in {"files", "LOG_GROUP", *_TAR}
+    return name in _METHODS and owner.rpartition(".")[2] not in {"files", *_TAR}
 
 
 def _places() -> Iterator[str]:

@@ -98,7 +98,7 @@ class FakeAccount(Aws):
         assert handler is not None, f"{service} does not answer {operation}"
         self.before_answer()
         answer = handler(region, request)
-        return {} if answer is None and operation not in self.answers else answer
+        return {} if answer is None else answer  # boto3 returns a dictionary in any case
 
     def refuse(self, operation: str, code: str, region: str | None = None) -> None:
         """Refuse an operation from now on, in one region or in all."""

@@ -8,7 +8,7 @@ from spotmpi.cli.options import Json, RunId, TargetOptions
 def command(run: RunId, where: TargetOptions = TargetOptions(), as_json: Json = False) -> None:
     """Copy a run's model, checkpoints and records to this machine.
 
-    They come from the run volume of its cluster.
+    They come from the run volume of its cluster, or by ssh from its login node of Slurm.
     """
     from spotmpi.api import runs as api
     from spotmpi.core import names

@@ -12,7 +12,7 @@ def command(
 ) -> None:
     """Open a shell in the pod of a node or worker.
 
-    Needs kubectl; for a run on this machine the shell opens in the run's folder.
+    Needs kubectl for a pod. On Slurm it is a step of the job; on this machine it opens in the run's folder.
     """
     import subprocess
 

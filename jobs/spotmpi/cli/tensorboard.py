@@ -24,7 +24,7 @@ def command(
 ) -> None:
     """Show a run's curves in TensorBoard, also while it runs.
 
-    Its event files are copied from the cluster every few seconds; Ctrl-C ends it.
+    Its event files are copied from the cluster every ten seconds; Ctrl-C ends it.
     """
     import shutil
     import subprocess

@@ -78,3 +78,12 @@ def test_the_table_of_spec_keys_is_up_to_date(request: pytest.FixtureRequest) ->
         PAGE.write_text(written)
 
     assert page == written or request.config.getoption("--update-golden"), "run pytest with --update-golden"
+
+
+def test_every_public_name_is_in_the_table_of_python() -> None:
+    import spotmpi
+
+    table = PAGE.read_text().partition("## Python\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(?:spotmpi\.)?(\w+)", table))
+    assert {*spotmpi.__all__, "checkpoint"} - named == set()
+    assert named - {*spotmpi.__all__, "checkpoint"} == {"import", "on", "overrides"}

@@ -20,8 +20,8 @@ class Event:
     """An event of a run.
 
     ``kind`` is one of submitted, waiting, started, line, metric, interrupted, restarted, succeeded, failed, stopped,
-    lost, gap; recognized, once the form is known in which a program prints its progress, or ``metrics.pattern`` has
-    found an iteration in its output, with ``form`` and ``line``;
+    lost, gap; avoided, with a ``machine`` at fault; recognized, once the form is known in which a program prints its
+    progress, or ``metrics.pattern`` has found an iteration in its output, with ``form`` and ``line``;
     for a pool's workers, and for pods that stand by (``standby``), also joined and left; promoted, where such a pod
     took over a lost ``node`` from the pod that it ``replaces``, ``seconds`` after that was last heard; placed, where
     capacity has an order, with ``group``, ``type``, ``market`` and ``rate``, the US dollars per hour of all nodes.

@@ -13,7 +13,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from spotmpi.agent import record
 from spotmpi.core import names
+from spotmpi.runs import reader
 from spotmpi.spec.job import JobSpec
 
 PAGE = names.PROJECT / "docs" / "reference.md"
@@ -87,3 +89,15 @@ def test_every_public_name_is_in_the_table_of_python() -> None:
     named = set(re.findall(r"`(?:spotmpi\.)?(\w+)", table))
     assert {*spotmpi.__all__, "checkpoint"} - named == set()
     assert named - {*spotmpi.__all__, "checkpoint"} == {"import", "on", "overrides"}
+
+
+def test_every_event_and_state_of_a_run_is_on_the_page() -> None:
+    text = PAGE.read_text().partition("## States and events\n")[2].partition("\n## ")[0]
+    states, _, events = text.partition("| --- |")
+    constants = {value for name, value in vars(record).items() if name.isupper() and isinstance(value, str)}
+    kinds = {value for value in constants if value.isalpha()} - {record.MISSING, record.SUBMISSION}
+
+    assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| ([^|]*) \|", events, re.MULTILINE)))) == kinds
+    assert {record.LOST, *record.TERMINAL, reader.RUNNING, reader.ELSEWHERE, reader.UNKNOWN} <= set(
+        re.findall(r"`(\w+)`", states)
+    )

@@ -58,6 +58,16 @@ def test_every_room_has_a_paragraph() -> None:
     assert set(re.findall(r"\*\*(\w+)\*\*", CHAPTERS["Rooms"])) == rooms
 
 
+def test_no_room_stands_above_one_that_it_may_import() -> None:
+    contracts = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = reversed(next(each["layers"] for each in contracts if each["type"] == "layers"))
+    level = {room: number for number, layer in enumerate(layers) for room in layer.split(" | ")}
+    starts = [paragraph.partition("\n")[0] for paragraph in CHAPTERS["Rooms"].split("\n\n")]
+    levels = [level[room] for start in starts for room in re.findall(r"\*\*(\w+)\*\*", start)]
+
+    assert len(levels) == len(level) and levels == sorted(levels)
+
+
 @pytest.mark.parametrize(
     ("story", "most"),
     [

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
+import operator
 import os
 import re
 import shlex
@@ -24,9 +28,12 @@ BIN = Path(sys.executable).parent
 TOML_PAGES = [
     str(page.relative_to(PROJECT)) for page in sorted(PROJECT.glob("docs/*.md")) if "```toml" in page.read_text()
 ]
+PYTHON_PAGES = [
+    str(page.relative_to(PROJECT))
+    for page in (PROJECT / "README.md", *sorted(PROJECT.glob("docs/*.md")))
+    if "```python" in page.read_text()
+]
 EVERY_PAGE = [*PROJECT.glob("*.md"), *PROJECT.glob("docs/*.md"), *PROJECT.glob("jobs/*/*.toml")]
-
-PYTHON_NAME = re.compile(r"\bspotmpi\.(\w+)\(")
 
 # Commands that this file does not run, and the tests that do.
 RUN_ELSEWHERE = {
@@ -72,7 +79,7 @@ def _build_of_the_data_set() -> str:
     return command
 
 
-@pytest.mark.parametrize("page", [*PROJECT.glob("*.md"), *PROJECT.glob("docs/*.md")], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PROJECT.glob("*.md"), *PROJECT.glob("docs/**/*.md")], ids=lambda page: page.name)
 def test_every_link_leads_to_a_file_of_this_project_and_to_a_heading_in_it(page: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         if not target.startswith("https://"):
@@ -114,13 +121,25 @@ def test_each_step_of_the_first_environment_says_what_it_costs_by_the_price_tabl
     assert prices["cost"].startswith(" $0.01;") and prices["down"].startswith(" $0 from here on")
 
 
-def test_every_name_of_the_python_interface_exists() -> None:
+@pytest.mark.parametrize("page", PYTHON_PAGES)
+def test_the_python_of_every_page_names_functions_and_arguments_that_there_are(page: str) -> None:
     import spotmpi
 
-    names = [
-        name for block in re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL) for name in PYTHON_NAME.findall(block)
-    ]
-    assert names and all(hasattr(spotmpi, name) for name in names)
+    blocks = re.findall(r"```python\n(.*?)```", (PROJECT / page).read_text(), re.DOTALL)
+    nodes = [node for block in blocks for node in ast.walk(ast.parse(block))]
+    public = {name: operator.attrgetter(name.partition(".")[2])(spotmpi) for name in map(_dotted, nodes) if name}
+    for call in (node for node in nodes if isinstance(node, ast.Call) and _dotted(node.func)):
+        arguments = inspect.signature(public[_dotted(call.func)])
+        arguments.bind_partial(*call.args, **{each.arg: each for each in call.keywords if each.arg})
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            assert all(hasattr(importlib.import_module(str(node.module)), each.name) for each in node.names)
+
+
+def _dotted(node: ast.AST) -> str:
+    """The name ``spotmpi.a.b`` that *node* is, or nothing."""
+    name = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+    return name if re.fullmatch(r"spotmpi(\.\w+)+", name) else ""
 
 
 @pytest.mark.images

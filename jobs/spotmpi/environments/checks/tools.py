@@ -1,4 +1,4 @@
-"""The command-line tools that spotmpi needs, and their versions."""
+"""The command-line tools that spotmpi needs: Pulumi and kubectl in which versions, and one that builds images."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from spotmpi.environments.checks.check import Check, Finding, Level, Subject
+from spotmpi.images.build import TOOLS as BUILDERS
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ _TOOLS = (
         "https://kubernetes.io/docs/tasks/tools/",
     ),
 )
+_BUILDER = "image builder"
 _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.\d+)?")
 
 
@@ -58,4 +60,14 @@ def _check(tool: _Tool) -> Callable[[Subject], Iterator[Finding]]:
     return find
 
 
-CHECKS = tuple(Check(tool.name, _check(tool), account=False) for tool in _TOOLS)
+def _builder(subject: Subject) -> Iterator[Finding]:
+    """Whether there is what builds images, which `spotmpi up` needs for those that the registry lacks."""
+    found = next((name for name in BUILDERS if subject.tool_output((name, "--version")) is not None), None)
+    if found is None:
+        remedy = "install one: `spotmpi up` builds the images that the registry lacks, unless it gets --no-images"
+        yield Finding(_BUILDER, "warning", f"none of {', '.join(BUILDERS)} found", remedy)
+    else:
+        yield Finding(_BUILDER, "ok", found)
+
+
+CHECKS = (*(Check(tool.name, _check(tool), account=False) for tool in _TOOLS), Check(_BUILDER, _builder, account=False))

@@ -27,7 +27,7 @@ STACK = """config:
   spotmpi:groups:
     - {name: gpus, type: g5.xlarge, max: 8}
 """
-TOOLS = {"pulumi": "v3.200.0\n", "kubectl": "Client Version: v1.35.4\n"}
+TOOLS = {"pulumi": "v3.200.0\n", "kubectl": "Client Version: v1.35.4\n", "podman": "podman version 4.3.1\n"}
 TAGS = {"spotmpi:environment": "spotmpi-mine"}
 
 PUBLIC = f"ssh-ed25519 {'A' * 68} spotmpi"
@@ -64,7 +64,7 @@ def write_stack(text: str = STACK) -> None:
 
 
 def tool_output(command: Sequence[str]) -> str | None:
-    return TOOLS[command[0]]
+    return TOOLS.get(command[0])
 
 
 def finding_of(account: FakeAccount, check: str, tools: Any = tool_output) -> Finding:

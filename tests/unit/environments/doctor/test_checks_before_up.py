@@ -24,6 +24,7 @@ from tests.cloud.account.market import capacity_block
 from tests.unit.environments.doctor.scenarios import STACK, TAGS, TOOLS, finding_of, tool_output, write_stack
 
 PRICE = "EKS bills $0.60 an hour for the control plane in place of $0.10, or upgrades it by itself at any time"
+TOOL_CHECKS = ("pulumi", "kubectl", "image builder")
 LEFTOVERS = {
     "file systems": "fs-1",
     "mount targets": "fsmt-1",
@@ -38,7 +39,7 @@ def test_in_a_healthy_account_every_line_is_ok(account: FakeAccount) -> None:
     kinds = ("CloudFormation stacks", *LEFTOVERS, "keys", "image repositories")
     assert [finding for finding in findings if finding.level != "ok"] == []
     assert [finding.check for finding in findings] == [
-        *("credentials", "region", "zone", "second zone", "pulumi", "kubectl", "Kubernetes version", "group gpus"),
+        *("credentials", "region", "zone", "second zone", *TOOL_CHECKS, "Kubernetes version", "group gpus"),
         *("quota of gpus", "quota of system", "quota of VPCs", "quota of internet gateways"),
         *(f"leftover {kind}" for kind in kinds),
     ]
@@ -94,14 +95,14 @@ def test_a_version_whose_support_can_not_be_asked_for_does_not_prevent_a_build(a
 
 def test_without_a_stack_only_account_and_tools_are_checked(account: FakeAccount) -> None:
     findings = doctor(None, account, tool_output)
-    assert [finding.check for finding in findings] == ["credentials", "region", "pulumi", "kubectl"]
+    assert [finding.check for finding in findings] == ["credentials", "region", *TOOL_CHECKS]
 
 
 def test_credentials_of_another_account_end_the_account_checks(account: FakeAccount) -> None:
     write_stack(STACK + "  spotmpi:account: '999999999999'\n")
     findings = doctor("mine", account, tool_output)
     assert findings[0].level == "error" and "the stack to 999999999999" in findings[0].message
-    assert [finding.check for finding in findings[1:]] == ["pulumi", "kubectl", "account"]
+    assert [finding.check for finding in findings[1:]] == [*TOOL_CHECKS, "account"]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_the_root_user_is_a_warning(account: FakeAccount) -> None:
 def test_expired_credentials_are_one_error_and_the_tools_are_still_checked(account: FakeAccount) -> None:
     account.refuse("GetCallerIdentity", "ExpiredToken")
     findings = doctor("mine", account, tool_output)
-    assert [finding.level for finding in findings] == ["error", "ok", "ok", "warning"]
+    assert [finding.level for finding in findings] == ["error", "ok", "ok", "ok", "warning"]
     assert "have expired" in findings[0].message and "not checked without credentials" in findings[-1].message
 
 
@@ -147,7 +148,7 @@ def test_what_is_no_name_of_a_region_is_not_taken_for_wrong_credentials(account:
     """AWS refuses the signature of a call in US-EAST-1."""
     write_stack(STACK.replace("us-east-1\n", "US-EAST-1\n", 1))
     findings = doctor("mine", account, tool_output)
-    assert [finding.level for finding in findings] == ["error", "ok", "ok", "warning"]
+    assert [finding.level for finding in findings] == ["error", "ok", "ok", "ok", "warning"]
     assert findings[0].message == "US-EAST-1 is not an AWS region; write it like us-east-1"
     assert "not checked without a region" in findings[-1].message
 
@@ -156,7 +157,7 @@ def test_a_region_that_does_not_exist_is_an_error_and_nothing_else_is_asked_ther
     """None of its hosts answers, so all else would be a warning that it could not be checked."""
     write_stack(STACK.replace("us-east-1\n", "us-east-9\n", 1))
     findings = doctor("mine", type(account)("us-east-9"), tool_output)
-    assert [finding.check for finding in findings] == ["credentials", "region", "pulumi", "kubectl", "account"]
+    assert [finding.check for finding in findings] == ["credentials", "region", *TOOL_CHECKS, "account"]
     assert (findings[1].level, findings[1].message) == ("error", "AWS has no region us-east-9")
     assert "not checked without a region: region, zone" in findings[-1].message
 
@@ -271,9 +272,21 @@ def test_the_bucket_of_pulumis_state_is_private_and_versioned(
 def test_each_tool_must_be_installed_and_new_enough(
     account: FakeAccount, name: str, answer: str | None, level: str, message: str
 ) -> None:
-    finding = finding_of(account, name, lambda command: answer if command[0] == name else TOOLS[command[0]])
+    finding = finding_of(account, name, lambda command: answer if command[0] == name else TOOLS.get(command[0]))
     assert finding.level == level and message in finding.message
     assert finding.level == "ok" or finding.command.startswith("https://")
+
+
+@pytest.mark.parametrize("name", ["buildah", "podman", "docker"])
+def test_one_of_the_programs_that_build_images_has_to_be_there(account: FakeAccount, name: str) -> None:
+    others = {tool: TOOLS[tool] for tool in ("pulumi", "kubectl")}
+
+    found = finding_of(account, "image builder", lambda command: {**others, name: ""}.get(command[0]))
+    none = finding_of(account, "image builder", lambda command: others.get(command[0]))
+
+    assert (found.level, found.message) == ("ok", name)
+    assert (none.level, none.message) == ("warning", "none of buildah, podman, docker found")
+    assert "spotmpi up" in none.remedy and "--no-images" in none.remedy
 
 
 def test_versions_are_read_from_real_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,7 @@ def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
     assert status == json_status == code
     lines = output.splitlines()
     assert lines[0].split() == ["ok", "credentials", "account", "123456789012", "as", "arn:aws:sts::123456789012:x/me"]
-    assert len(json.loads(json_output)) == len([line for line in lines if not line.startswith(" ")]) == 20
+    assert len(json.loads(json_output)) == len([line for line in lines if not line.startswith(" ")]) == 21
     assert (any("-> spotmpi zones --types g5.xlarge" in line for line in lines)) == (quota < 32)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
@@ -91,13 +92,12 @@ def test_every_public_name_is_in_the_table_of_python() -> None:
     assert named - {*spotmpi.__all__, "checkpoint"} == {"import", "on", "overrides"}
 
 
-def test_every_event_and_state_of_a_run_is_on_the_page() -> None:
+def test_every_event_state_and_value_of_a_run_is_on_the_page() -> None:
     text = PAGE.read_text().partition("## States and events\n")[2].partition("\n## ")[0]
     states, _, events = text.partition("| --- |")
     constants = {value for name, value in vars(record).items() if name.isupper() and isinstance(value, str)}
     kinds = {value for value in constants if value.isalpha()} - {record.MISSING, record.SUBMISSION}
 
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| ([^|]*) \|", events, re.MULTILINE)))) == kinds
-    assert {record.LOST, *record.TERMINAL, reader.RUNNING, reader.ELSEWHERE, reader.UNKNOWN} <= set(
-        re.findall(r"`(\w+)`", states)
-    )
+    others = {record.LOST, *record.TERMINAL, reader.RUNNING, reader.ELSEWHERE, reader.UNKNOWN}
+    assert others | {each.name for each in fields(reader.RunState)} <= set(re.findall(r"`(\w+)`", states))

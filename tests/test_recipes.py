@@ -99,7 +99,7 @@ CHECKS = (*CHECKS, Check("moon", _moon, account=False))
 
     result = spotmpi(copy, "doctor")
 
-    assert "warning  moon         it is full\n                      -> wait" in result.stdout
+    assert "warning  moon           it is full\n                        -> wait" in result.stdout
 
 
 def test_a_command_is_a_file_and_an_entry(copy: Path) -> None:

@@ -120,7 +120,9 @@ class SpecOptions:
     limit_start: Annotated[
         str | None,
         typer.Option(
-            "--limit-start", help="Time until the first output (default: the spec's, else 10m).", metavar="TIME"
+            "--limit-start",
+            help="Time for nodes to get ready, and for the first output (default: the spec's, else 10m).",
+            metavar="TIME",
         ),
         Key("limits.start"),
     ] = None

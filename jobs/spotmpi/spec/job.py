@@ -198,7 +198,9 @@ class Checkpoint(SpecModel):
 class Limits(SpecModel):
     """When a run gives up."""
 
-    start: Duration = Field(600.0, description="time from submission to the first output of the program")
+    start: Duration = Field(
+        600.0, description="time for all nodes to get ready, and again to the first output; in each attempt"
+    )
     run: Duration | None = Field(
         None,
         description="time from submission to the end, not counting time in which this machine sleeps",

@@ -60,16 +60,23 @@ class Kubernetes(SpecModel):
     )
     image: str | None = Field(
         None,
-        description="reference to pull, such as registry/chainermn@sha256:...",
+        description="reference to pull, such as registry/chainermn@sha256:... (default: the environment's build of "
+        "`image`)",
         examples=["registry.example/chainermn:1"],
     )
-    volume: str | None = Field(None, description="claim (RWX) that keeps runs, checkpoints and data", examples=["runs"])
+    volume: str | None = Field(
+        None,
+        description="claim (RWX) that keeps runs, checkpoints and data (default: the environment's)",
+        examples=["runs"],
+    )
     mounts: list[Mount] = Field(
         [],
         description="more volumes: a claim, secret, config_map or empty folder at a path",
         examples=[[{"path": "/cache", "claim": "cache"}]],
     )
-    exclusive: bool | None = Field(None, description="whether each pod has a node to itself", examples=[True])
+    exclusive: bool | None = Field(
+        None, description="whether each pod has a node to itself (default: in an environment)", examples=[True]
+    )
     node_groups: list[str] = Field(
         [], description="node groups of the environment (default: the first that the run fits)", examples=[["g5"]]
     )

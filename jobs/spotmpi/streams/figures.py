@@ -173,10 +173,11 @@ def text(figures: Figures) -> str:
         f"{figures.batches_per_second:.4g} batches/s",
         f"{counted(figures.in_flight, 'chunk')} in flight",
         f"ranks wait {percent(figures.ranks_wait)}",
-        f"{counted(figures.workers, 'worker')} wait {percent(figures.workers_wait)}",
+        f"{counted(figures.workers, 'worker waits', 'workers wait')} {percent(figures.workers_wait)}",
     ]
     if postprocess:
-        parts.append(f"{counted(postprocess, 'postprocess worker')} wait {percent(figures.postprocess_wait)}")
+        waiting = counted(postprocess, "postprocess worker waits", "postprocess workers wait")
+        parts.append(f"{waiting} {percent(figures.postprocess_wait)}")
     return ", ".join([*parts, f"{figures.skipped} skipped"] if figures.skipped else parts)
 
 

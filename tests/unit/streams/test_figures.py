@@ -159,3 +159,5 @@ def test_the_advice_is_one_line_with_its_cost(changes: dict[str, Any], price: fl
 def test_the_figures_are_one_line() -> None:
     assert text(FIGURES) == "20 batches/s, 16 chunks in flight, ranks wait 0 %, 4 workers wait 0 %"
     assert text(FIGURES._replace(skipped=3)).endswith(", 3 skipped")
+    alone = text(FIGURES._replace(workers=1, postprocess_workers=1))
+    assert alone.endswith(", 1 worker waits 0 %, 1 postprocess worker waits 0 %")

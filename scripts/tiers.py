@@ -213,10 +213,18 @@ def fresh_machine(suite: str, python: str) -> Tier:
     return Tier(suite, f"both commands of the README, and types, with Python {python}", [run], root, minutes=9)
 
 
+def with_packages(which: str) -> Tier:
+    """The unit tests with other packages than those of the lock file."""
+    run = [str(PROJECT / "scripts" / "other-packages"), which]
+    return Tier(f"{which}-packages", f"the unit tests with the {which} packages that are allowed", [run], minutes=6)
+
+
 NIGHTLY = [
     fresh_machine("noble", "3.12"),
     fresh_machine("trixie", "3.13"),
     fresh_machine("forky", "3.14"),
+    with_packages("oldest"),
+    with_packages("newest"),
     at_night("unit", "long statistics, worker pools under stress, a real registry and cosign", 35, PLAIN),
     at_night("programs", "training programs under real mpirun", 10, "images", ["tests/programs"]),
     at_night("launchers", "every launcher and fault on this machine", 10, "images", all_but(["tests/programs"])),

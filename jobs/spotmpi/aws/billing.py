@@ -38,7 +38,6 @@ class Lifetime:
 
     machine: str
     name: str | None
-    group: str
     kind: Kind
     began: float
     ready: float

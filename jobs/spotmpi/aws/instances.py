@@ -18,11 +18,9 @@ NO_GROUP = "none"
 class InstanceType:
     """What an instance of a type has (`local_disks`: of its own), and what it supports."""
 
-    name: str
     vcpus: int
     gpus: int
     local_disks: bool
-    spot: bool
     placement_group: bool
     efa: bool
 
@@ -34,7 +32,6 @@ class Instance:
     `launched` is in Unix seconds.
     """
 
-    id: str
     type: str | None
     zone: str | None
     market: str
@@ -50,12 +47,10 @@ def instance_types(aws: Aws, region: str, names: Sequence[str]) -> dict[str, Ins
     descriptions = aws.pages("ec2", region, "describe_instance_types", "InstanceTypes", Filters=filters)
     return {
         each["InstanceType"]: InstanceType(
-            name=each["InstanceType"],
             vcpus=each["VCpuInfo"]["DefaultVCpus"],
             # Types with a fraction of a GPU (g6f) count none, and one that the machine sees.
             gpus=sum(gpu.get("LogicalGpuCount", gpu["Count"]) for gpu in each.get("GpuInfo", {}).get("Gpus", [])),
             local_disks=each.get("InstanceStorageSupported", False),
-            spot="spot" in each.get("SupportedUsageClasses", ["spot"]),
             placement_group="cluster" in each.get("PlacementGroupInfo", {}).get("SupportedStrategies", []),
             efa=each["NetworkInfo"].get("EfaSupported", False),
         )
@@ -94,7 +89,6 @@ def _instance(description: Mapping[str, Any]) -> Instance:
     placement, lifecycle = description.get("Placement", {}), description.get("InstanceLifecycle")
     launched = description.get("LaunchTime")
     return Instance(
-        id=description["InstanceId"],
         type=description.get("InstanceType"),
         zone=placement.get("AvailabilityZone"),
         market=lifecycle if lifecycle in _LIFECYCLES else ON_DEMAND,

@@ -82,7 +82,7 @@ def lifetimes(aws: Aws, environment: Environment, groups: Sequence[ScalingGroup]
     machines = [
         each
         for group in groups
-        for each in _lifetimes(known_groups[group.group or ""], activities(aws, environment.region, group.name))
+        for each in group_lifetimes(known_groups[group.group or ""], activities(aws, environment.region, group.name))
     ]
     launched = {each.machine for each in machines}
     older = {id: group for group in groups for id in group.instances if id not in launched}
@@ -108,11 +108,6 @@ def removed_groups(aws: Aws, environment: Environment, groups: Sequence[ScalingG
         if match and match["group"] != _SYSTEM and match[0] not in present:
             found.setdefault(match[0], RemovedGroup(match["group"], [])).history.append(each)
     return tuple(found[each] for each in sorted(found))
-
-
-def removed_lifetimes(removed: RemovedGroup, node_group: NodeGroup) -> tuple[Lifetime, ...]:
-    """The lifetimes of the machines of a removed group that was as *node_group*."""
-    return tuple(_lifetimes(node_group, removed.history))
 
 
 def activities(aws: Aws, region: str, group: str) -> list[dict[str, Any]]:
@@ -150,7 +145,7 @@ def _group(values: Mapping[str, Any]) -> ScalingGroup:
     )
 
 
-def _lifetimes(node_group: NodeGroup, history: Sequence[Mapping[str, Any]]) -> list[Lifetime]:
+def group_lifetimes(node_group: NodeGroup, history: Sequence[Mapping[str, Any]]) -> list[Lifetime]:
     """The nodes that a group has had, by the activities that AWS keeps for six weeks."""
     terminations = [each for each in history if each["StatusCode"] not in _NOT_DONE]
     ends = {id: each for each in terminations if (id := _instance_of(each, "Terminating"))}
@@ -176,7 +171,6 @@ def _lifetime(
     return Lifetime(
         machine=machine,
         name=None,
-        group=group.name,
         kind=(group.type, zone, group.market),
         began=began,
         ready=ready,

@@ -129,7 +129,6 @@ def _run_cost(paths: RunPaths, target: Target, given: dict[Kind, PriceCurve], aw
         Lifetime(
             name,
             None,
-            "",
             kinds[name],
             *node_usage.span(uses, name, now),
             reclaimed=name in free,
@@ -235,7 +234,7 @@ def _removed_machines(
     for each in removed:
         group = _group_of(each, records, {kinds[id] for id in each.machines if id in kinds})
         if group is not None:
-            machines += scaling.removed_lifetimes(each, group)
+            machines += scaling.group_lifetimes(group, each.history)
         else:
             unknown[each.group] = unknown.get(each.group, 0) + len(each.machines)
     if not unknown:

@@ -112,12 +112,8 @@ class Start:
 
 @dataclass(frozen=True)
 class Wait:
-    """Have no nodes, and decide again ``until`` seconds after the start, or when an offer changes.
+    """Have no nodes; present ones are released at a checkpoint."""
 
-    Present nodes are released at a checkpoint.
-    """
-
-    until: float
     reason: str
 
 

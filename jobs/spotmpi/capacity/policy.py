@@ -59,7 +59,7 @@ def decide(state: State, offers: Sequence[Offer], history: Sequence[Observation]
     if beside.job is not state.job:
         reason += "; without the work and the time of its Capacity Blocks"
     if mode == NONE:
-        return Wait(clock.elapsed + max(0.0, min(clock.tick, view.slack)), reason)
+        return Wait(reason)
     if mode == view.moment.mode[0]:
         return Keep(reason)
     placement = view.placement(mode)

@@ -136,7 +136,6 @@ class Training:
 
     rates: Rates | None
     reported: int
-    attempts: int
     context: dict[str, Any] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)
     series: dict[str, list[Point]] = field(default_factory=dict)
@@ -251,7 +250,6 @@ class _Reading:
         return Training(
             rates=rates,
             reported=reported,
-            attempts=len(self.attempts),
             context=self.context,
             result=self.result,
             series=self.series,

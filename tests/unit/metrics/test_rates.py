@@ -271,13 +271,13 @@ def test_a_run_without_a_rate_says_where_its_iterations_went(lines: Lines, reaso
 
 
 def test_without_any_line_nothing_was_reported() -> None:
-    assert metrics.read([]) == metrics.Training(None, 0, 0)
+    assert metrics.read([]) == metrics.Training(None, 0)
 
 
 def test_lines_without_node_or_attempt_are_those_of_the_first() -> None:
     plain = {key: value for key, value in window(30, [1.0] * 10).items() if key not in ("node", "attempt")}
-    training = metrics.read([window(20, [1.0] * 20), plain])
-    assert (training.reported, training.attempts) == (30, 1)
+    first, second = window(20, [1.0] * 20), window(30, [1.0] * 10)
+    assert metrics.read([first, plain]) == metrics.read([first, second])
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,6 @@ def test_a_scalar_has_one_value_per_iteration_over_all_attempts() -> None:
     assert points == [(10, 10.0, 3.0), (20, 40.0, 2.5)]
     assert [point.value for point in training.evaluations["accuracy"]] == [0.5]
     assert training.context == {"world_size": 2}
-    assert training.attempts == 2
 
 
 def test_scalars_from_the_first_repeated_iteration_on_are_dropped() -> None:

@@ -126,8 +126,8 @@ def mortal_descendants() -> list[int]:
     return [pid for pid in descendants() if pid not in exempt]
 
 
-def kill_descendants() -> list[int]:
-    """Kill and reap all descendants but those `exempt`, for some seconds; the ids of those that are left."""
+def kill_descendants() -> None:
+    """Kill and reap all descendants but those `exempt`, for some seconds."""
     deadline = CLOCK.uptime() + _KILL_LIMIT
     while True:
         left = mortal_descendants()
@@ -138,7 +138,7 @@ def kill_descendants() -> list[int]:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         if not left or CLOCK.uptime() > deadline:
-            return left
+            return
         CLOCK.sleep(0.01)
 
 

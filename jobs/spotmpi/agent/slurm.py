@@ -81,7 +81,7 @@ class Controller:
     def missing(self) -> str | None:
         """What to wait for, or None; it is asked before each attempt, and again while it does not answer."""
         if self._clock.uptime() >= self._next_question:
-            was_away, self._was_away = self._was_away, not _answers(PING)
+            was_away, self._was_away = self._was_away, not _answers()
             if not (was_away or self._was_away):
                 return None
             self._next_question = self._clock.uptime() + ASK_INTERVAL
@@ -267,11 +267,11 @@ def _cgroup(job: str) -> str:
     return "/".join(folders[: folders.index(job) + 1]) if job in folders else ""
 
 
-def _answers(command: list[str]) -> bool:
-    """Whether a command that asks slurmctld succeeds in time."""
+def _answers() -> bool:
+    """Whether slurmctld answers in time."""
     nowhere = subprocess.DEVNULL
     try:
-        done = subprocess.run(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, timeout=ANSWER_LIMIT)
+        done = subprocess.run(PING, stdin=nowhere, stdout=nowhere, stderr=nowhere, timeout=ANSWER_LIMIT)
         return done.returncode == 0
     except subprocess.TimeoutExpired:
         return False

@@ -60,13 +60,8 @@ class InvalidKeys(Exception):
     """The run's Secret has no keys that ssh or the agents can use."""
 
 
-def client(folder: str) -> str:
-    """The client's configuration in *folder*."""
-    return os.path.join(folder, "ssh_config")
-
-
-def install_keys(secret: str, folder: str) -> str:
-    """Copy the keys of *secret* into *folder* with mode 0600 and write both configurations; the client's path.
+def install_keys(secret: str, folder: str) -> None:
+    """Copy the keys of *secret* into *folder* with mode 0600 and write both configurations.
 
     A Secret that runs share holds one key pair, which is the host key as well.
 
@@ -92,7 +87,6 @@ def install_keys(secret: str, folder: str) -> str:
         _check(os.path.join(folder, name))
     _write(os.path.join(folder, "sshd_config"), _SSHD.format(port=PORT, folder=folder) + _SINCE_8_5)
     _write(os.path.join(folder, "ssh_config"), _CLIENT.format(port=PORT, folder=folder))
-    return client(folder)
 
 
 def start_daemon(folder: str) -> subprocess.Popen[bytes]:

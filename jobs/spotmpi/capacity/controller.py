@@ -99,7 +99,7 @@ class _View:
     """A run as the policy sees it."""
 
     def __init__(self, plan: RunPlan, state: placed.State, gang: placed.Gang, now: float, measured: Measured) -> None:
-        self.plan, self.state, self.gang, self.now, self.measured = plan, state, gang, now, measured
+        self.state, self.gang, self.now, self.measured = state, gang, now, measured
         self.capacity, self.sizes = plan["capacity"], sizes_of(plan)
         self.size, self.nodes = self.sizes[-1], gang.usable(self.sizes)
         self.whole = self.nodes is not None

@@ -906,7 +906,7 @@ def simulated() -> Iterator[Volume]:
         patch.setattr(processes, "signal_group", signal_group)
         patch.setattr(processes, "signal_process", signal_process)
         patch.setattr(processes, "descendants", lambda: [each.pid for each in current().programs])
-        patch.setattr(processes, "kill_descendants", lambda: [])
+        patch.setattr(processes, "kill_descendants", lambda: None)
         patch.setattr(processes, "reap_orphans", lambda: None)
         patch.setattr(network, "addresses", addresses)
         patch.setattr(pod_record.Fence, "watch", lambda fence: None)

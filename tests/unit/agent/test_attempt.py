@@ -574,7 +574,7 @@ def test_orphans_are_reaped_while_an_attempt_goes_on(tmp_path: Path, monkeypatch
     monkeypatch.setattr(processes, "LOOK_INTERVAL", 0.05)
     reaped: list[bool] = []
     monkeypatch.setattr(processes, "reap_orphans", lambda: reaped.append(True))
-    monkeypatch.setattr(processes, "kill_descendants", lambda: [])
+    monkeypatch.setattr(processes, "kill_descendants", lambda: None)
     arguments = ["sh", "-c", "echo on; sleep 0.5"]
     command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": arguments, "environment": {}}
     plan: Any = {"folder": "/", "launcher": "none", "metrics_pattern": None, "limits": LIMITS, "grace": 1.0}

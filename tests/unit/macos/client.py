@@ -32,7 +32,6 @@ from tests.unit.cli.terminal import write_spec
 from tests.unit.macos import double
 from tests.unit.macos.training_cluster import TrainingCluster
 
-ON = ("--on", "kubernetes", "--image", "registry/any:1")
 COMMAND = {"name": "job", "command": ["python3", "/app/train.py"], "launcher": "none"}  # of the image
 REFUSAL = "spotmpi: --on = 'local': runs on this machine need Linux; use --on kubernetes or --on STACK\n"
 # What runs in pods, or trains with a framework that an image has.

@@ -405,7 +405,6 @@ def dead(webhook: str, address: str) -> str:
 
 
 JOBSET_IS_DOWN = "JobSet's webhook does not answer: check `kubectl -n jobset-system get pods`"
-TERMINATING = "unable to create new content in namespace n because it is being terminated"
 FORBIDDEN = 'jobsets.jobset.x-k8s.io "a" is forbidden:'
 NO_JOBSET = "JobSet, which runs need, is not installed on the cluster; install its chart"
 

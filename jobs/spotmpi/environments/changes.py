@@ -15,8 +15,8 @@ from spotmpi.aws.account import Aws
 from spotmpi.aws.kubernetes_versions import offered
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.wording import counted
-from spotmpi.environments.stack_file import SYSTEM
-from spotmpi.environments.versions import addon_versions, ami_release, group_of, next_minor, order
+from spotmpi.environments.stack_file import SYSTEM, order
+from spotmpi.environments.versions import addon_versions, ami_release, group_of, next_minor
 
 _GONE = ("delete", "replace", "delete-replaced")
 LOCAL_QUEUE = "kubernetes:kueue.x-k8s.io/v1beta1:LocalQueue"

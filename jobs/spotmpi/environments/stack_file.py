@@ -101,8 +101,7 @@ def stack_path(stack: str, folder: Path | None) -> Path:
 def read_stack(stack: str, folder: Path | None = None) -> StackFile:
     """The settings of *stack*; InputError where the file does not exist or is not YAML."""
     path = stack_path(stack, folder)
-    document = _load(path)
-    config = _config(document, path)
+    document, config = _read(path)
     storage, cluster = _table(config, _PREFIX + "storage"), _table(config, _PREFIX + "cluster")
     groups = [(name, each) for each in _groups(config) for name in _zone_groups(config, each)]
     named = [(SYSTEM, _table(cluster, SYSTEM)), *groups]
@@ -160,8 +159,7 @@ def write_choice(stack: str, row: Row, group: str | None, folder: Path | None = 
         )
         raise input_error("zone", row.zone, f"{reason}; choose another row")
     path = stack_path(stack, folder)
-    document = _load(path)
-    config = _config(document, path)
+    document, config = _read(path)
     second = _second_zone(config, row)
     target = _group_to_change(_groups(config), row.type, group, path)
     config["aws:region"], target["type"] = row.region, row.type
@@ -225,8 +223,7 @@ class Pins:
 def with_pins(stack: str, pins: Pins, folder: Path | None = None) -> str:
     """The text of a stack's file with these versions and the rest unchanged, comments included; nothing is written."""
     path = stack_path(stack, folder)
-    document = _load(path)
-    config = _config(document, path)
+    document, config = _read(path)
     cluster = _mapping(config, _PREFIX + "cluster")
     cluster["version"] = pins.kubernetes
     if pins.addons:
@@ -234,10 +231,15 @@ def with_pins(stack: str, pins: Pins, folder: Path | None = None) -> str:
     for group in _groups(config):
         own = [pins.ami_releases[name] for name in _zone_groups(config, group) if name in pins.ami_releases]
         if own:  # zones share the setting, and EKS takes none back to an older release
-            group["ami_release"] = max(own, key=lambda each: [int(part) for part in re.findall(r"\d+", each)])
+            group["ami_release"] = max(own, key=order)
     if SYSTEM in pins.ami_releases:
         _mapping(cluster, SYSTEM)["ami_release"] = pins.ami_releases[SYSTEM]
     return _text_of(document)
+
+
+def order(version: str) -> tuple[int, ...]:
+    """A key that sorts AMI releases (`1.35.2-20260901`) and add-on versions (`v1.20.4-eksbuild.2`), oldest first."""
+    return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
 def write_stack(path: Path, text: str) -> None:
@@ -276,30 +278,28 @@ def _yaml() -> Any:
     return yaml
 
 
-def _load(path: Path) -> Any:
+def _read(path: Path) -> tuple[Any, Any]:
+    """The document in a stack's file and its settings; InputError."""
     from ruamel.yaml.error import YAMLError
 
     try:
-        return _yaml().load(path.read_text(encoding="utf-8"))
+        document = _yaml().load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeError, YAMLError) as error:
         reason = " ".join(str(error).partition("To suppress")[0].split())
         raise input_error(str(path), None, f"can't be read as YAML: {reason}") from error
-
-
-def _text_of(document: Any) -> str:
-    out = io.StringIO()
-    _yaml().dump(document, out)
-    return out.getvalue()
-
-
-def _config(document: Any, path: Path) -> Any:
     config = document.get("config") if isinstance(document, Mapping) else None
     if not isinstance(config, MutableMapping):
         raise input_error(str(path), None, "has no `config:`; copy one of the example stacks")
     for key, value in config.items():
         if str(key).startswith(_PREFIX):
             config[key] = _structured(value)
-    return config
+    return document, config
+
+
+def _text_of(document: Any) -> str:
+    out = io.StringIO()
+    _yaml().dump(document, out)
+    return out.getvalue()
 
 
 def _structured(value: Any) -> Any:

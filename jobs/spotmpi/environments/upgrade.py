@@ -21,9 +21,9 @@ from spotmpi.environments.changes import Preview, find_losses
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.location import require_location
 from spotmpi.environments.nodes import list_nodes, runs_by_group
-from spotmpi.environments.stack_file import Pins, StackFile, read_stack, with_pins, write_stack
+from spotmpi.environments.stack_file import Pins, StackFile, order, read_stack, with_pins, write_stack
 from spotmpi.environments.up import REPLACE_NODES, NotConfirmed
-from spotmpi.environments.versions import RunningVersions, next_minor, order
+from spotmpi.environments.versions import RunningVersions, next_minor
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.wording import Echo
 from spotmpi.environments.resource_kinds import TAG
-from spotmpi.environments.stack_file import SYSTEM, Pins, StackFile, with_pins, write_stack
+from spotmpi.environments.stack_file import SYSTEM, Pins, StackFile, order, with_pins, write_stack
 
 # Where EKS publishes its newest AMI release of a type: https://docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html
 _AMI_PARAMETER = "/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/{kind}/recommended/release_version"
@@ -59,11 +58,6 @@ class RunningVersions:
 def next_minor(version: str) -> str:
     """The only version that EKS updates a control plane to: `1.36` for `1.35`."""
     return f"1.{minor(version) + 1}"
-
-
-def order(version: str) -> tuple[int, ...]:
-    """A key that sorts AMI releases (`1.35.2-20260901`) and add-on versions (`v1.20.4-eksbuild.2`), oldest first."""
-    return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
 def running(aws: Aws, region: str, cluster: str) -> RunningVersions:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -240,9 +239,9 @@ class ClusterFollower:
         with contextlib.suppress(asyncio.QueueFull):
             self._queue.put_nowait([PodEntry(0, event=self._event(record.WAITING, reason))])
 
-    def _event(self, kind: str, reason: str) -> Event:
-        """An event of now, by the API server's clock."""
-        return Event(self._client.now(), kind, values={"reason": reason})
+    def _event(self, kind: str, reason: str, running: bool = False) -> Event:
+        """An event of now, by the API server's clock; *running* says that the run goes on while it waits."""
+        return Event(self._client.now(), kind, values={"reason": reason, **({RUNNING: True} if running else {})})
 
     async def _watch_jobset(self) -> None:
         async for change, jobset in self._client.watch(api.JOBSET, name=self._run.name):
@@ -282,11 +281,12 @@ class ClusterFollower:
             self._logs[name] = self._start_task(self._read_log(pod))
             if len(self._logs) == MAX_STREAMS + 1:
                 text = (
-                    f"the output of {MAX_STREAMS} nodes is shown as it comes, that of others once one of them has ended"
+                    f"the output of {MAX_STREAMS} nodes is shown as it comes, that of others once one of them has "
+                    f"ended; `spotmpi logs {self._run.name}` shows all so far"
                 )
-                event = self._event(record.WAITING, f"{text}; `spotmpi logs {self._run.name}` shows all so far")
+                event = self._event(record.WAITING, text, running=True)
                 with contextlib.suppress(asyncio.QueueFull):
-                    self._queue.put_nowait([PodEntry(0, event=replace(event, values={**event.values, RUNNING: True}))])
+                    self._queue.put_nowait([PodEntry(0, event=event)])
 
     async def _watch_events(self) -> None:
         try:
@@ -322,10 +322,8 @@ class ClusterFollower:
         while not self._ended.is_set():
             await asyncio.sleep(CHECK_INTERVAL)
             if (outage := self._client.outage) and not reported:
-                event = self._event(
-                    record.WAITING, f"the cluster does not answer ({outage}); the run may go on meanwhile"
-                )
-                await self._queue.put([PodEntry(0, event=replace(event, values={**event.values, RUNNING: True}))])
+                text = f"the cluster does not answer ({outage}); the run may go on meanwhile"
+                await self._queue.put([PodEntry(0, event=self._event(record.WAITING, text, running=True))])
             reported = outage
             if not self._ended.is_set():
                 await self._queue.put([PodEntry(0, event=event) for event in await self._check()])
@@ -339,8 +337,7 @@ class ClusterFollower:
         before, self._last_reason = self._last_reason, reason_key(reason or "")
         if not reason or self._last_reason == before:
             return []
-        event = self._event(record.WAITING, reason)
-        return [replace(event, values={**event.values, RUNNING: True}) if running else event]
+        return [self._event(record.WAITING, reason, running)]
 
     async def _give_up(self, reason: str) -> bool:
         """Delete a run whose first node never came, which would wait for ever; False where that is not possible."""

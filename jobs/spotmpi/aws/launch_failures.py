@@ -25,6 +25,7 @@ _OTHER_ZONE = (
     "`spotmpi zones` compares zones and types; a run goes on to other zones of its environment by itself, and to "
     "another group if its spec names it"
 )
+_NO_ADDRESSES = LaunchFailure("the subnet has no free addresses", "set a larger `network.cidr`")
 LAUNCH_FAILURES: dict[str, LaunchFailure] = {
     "InsufficientInstanceCapacity": LaunchFailure("AWS has no capacity for this type in the zone", _OTHER_ZONE),
     "UnfulfillableCapacity": LaunchFailure("AWS has no spot capacity for this type in the zone", _OTHER_ZONE),
@@ -38,12 +39,10 @@ LAUNCH_FAILURES: dict[str, LaunchFailure] = {
     "InstanceLimitExceeded": LaunchFailure(
         "the account's instance limit is reached", "request an increase in Service Quotas"
     ),
-    "InsufficientFreeAddresses": LaunchFailure("the subnet has no free addresses", "set a larger `network.cidr`"),
-    "InsufficientFreeAddressesInSubnet": LaunchFailure(
-        "the subnet has no free addresses", "set a larger `network.cidr`"
-    ),
+    "InsufficientFreeAddresses": _NO_ADDRESSES,
+    "InsufficientFreeAddressesInSubnet": _NO_ADDRESSES,
     # EFS API Reference, CreateMountTarget
-    "NoFreeAddressesInSubnet": LaunchFailure("the subnet has no free addresses", "set a larger `network.cidr`"),
+    "NoFreeAddressesInSubnet": _NO_ADDRESSES,
     "AccessDenied": LaunchFailure("EKS lacks permissions", "run `pulumi up --refresh`: it restores the roles"),
     "NodeCreationFailure": LaunchFailure(
         "instances start but don't join the cluster", "check their route to the API: route tables, NAT, endpoint"

@@ -58,9 +58,8 @@ def requested_gpus() -> int:
     return int(os.environ.get(protocol.ENV_GPUS, "0"))
 
 
-def training_parser(description: str, environ: Mapping[str, str] | None = None) -> Parser:
+def training_parser(description: str, environ: Mapping[str, str] = os.environ) -> Parser:
     """A parser with the options of TrainingOptions; programs add their own."""
-    environ = os.environ if environ is None else environ
     parser = Parser(description)
     batch = parser.add_mutually_exclusive_group(required=True)
     batch.add_argument("--global-batch", type=positive, help="samples per iteration, divided between the ranks")
@@ -86,24 +85,20 @@ def training_parser(description: str, environ: Mapping[str, str] | None = None) 
     return parser
 
 
-def data_option(parser: Parser, environ: Mapping[str, str] | None = None) -> None:
+def data_option(parser: Parser, environ: Mapping[str, str] = os.environ) -> None:
     """Add --data for programs that read a folder; without a default from the agent it must be given."""
-    default = _data(environ)
+    default = environ.get(protocol.ENV_DATA)
     parser.add_argument("--data", type=Path, default=default, required=not default, help=_DATA)
 
 
 def data_options(parser: Parser) -> None:
     """Add --data, or --synthetic in its place, and --data-cache."""
-    default = _data(None)
+    default = os.environ.get(protocol.ENV_DATA)
     source = parser.add_mutually_exclusive_group(required=not default)
     source.add_argument("--data", type=Path, default=default, help=_DATA)
     source.add_argument("--synthetic", action="store_true", help="use random images: only the times mean anything")
     about = "drop the data from each node's page cache first, or read all of it"
     parser.add_argument("--data-cache", choices=("cold", "warm"), help=about)
-
-
-def _data(environ: Mapping[str, str] | None) -> str | None:
-    return (os.environ if environ is None else environ).get(protocol.ENV_DATA)
 
 
 def learning_rate_option(parser: Parser, default: float) -> None:

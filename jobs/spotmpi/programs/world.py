@@ -50,19 +50,13 @@ def distinct_hosts(gather: Callable[[Any], list[Any]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(gather(socket.gethostname())))
 
 
-def check_world(world: World, environ: Mapping[str, str] | None = None) -> None:
+def check_world(world: World, environ: Mapping[str, str] = os.environ) -> None:
     """Raise Fatal unless world size and number of hosts are those in the agent's environment variables, if set.
 
     Launchers differ in how they read a hostfile; a job that runs on one host by mistake would train all the same.
     """
-    environ = os.environ if environ is None else environ
-    _compare(
-        environ,
-        protocol.ENV_WORLD_SIZE,
-        world.size,
-        "ranks",
-        "check that the program uses the Open MPI of its launcher",
-    )
+    remedy = "check that the program uses the Open MPI of its launcher"
+    _compare(environ, protocol.ENV_WORLD_SIZE, world.size, "ranks", remedy)
     _compare(environ, protocol.ENV_HOSTS, len(world.hosts), f"hosts ({', '.join(world.hosts)})", "check the hostfile")
 
 

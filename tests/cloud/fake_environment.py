@@ -117,6 +117,12 @@ class FakeEnvironment:
     def write_stack(self, more: str = "", name: str = "lab") -> None:
         (self.folder / "stacks" / f"Pulumi.{name}.yaml").write_text(SETTINGS + more)
 
+    def up_with_data_stack(self) -> None:
+        """Build the environment and, in a stack of its own, the storage that outlives it."""
+        self.write_stack("  spotmpi:storage: {keep: true}\n")
+        self.write_stack("  spotmpi:kind: data\n", "lab-data")
+        self.up(images=False)
+
 
 # A preview shows all steps; what it would lose is decided from them.
 PREVIEW = "replacing nodes: preview --expect-no-changes @lab"

@@ -62,9 +62,7 @@ def test_down_goes_on_where_aws_throttles_any_of_its_calls_and_says_how_long_it_
 
 @pytest.mark.parametrize("part", ["lab", "lab-data"])
 def test_down_of_a_locked_stack_stops_no_run_and_names_who_holds_the_lock(lab: FakeEnvironment, part: str) -> None:
-    lab.write_stack("  spotmpi:storage: {keep: true}\n")
-    lab.write_stack("  spotmpi:kind: data\n", "lab-data")
-    lab.up(images=False)
+    lab.up_with_data_stack()
     lab.forget()
     lab.runs = [RunState("a-1", "", "a", "running")]
     (lab.folder / f"{part}.lock").write_text("ann@laptop (pid 7) at 2026-11-27T02:00:00Z")
@@ -121,9 +119,7 @@ def test_an_environment_that_is_named_like_the_storage_of_another_is_neither_bui
 def test_down_forgets_no_stack_of_another_account_that_has_no_outputs(live: FakeEnvironment, part: str) -> None:
     """With other credentials Pulumi would find nothing to delete, and remove all from its state."""
     if part == "data":
-        live.write_stack("  spotmpi:storage: {keep: true}\n")
-        live.write_stack("  spotmpi:kind: data\n", "lab-data")
-        live.up(images=False)
+        live.up_with_data_stack()
         (live.folder / "lab.held").unlink()
     (live.folder / "outputs").write_text("{}")
     live.forget()
@@ -275,9 +271,7 @@ def test_roles_of_ci_are_no_environment(lab: FakeEnvironment) -> None:
 
 
 def test_persistent_storage_stays_unless_its_deletion_names_the_environment(lab: FakeEnvironment) -> None:
-    lab.write_stack("  spotmpi:storage: {keep: true}\n")
-    lab.write_stack("  spotmpi:kind: data\n", "lab-data")
-    lab.up(images=False)
+    lab.up_with_data_stack()
     lab.forget()
     for wrong_name in ("lab", "yes", ""):
         with pytest.raises(InputError, match="must be the environment's name, spotmpi-lab, to delete its data"):
@@ -317,9 +311,7 @@ def test_down_names_the_storage_of_an_environment_whose_file_was_changed_to_keep
 
 def test_down_knows_the_storage_of_an_environment_whose_file_does_not_keep_it_any_more(lab: FakeEnvironment) -> None:
     """It was billed on without a word, also after `--delete-data`."""
-    lab.write_stack("  spotmpi:storage: {keep: true}\n")
-    lab.write_stack("  spotmpi:kind: data\n", "lab-data")
-    lab.up(images=False)
+    lab.up_with_data_stack()
     lab.write_stack()
     lab.forget()
     assert lab.down() == []
@@ -333,9 +325,7 @@ def test_down_says_that_storage_stays_that_was_kept_before_the_environment_got_s
     lab: FakeEnvironment,
 ) -> None:
     """It was billed on without a word."""
-    lab.write_stack("  spotmpi:storage: {keep: true}\n")
-    lab.write_stack("  spotmpi:kind: data\n", "lab-data")
-    lab.up(images=False)
+    lab.up_with_data_stack()
     lab.write_stack()
     (lab.folder / "steps").write_text("[]")
     lab.up(images=False)

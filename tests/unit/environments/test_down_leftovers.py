@@ -202,9 +202,7 @@ def test_backups_outlive_their_file_system_and_are_named_but_are_no_leftovers(li
 
 
 def test_the_backups_of_storage_that_is_kept_stay_with_it(lab: FakeEnvironment) -> None:
-    lab.write_stack("  spotmpi:storage: {keep: true}\n")
-    lab.write_stack("  spotmpi:kind: data\n", "lab-data")
-    lab.up(images=False)
+    lab.up_with_data_stack()
     lab.account.backup.back_up("fs-kept", "spotmpi-lab-data", days=2)
     lab.forget()
 

@@ -206,17 +206,13 @@ def test_a_stack_without_a_zone_is_an_error_with_the_command_to_choose_one(lab: 
 
 
 def test_persistent_storage_is_built_first(lab: FakeEnvironment) -> None:
-    lab.write_stack("  spotmpi:storage: {keep: true}\n")
-    lab.write_stack("  spotmpi:kind: data\n", name="lab-data")
-    lab.up(images=False)
+    lab.up_with_data_stack()
     assert [line.rpartition("@")[2] for line in lab.pulumi_commands()] == ["lab-data"] * 3 + ["lab"] * 3
     assert not any(each.startswith(("push", "run")) for each in lab.actions)
 
 
 def test_up_says_what_stays_billed_before_it_asks_once_storage_is_not_kept_any_more(lab: FakeEnvironment) -> None:
-    lab.write_stack("  spotmpi:storage: {keep: true}\n")
-    lab.write_stack("  spotmpi:kind: data\n", name="lab-data")
-    lab.up(images=False)
+    lab.up_with_data_stack()
     assert not any("not deleted" in line for line in lab.output)
     lab.write_stack()
     (lab.folder / "steps").write_text("[]")

@@ -454,17 +454,6 @@ def test_the_logs_of_any_number_of_attempts_and_nodes_need_few_descriptors(tmp_p
     assert len(logs) == 39 * 4 and all(log.read_text().count("\n") == 2 for log in logs)
 
 
-def test_the_logs_of_earlier_attempts_are_closed(tmp_path: Path) -> None:
-    """An agent outlives many attempts."""
-    run_record = Record(str(tmp_path))
-    descriptors, counts = Path("/dev/fd"), []
-    for _ in range(5):
-        run_record.line(run_record.claim_attempt(), COORDINATOR, Line(0, "o", "a line"))
-        counts.append(len(list(descriptors.iterdir())))
-    run_record.close()
-    assert len(set(counts)) == 1
-
-
 def test_a_history_that_cannot_be_read_is_not_one_of_lost_agents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

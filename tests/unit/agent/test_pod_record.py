@@ -73,10 +73,10 @@ def test_a_record_is_not_written_through_a_link(tmp_path: Path, name: str) -> No
 
 
 def test_logs_of_ended_attempts_are_closed(tmp_path: Path) -> None:
+    """An agent outlives many attempts."""
     own = Record(str(tmp_path))
     for attempt in (1, 2, 3):
-        own.close_logs()
-        own.line(attempt, COORDINATOR, Line(None, "o", "text"))
+        own.line(own.claim_attempt(), COORDINATOR, Line(None, "o", "text"))
         links = [each.resolve() for each in Path("/proc/self/fd").iterdir()]
         logs = [link for link in links if link.is_relative_to(tmp_path / "logs")]
         assert logs == [tmp_path / "logs" / str(attempt) / "node-0.log"]

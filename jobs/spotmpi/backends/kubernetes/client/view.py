@@ -24,7 +24,7 @@ class ClusterReader(Protocol):
         """One object, None where there is none; SpotmpiError where it cannot be read."""
         ...
 
-    def list(self, kind: str, namespace: str | None = None, labels: dict[str, str] | None = None) -> list[Object]:
+    def list(self, kind: str, namespace: str | None = None) -> list[Object]:
         """The objects of a kind; SpotmpiError where they cannot be listed."""
         ...
 
@@ -53,9 +53,9 @@ class ClusterView:
         """One object, None where there is none."""
         return self._call(f"read {kind} {name}", lambda: self._api.find(kind, name, namespace))
 
-    def list(self, kind: str, namespace: str | None = None, labels: dict[str, str] | None = None) -> list[Object]:
+    def list(self, kind: str, namespace: str | None = None) -> list[Object]:
         """The objects of a kind, in *namespace* (``default`` where there is none) or in all of them (``*``)."""
-        return self._call(f"list {kind}s", lambda: self._api.list(kind, labels, namespace=namespace))
+        return self._call(f"list {kind}s", lambda: self._api.list(kind, namespace=namespace))
 
 
 def _close(stack: ExitStack, thread: int) -> None:

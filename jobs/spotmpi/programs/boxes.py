@@ -108,7 +108,7 @@ def decode(offsets: Floats, defaults: Floats) -> Floats:
     return corners(np.concatenate([centre, size], axis=1).astype(np.float32))
 
 
-def suppress(boxes: Floats, scores: Floats, threshold: float = 0.45) -> Integers:
+def suppress(boxes: Floats, scores: Floats, threshold: float) -> Integers:
     """Indices of the boxes that stay after non-maximum suppression, best score first.
 
     A box goes when it overlaps a better one that stayed by more than *threshold*; equal scores keep their order.

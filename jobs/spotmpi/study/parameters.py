@@ -91,12 +91,10 @@ def _option(name: str, replaces: Sequence[str] = ()) -> Callable[[JobSpec, Value
     return change
 
 
-def _flag(name: str) -> Callable[[JobSpec, Value], JobSpec]:
-    def change(spec: JobSpec, value: Value) -> JobSpec:
-        others = [argument for argument in spec.args if argument != name]
-        return spec.model_copy(update={"args": [*others, name] if value else others})
-
-    return change
+def _double_buffering(spec: JobSpec, value: Value) -> JobSpec:
+    option = "--double-buffering"
+    others = [argument for argument in spec.args if argument != option]
+    return spec.model_copy(update={"args": [*others, option] if value else others})
 
 
 def _allreduce(spec: JobSpec, value: Value) -> JobSpec:
@@ -136,7 +134,7 @@ KNOWN: dict[str, Parameter] = {
     "precision": Parameter((str,), _precision, "--precision", "{value} precision"),
     "communicator": Parameter((str,), _option("--communicator"), "--communicator", "{value}"),
     "allreduce": Parameter((str,), _allreduce, "--allreduce-dtype", "{value} allreduce"),
-    "double_buffering": Parameter((bool,), _flag("--double-buffering"), "--double-buffering"),
+    "double_buffering": Parameter((bool,), _double_buffering, "--double-buffering"),
     "bucket_mb": Parameter((int, float), _option("--bucket-mb"), "--bucket-mb", "buckets of {value} MB"),
 }
 

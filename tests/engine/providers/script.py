@@ -106,7 +106,3 @@ class Script:
 
     def _has_made(self, token: str) -> bool:
         return any(call.method == "create" and call.token == token for call in self.changes())
-
-    def refusals(self) -> list[Call]:
-        """The calls that were refused, in order."""
-        return [call for call in self.calls if call.refused]

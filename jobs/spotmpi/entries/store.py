@@ -15,7 +15,7 @@ import msgspec
 
 from spotmpi.agent.files import exists, is_file
 from spotmpi.core import names
-from spotmpi.core.errors import InputError, SpotmpiError, input_error
+from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.wording import counted
 from spotmpi.entries import manifest as form
 from spotmpi.entries.manifest import (
@@ -45,10 +45,6 @@ _REFERENCE = re.compile(
 
 
 Files = list[tuple[File, str]]  # files of entries, with their names in the storage
-
-
-class UnknownEntry(InputError):
-    """There is no entry of that name or key."""
 
 
 def is_reference(text: str) -> bool:
@@ -127,8 +123,7 @@ class Store:
         Keys may be shortened, one without a name to 6 digits. Without *kind* that may be before the name.
 
         Raises:
-            UnknownEntry: there is none.
-            InputError: more than one has a key that begins so.
+            InputError: there is none, or more than one has a key that begins so.
         """
         match = _REFERENCE.fullmatch(text)
         if match is None or (kind and match["kind"] not in (None, kind)):
@@ -146,7 +141,7 @@ class Store:
         if not found:
             short = f" (a KEY without a name has {_DIGITS} digits or more)" if _SHORT_KEY.fullmatch(text) else ""
             remedy = f"is not in the store {self.storage.url}{short}; it has: {self._known(kind, name)}"
-            raise UnknownEntry(input_error(WORDS[kind] if kind else "entry", text, remedy).problems)
+            raise input_error(WORDS[kind] if kind else "entry", text, remedy)
         return found[0]
 
     def _version(self, kind: str, name: str, label: str | None) -> Manifest | None:

@@ -22,7 +22,7 @@ from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.entries import manifest as form
 from spotmpi.entries import storage as storage_module
 from spotmpi.entries.manifest import DATASET, MODEL, File, Manifest, Reference
-from spotmpi.entries.store import Store, UnknownEntry, folder, is_reference
+from spotmpi.entries.store import Store, folder, is_reference
 
 KEYS = [f"{digit}" * 64 for digit in "abc"]
 
@@ -89,10 +89,10 @@ def test_an_entry_is_found_by_name_number_and_shortened_key_whatever_the_clock(s
     assert store.find("cccccc").key == KEYS[2]
     assert [each.title for each in store.list(DATASET)] == ["ratings:1", "ratings:2", "users:1"]
     for text in ("nobody", "dddddd"):
-        with pytest.raises(UnknownEntry, match=r"is not in the store .*; it has: ratings, users"):
+        with pytest.raises(InputError, match=r"is not in the store .*; it has: ratings, users"):
             store.find(text)
     for text in ("ratings@ccc", "ratings:3", "ratings:prod", "ratings:0", "ratings:²"):
-        with pytest.raises(UnknownEntry, match=r"is not in the store .*; it has: ratings:1, ratings:2"):
+        with pytest.raises(InputError, match=r"is not in the store .*; it has: ratings:1, ratings:2"):
             store.find(text)
     for text in ("datasets:ratings", "a:b:c:d", "ratings@", "ratings:"):
         with pytest.raises(InputError, match="name one as NAME, NAME:VERSION, NAME:ALIAS, NAME@KEY or KEY of models"):
@@ -105,7 +105,7 @@ def test_an_alias_of_a_version_that_was_deleted_by_hand_says_so(store: Store, tm
     store.promote(second, "prod", "ada", 1.0)
     store.storage.remove(folder(second.reference))
     known = r"is not in the store .*; it has: ratings:1, ratings:old, ratings:prod \(ratings:2, which cannot be read\)$"
-    with pytest.raises(UnknownEntry, match=known):
+    with pytest.raises(InputError, match=known):
         store.find("ratings:prod")
 
 

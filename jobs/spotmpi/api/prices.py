@@ -53,7 +53,7 @@ def node_price(folder: Path) -> float | None:
 def _dollars(uses: list[Usage], price: float, now: float) -> float:
     """The price of all machines while the pool held them; workers on the same machine count once."""
     names = dict.fromkeys(use.machine for use in uses)
-    machines = [Lifetime(name, None, _KIND, *node_usage.span(uses, name, now)) for name in names]
+    machines = [Lifetime(name, None, "", _KIND, *node_usage.span(uses, name, now)) for name in names]
     bill = make_bill(machines, uses, {_KIND: PriceCurve(((0.0, price),))}, 0.0, now)
     return sum(share.dollars for share in bill.runs)
 

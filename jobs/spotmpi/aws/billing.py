@@ -34,10 +34,12 @@ class Lifetime:
     """A machine from launch to end (None while it runs), in service from `ready` on; `name` is the node's name.
 
     `extras` are the dollars per hour of what it has besides the instance: its disk and its address.
+    A recorded bill and `spotmpi cost --json` have all of it.
     """
 
     machine: str
     name: str | None
+    group: str
     kind: Kind
     began: float
     ready: float

@@ -29,9 +29,10 @@ class InstanceType:
 class Instance:
     """One instance; None where EC2 returns no value, `placement_group` "none" without one; `host` is its DNS name.
 
-    `launched` is in Unix seconds.
+    `launched` is in Unix seconds. A study records all of it.
     """
 
+    id: str
     type: str | None
     zone: str | None
     market: str
@@ -89,6 +90,7 @@ def _instance(description: Mapping[str, Any]) -> Instance:
     placement, lifecycle = description.get("Placement", {}), description.get("InstanceLifecycle")
     launched = description.get("LaunchTime")
     return Instance(
+        id=description["InstanceId"],
         type=description.get("InstanceType"),
         zone=placement.get("AvailabilityZone"),
         market=lifecycle if lifecycle in _LIFECYCLES else ON_DEMAND,

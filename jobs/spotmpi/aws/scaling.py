@@ -171,6 +171,7 @@ def _lifetime(
     return Lifetime(
         machine=machine,
         name=None,
+        group=group.name,
         kind=(group.type, zone, group.market),
         began=began,
         ready=ready,

@@ -129,6 +129,7 @@ def _run_cost(paths: RunPaths, target: Target, given: dict[Kind, PriceCurve], aw
         Lifetime(
             name,
             None,
+            "",
             kinds[name],
             *node_usage.span(uses, name, now),
             reclaimed=name in free,

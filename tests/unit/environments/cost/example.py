@@ -40,8 +40,8 @@ BIG = [
 ]
 SMALL = [Usage("small", "bob", "none", TWO, T0 + HOUR, T0 + HOUR, T0 + 2 * HOUR)]
 LIVES = [
-    Lifetime(ONE, "ip-10-0-0-1.ec2.internal", KIND, T0, T0 + 0.1 * HOUR, T0 + 4 * HOUR),
-    Lifetime(TWO, None, KIND, T0, T0 + 0.1 * HOUR, T0 + 2 * HOUR, reclaimed=True),
+    Lifetime(ONE, "ip-10-0-0-1.ec2.internal", "gpus", KIND, T0, T0 + 0.1 * HOUR, T0 + 4 * HOUR),
+    Lifetime(TWO, None, "gpus", KIND, T0, T0 + 0.1 * HOUR, T0 + 2 * HOUR, reclaimed=True),
 ]
 CURVES = {KIND: PriceCurve(tuple((T0 + hour * HOUR, float(price)) for hour, price in CHANGES))}
 

@@ -52,7 +52,7 @@ def test_the_worked_example_has_the_cost_computed_by_hand() -> None:
 
 
 def test_only_the_requested_time_counts_and_running_machines_count_until_now() -> None:
-    living = [Lifetime(example.ONE, None, example.KIND, T0, T0, None)]
+    living = [Lifetime(example.ONE, None, "gpus", example.KIND, T0, T0, None)]
     assert make_bill(living, [], CURVES, T0 + HOUR, T0 + 3 * HOUR).dollars == pytest.approx(1.5 * 0.4 + 0.5 * 0.6)
     assert make_bill(LIVES, [], CURVES, T0 + 5 * HOUR, T0 + 6 * HOUR).machines == ()
     running = [Usage("r", "ann", "none", example.ONE, T0, T0, None)]
@@ -69,7 +69,7 @@ def test_an_instance_that_ec2_interrupts_in_its_first_hour_is_free_and_its_disk_
 ) -> None:
     """Amazon EC2 User Guide, Billing for interrupted Spot Instances."""
     end = T0 + minutes * 60
-    life = Lifetime(example.ONE, None, example.KIND, T0, T0, end, reclaimed=reclaimed, extras=0.06)
+    life = Lifetime(example.ONE, None, "gpus", example.KIND, T0, T0, end, reclaimed=reclaimed, extras=0.06)
     use = Usage("r", "ann", "none", example.ONE, T0, T0, end)
     bill = make_bill([life], [use], CURVES, T0, NOW)
     assert bill.dollars == pytest.approx(dollars + minutes / 60 * 0.06)
@@ -96,7 +96,7 @@ def test_a_machine_that_runs_for_longer_than_aws_keeps_activities_costs_somethin
     account.script("DescribeInstances", Reservations=[{"Instances": [known]}])
     first, *others = lifetimes(account, LAB, scaling_groups(account, LAB))
     began = T0 - 1500 * HOUR
-    assert first == Lifetime(old, "ip-10-0-0-9.ec2.internal", example.KIND, began, began, None)
+    assert first == Lifetime(old, "ip-10-0-0-9.ec2.internal", "gpus", example.KIND, began, began, None)
     assert [each.machine for each in others] == [example.ONE, example.TWO]
     assert make_bill([first], [], CURVES, T0, T0 + HOUR).dollars == pytest.approx(0.40)
 

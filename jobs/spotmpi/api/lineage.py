@@ -107,7 +107,9 @@ def _trace(place: str, store: str | None) -> Node:
             facts = {"bytes": copied[0][1].bytes, "sha256": copied[0][1].sha256, "state": state}
             return Node(FILE, path, facts, tuple(entry_node(each, opened, file) for each, file in copied))
         remedy = "name a file of the store, of a run folder, or an entry such as datasets:ratings"
-        raise input_error("FILE", place, f"no manifest and no record of a run tells where it comes from: {remedy}")
+        is_missing = "://" not in place and not exists(Path(path))
+        lacking = "no such file" if is_missing else "no manifest and no record of a run tells where it comes from"
+        raise input_error("FILE", place, f"{lacking}: {remedy}")
     what = FOLDER if is_folder(Path(path)) else FILE
     return Node(what, path, _facts_of_file(Path(path), paths), (run_node(paths, Store(store)),))
 

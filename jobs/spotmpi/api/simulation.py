@@ -158,7 +158,8 @@ def _trace(name: str, trace: Path) -> Trace:
             wording.option("traces"), str(trace), f"cannot be read: {error.strerror}; check its path and permissions"
         ) from error
     except UnicodeDecodeError as error:
-        raise input_error(wording.option("traces"), str(trace), f"is not a trace, which is JSON: {error}") from error
+        wrong = f"is not a trace, which is JSON: {wording.reason_of(error)}"
+        raise input_error(wording.option("traces"), str(trace), wrong) from error
     return read_trace(name, text)
 
 

@@ -184,7 +184,7 @@ def environment_of(on: TargetLike) -> Environment | None:
     name = target_of(on).name
     if not target_of(on).has_pods or name.partition("/")[0] == KUBERNETES:
         return None
-    if name.endswith(".json"):
+    if name.endswith(".json") or name.startswith((".", "/")):  # names of stacks begin with neither
         return environment.load(Path(name))
     try:
         return environment.of_stack(name)

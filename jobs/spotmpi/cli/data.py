@@ -62,7 +62,7 @@ def push(
         typer.Argument(
             help="Folders, tar files, https://...#sha256=..., s3://...; then the folder on the storage. "
             "Or: voc, the three original tar files of PASCAL VOC, and a folder (default: voc).",
-            metavar="SOURCE",
+            metavar="SRC",
         ),
     ],
     ca: Annotated[

@@ -59,7 +59,7 @@ def _write_spec(path: Path, named: str | None) -> None:
         typer.echo(f"the spec runs {script}{more}; check its {guessed}", err=True)
     else:
         typer.echo("no *.py file is here, so the spec runs an example; --script FILE takes a script of yours", err=True)
-    typer.echo(f"next: spotmpi run {shlex.quote(str(path))}", err=True)
+    typer.echo(f"next: spotmpi run {_argument(path)}", err=True)
 
 
 def _copy_example(name: str, path: Path) -> None:
@@ -67,7 +67,12 @@ def _copy_example(name: str, path: Path) -> None:
 
     print(*template.write_example(name, path), sep="\n")
     verb = "bench" if "[parameters]" in path.read_text(encoding="utf-8") else "run"
-    typer.echo(f"next: spotmpi {verb} {shlex.quote(str(path))}", err=True)
+    typer.echo(f"next: spotmpi {verb} {_argument(path)}", err=True)
+
+
+def _argument(path: Path) -> str:
+    """*path* as a word of a command, which begins with a dash only where it is an option."""
+    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
 def _choose_script() -> str | None:

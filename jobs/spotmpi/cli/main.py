@@ -15,7 +15,7 @@ from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import typer
 from typer.core import TyperGroup
@@ -23,7 +23,7 @@ from typer.exceptions import TyperException
 
 from spotmpi import __version__
 from spotmpi.core import wording
-from spotmpi.core.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, InputError, SpotmpiError
+from spotmpi.core.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, InputError, SpotmpiError, input_error
 from spotmpi.core.wording import printable_lines
 
 # What to do about a folder of another user's, a full disk, one that fails, a path that no file can have, and a stdout
@@ -210,13 +210,21 @@ def _process_value(parameter: Any, process: Any, ctx: Any, value: Any) -> Any:
     if value is None and (ctx.resilient_parsing or not parameter.required):  # the first is that of completion
         missing = () if parameter.multiple or parameter.nargs == -1 else None
         return missing if parameter.callback is None else parameter.callback(ctx, parameter, missing)
+    annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
     if parameter.callback is None:
-        annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
         if parameter.multiple and annotation == list[str] and value:
             return list(value)
         if annotation in (str, Path) and isinstance(value, str):
             return annotation(value)
-    return process(ctx, value)
+    try:
+        return process(ctx, value)
+    except typer.BadParameter as error:  # in words of pydantic, without the value
+        if value is None:  # it is missing
+            raise
+        name = max(parameter.opts, key=len) if parameter.param_type_name == "option" else parameter.metavar
+        kinds = (annotation, *get_args(annotation))
+        remedy = "write a whole number" if int in kinds else "write a number" if float in kinds else error.message
+        raise input_error(name, value, remedy) from error
 
 
 def _single(name: str, module: Any) -> typer.Typer:

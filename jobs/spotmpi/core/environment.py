@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 from spotmpi.core.pulumi import refusal
+from spotmpi.core.wording import reason_of
 
 CONTRACT = 1
 
@@ -149,10 +150,11 @@ def load(path: Path) -> Environment:
     try:
         outputs = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise input_error("environment", str(path), f"cannot be read ({error.strerror})") from error
+        remedy = f"cannot be read ({error.strerror}): check its path and permissions"
+        raise input_error("environment", str(path), remedy) from error
     except ValueError as error:
         raise input_error(
-            "environment", str(path), f"is not JSON ({error}): write it with `pulumi stack output --json`"
+            "environment", str(path), f"is not JSON ({reason_of(error)}): write it with `pulumi stack output --json`"
         ) from error
     if not isinstance(outputs, dict):
         raise input_error("environment", str(path), "is not a JSON object: write it with `pulumi stack output --json`")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, time
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         try:
-            text = self.value.isoformat() if isinstance(self.value, date | time) else repr(self.value)
+            text = _written(self.value)
         except RecursionError:  # as of a key with thousands of dots
             text = reprlib.repr(self.value)
         text = " ".join(line.strip() for line in text.splitlines())
@@ -73,6 +73,19 @@ class RunInUse(SpotmpiError):
 def input_error(field: str, value: object, remedy: str) -> InputError:
     """An InputError of a single problem."""
     return InputError([Problem(field, value, remedy)])
+
+
+def _written(value: object) -> str:
+    """A value as TOML has it, which a spec and ``--set`` take."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{key} = {_written(each)}' for key, each in value.items())} }}" if value else "{}"
+    return repr(value)
 
 
 def _new(kind: type[SpotmpiError], *args: object) -> SpotmpiError:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from spotmpi.agent.files import error_text
 from spotmpi.agent.protocol import counted as counted
 from spotmpi.agent.protocol import dollars as dollars
 
@@ -56,7 +57,9 @@ def of_commands() -> Iterator[None]:
 
 def format_size(count: float) -> str:
     """A number of bytes for people."""
-    return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+    if count >= 1e9:
+        return f"{count / 1e9:,.2f} GB"
+    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
 
 
 def dotted(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,6 +84,16 @@ def option(name: str, value: object = "") -> str:
     if value == "":
         return argument
     return f"{argument}={value}" if isinstance(value, int) else f'{argument}="{value}"'
+
+
+def reason_of(error: Exception) -> str:
+    """What an error of the system or of a parser says, without numbers and names that are for programs."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"the byte 0x{error.object[error.start]:02x} is not UTF-8"
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None:  # of YAML
+        return f"{getattr(error, 'problem', error)} (line {mark.line + 1}, column {mark.column + 1})"
+    return " ".join(error_text(error).split())
 
 
 def printable(text: object, longest: int = LONGEST) -> str:

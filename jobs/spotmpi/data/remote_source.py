@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from spotmpi.core.errors import input_error
+from spotmpi.core.wording import reason_of
 
 if TYPE_CHECKING:
     from spotmpi.agent.fetch import DownloadValues
@@ -76,7 +77,7 @@ def authority_of(path: Path) -> str:
         text = path.read_text(encoding="utf-8")
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
     except (OSError, UnicodeDecodeError, ssl.SSLError, ValueError) as error:
-        raise input_error("--ca", str(path), f"not a file of PEM certificates: {error}") from error
+        raise input_error("--ca", str(path), f"not a file of PEM certificates: {reason_of(error)}") from error
     return text
 
 

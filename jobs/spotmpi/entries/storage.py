@@ -67,7 +67,8 @@ class Storage:
             try:
                 system, path = fsspec.core.url_to_fs(self.url)
             except (ImportError, ValueError) as error:
-                raise SpotmpiError(f"the store {self.url} cannot be opened: {error}") from error
+                remedy = "name a folder by SPOTMPI_STORE, or a URL that fsspec knows, such as s3://bucket/store"
+                raise SpotmpiError(f"the store {self.url} cannot be opened: {error}; {remedy}") from error
             self._opened = system, path.rstrip("/")
         self._opened[0].invalidate_cache()
         return self._opened

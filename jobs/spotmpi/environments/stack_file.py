@@ -15,6 +15,7 @@ from spotmpi.aws.prices import Design
 from spotmpi.aws.zones import default_second_zone
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.wording import reason_of
 from spotmpi.environments.zones.ranking import usable
 from spotmpi.environments.zones.rows import Row
 
@@ -285,8 +286,7 @@ def _read(path: Path) -> tuple[Any, Any]:
     try:
         document = _yaml().load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeError, YAMLError) as error:
-        reason = " ".join(str(error).partition("To suppress")[0].split())
-        raise input_error(str(path), None, f"can't be read as YAML: {reason}") from error
+        raise input_error(str(path), None, f"cannot be read as YAML: {reason_of(error)}") from error
     config = document.get("config") if isinstance(document, Mapping) else None
     if not isinstance(config, MutableMapping):
         raise input_error(str(path), None, "has no `config:`; copy one of the example stacks")

@@ -1,8 +1,8 @@
 """The job spec. Every default is defined here or in `spotmpi.spec.kubernetes`, and only there."""
 
 import contextlib
-import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +20,8 @@ from spotmpi.spec.workers import Count, Cpus, Memory, Pool, Price, Workers
 from spotmpi.streams.order import CONSUMER, FUNCTION
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST = sys.float_info.max
+_EXAMPLES = 'such as "90s", "10m", "2h" or "1d"'
 
 
 def seconds(value: object) -> object:
@@ -27,7 +29,7 @@ def seconds(value: object) -> object:
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd])\s*", value)
         if match is None:
-            raise ValueError('write a duration such as "90s", "10m", "2h" or "1d"')
+            raise ValueError(f"write a duration {_EXAMPLES}")
         return float(match[1]) * _UNITS[match[2]]
     return value
 
@@ -50,7 +52,16 @@ def read_duration(field: str, value: float | str) -> float:
     try:
         return float(str(seconds(value)))
     except ValueError:
-        raise input_error(field, value, 'write a duration such as "90s", "10m", "2h" or "30d"') from None
+        raise input_error(field, value, f"write a duration {_EXAMPLES}") from None
+
+
+def _positive_seconds(value: object) -> object:
+    number = seconds(value)
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise ValueError(f"write a duration {_EXAMPLES}")
+    if not 0 < number <= _LONGEST:
+        raise ValueError(f"write a duration above 0, {_EXAMPLES}")
+    return float(number)
 
 
 def memory_interval(value: object) -> object:
@@ -60,7 +71,7 @@ def memory_interval(value: object) -> object:
         return text
     with contextlib.suppress(ValueError):
         every = float(str(seconds(text)))
-        if 0 < every < math.inf:
+        if 0 < every <= _LONGEST:
             return duration(every)
     raise ValueError('write a number of iterations such as "1", or a duration such as "10s"')
 
@@ -109,10 +120,11 @@ def _driver_limit(value: float | str) -> str:
 def _driver_seconds(value: object) -> object:
     if value == NONE:
         return value
-    number = seconds(value)
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
+    with contextlib.suppress(ValueError):
+        value = seconds(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST:
         raise ValueError('write a duration such as "30m", "0s" for at once, or "none"')
-    return float(number)
+    return float(value)
 
 
 def _deadline(value: object) -> object:
@@ -126,7 +138,7 @@ def _deadline(value: object) -> object:
         return value
     with contextlib.suppress(ValueError):
         value = seconds(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LONGEST:
         raise ValueError('write a duration such as "30h", or a time such as "2027-01-31T18:00+01:00"')
     return float(value)
 
@@ -135,7 +147,7 @@ def _deadline_text(value: float | datetime) -> str:
     return value.isoformat() if isinstance(value, datetime) else duration(value)
 
 
-Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(seconds), PlainSerializer(duration)]
+Duration = Annotated[float, BeforeValidator(_positive_seconds), PlainSerializer(duration)]
 DriverLimit = Annotated[
     Literal["none"] | float,
     BeforeValidator(_driver_seconds),

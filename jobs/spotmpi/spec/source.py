@@ -132,7 +132,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         remedy = f"cannot be read as a text file: {error.strerror}; check the path and its permissions"
         raise input_error("spec", str(path), remedy) from error
     except UnicodeDecodeError as error:
-        raise input_error("spec", str(path), f"cannot be read as a text file: {error}; save it as UTF-8") from error
+        raise input_error(
+            "spec", str(path), f"cannot be read as a text file: {wording.reason_of(error)}; save it as UTF-8"
+        ) from error
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and lists in lists
         wrong = f"is not TOML: {error}"
         if path.suffix == ".py":
@@ -300,7 +302,7 @@ def _value(keys: list[str], raw: str, text: str) -> object:
             return shlex.split(raw)
         except ValueError as error:
             raise input_error(wording.option("set"), text, f"cannot be split into arguments: {error}") from None
-    if keys[0] == "env" and not isinstance(value, str):
+    if keys[0] == "env" and len(keys) > 1 and not isinstance(value, str):
         return raw.strip()  # a variable is text, even if it is written like a number
     return value
 

@@ -236,7 +236,7 @@ def _environment(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Pr
     """Names and values of variables, and those of the terminal that are passed on."""
     for key, value in spec.env.items():
         if not re.fullmatch(validate_cluster.VARIABLE, key):
-            yield Problem(f"env.{key}", value, "names of variables have letters, digits and _ only")
+            yield Problem(f"env.{key}", value, validate_cluster.NAME)
         elif key.startswith("SPOTMPI_"):
             yield Problem(f"env.{key}", value, "names that begin with SPOTMPI_ are reserved for the run")
         if "\0" in value:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:  # a local run starts faster without it
     from spotmpi.spec.validate import TargetCapabilities
 
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
-NAMES = "names of variables have letters, digits and _ only, and do not begin with SPOTMPI_"
+NAME = "names of variables have letters, digits and _ only, and no digit first"
+NAMES = f"{NAME}, and do not begin with SPOTMPI_"
 _OURS = ("/spotmpi", "/dev/shm", "/etc/passwd", "/etc/group")
 # Arguments that set the number and place of ranks: mpirun's spellings of both families, with one dash or two.
 _WORLD = {"n": "nodes and slots", "np": "nodes and slots", "c": "nodes and slots", "N": "slots", "npernode": "slots"}

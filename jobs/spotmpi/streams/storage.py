@@ -80,7 +80,8 @@ def file_system(source: str) -> tuple[Any, str]:
     try:
         system, path = fsspec.core.url_to_fs(source)
     except (ImportError, ValueError) as error:
-        raise StreamError(f"the source {source} cannot be opened: {error}") from error
+        remedy = "name files, or a URL that fsspec knows, such as s3://bucket/folder"
+        raise StreamError(f"the source {source} cannot be opened: {error}; {remedy}") from error
     if "http" in system.protocol:
         return _web_files()(**system.storage_options), path
     return (_local_files() if "file" in system.protocol else system), path

@@ -123,6 +123,19 @@ def test_a_missing_argument_names_where_it_is_explained(command: str) -> None:
     assert errors.endswith(f"'; `spotmpi {missing} --help` shows what it takes\n")
 
 
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("run --slots x -- true", "--slots = 'x': write a whole number"),
+        ("bench job.toml --seed 1.5", "--seed = '1.5': write a whole number"),
+        ("predict --price much", "--price = 'much': write a number"),
+        ("resize run many", "WORKERS = 'many': write a whole number"),
+    ],
+)
+def test_a_word_in_place_of_a_number_is_named(command: str, problem: str) -> None:
+    assert invoke(*command.split()) == (2, "", f"spotmpi: {problem}\n")
+
+
 def test_an_argument_too_many_names_what_the_command_takes() -> None:
     problem = "Got unexpected extra argument(s) (b); `spotmpi why --help` shows what it takes"
     assert invoke("why", "a", "b") == (2, "", f"spotmpi: {problem}\n")
@@ -140,6 +153,13 @@ def test_a_misspelt_target_is_answered_with_the_nearest_one(
 
     assert code == 1 and errors.startswith("spotmpi: command not found: pulumi, which reads the outputs of stack")
     assert errors.endswith(f"; or did you mean {meant}?\n")
+
+
+def test_the_file_of_an_environment_may_have_any_name(tmp_path: Path) -> None:
+    outputs = tmp_path / "lab.out"
+    outputs.write_text("[]")
+    code, _, errors = invoke("list", "--on", str(outputs))
+    assert code == 2 and errors.endswith(": is not a JSON object: write it with `pulumi stack output --json`\n")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

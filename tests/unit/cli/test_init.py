@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import tomllib
 from pathlib import Path
@@ -28,6 +29,12 @@ def test_a_folder_without_scripts_gets_the_example_which_can_be_planned() -> Non
     assert spec()["program"] == "digits"
     plan = json.loads(invoke("run", "job.toml", "--dry-run")[1])
     assert plan["spec"]["program"] == "digits"
+
+
+def test_the_next_command_takes_a_name_with_a_dash_for_no_option() -> None:
+    for arguments in (["--", "-a b.toml"], ["--example", "digits", "--", "-c.toml"]):
+        code, _, talk = invoke("init", *arguments)
+        assert code == 0 and talk.splitlines()[-1] == f"next: spotmpi run {shlex.quote(f'./{arguments[-1]}')}"
 
 
 def test_train_py_is_taken_without_a_question() -> None:

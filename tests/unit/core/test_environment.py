@@ -127,10 +127,12 @@ def test_outputs_that_this_version_does_not_know_are_left_alone() -> None:
     assert "ci_roles" not in environment.parse(OUTPUTS | {"ci_roles": {"preview": "arn"}}).model_dump()
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[]", "is not a JSON object")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "is not JSON"), ("[]", "is not a JSON object"), ("\xff", "the byte 0xff is")]
+)
 def test_a_file_that_holds_no_outputs_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "lab.json"
-    path.write_text(text)
+    path.write_text(text, encoding="latin-1")
     with pytest.raises(InputError, match=message):
         environment.load(path)
 

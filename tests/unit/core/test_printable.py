@@ -17,6 +17,11 @@ TEXTS = st.text(st.characters(exclude_categories=())) | st.text(
 UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+def test_a_size_has_the_unit_in_which_it_is_not_zero() -> None:
+    sizes = {0: "0.0 kB", 22_112: "22.1 kB", 99_999: "100.0 kB", 100_000: "0.1 MB", 2_500_000_000: "2.50 GB"}
+    assert {size: wording.format_size(size) for size in sizes} == sizes
+
+
 @given(TEXTS, st.integers(3, 60))
 @example("\x1b]0;title\x07", 1000)
 def test_a_printable_text_is_one_line_without_control_characters(text: str, longest: int) -> None:

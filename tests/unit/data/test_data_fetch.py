@@ -174,6 +174,8 @@ def test_a_site_of_an_own_authority_is_trusted_only_where_that_is_named(
         (tmp_path / "bad.pem").write_text(text)
         with pytest.raises(InputError, match=r"--ca = .*bad.pem.*not a file of PEM certificates"):
             authority_of(tmp_path / "bad.pem")
+    with pytest.raises(InputError, match=r"not a file of PEM certificates: No such file or directory"):
+        authority_of(tmp_path / "none.pem")
 
 
 def test_a_full_volume_is_a_permanent_failure(volume: Volume, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

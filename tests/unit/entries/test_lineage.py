@@ -85,6 +85,8 @@ def test_a_manifest_leads_to_its_entry_and_a_copy_of_a_file_to_the_entries_with_
     assert "elsewhere.bin': no manifest and no record of a run tells" in invoke("why", str(copy)).stderr
     copy.write_bytes(b"")
     assert invoke("why", str(copy)).returncode == 2
+    copy.unlink()
+    assert "elsewhere.bin': no such file: name a file of the store" in invoke("why", str(copy)).stderr
 
 
 def test_a_file_leads_to_the_raw_file_that_its_part_was_made_from(sets: tuple[DataSet, DataSet]) -> None:

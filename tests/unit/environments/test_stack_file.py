@@ -195,6 +195,9 @@ def test_an_invalid_stack_file_is_one_line(stacks: Path, text: str) -> None:
     with pytest.raises(InputError) as caught:
         read_stack("mine", stacks)
     assert "Pulumi.mine.yaml" in str(caught.value) and "\n" not in str(caught.value)
+    if text.startswith("a: 1"):
+        assert ': cannot be read as YAML: found duplicate key "a" with' in str(caught.value)
+        assert str(caught.value).endswith(" (line 2, column 1)")
 
 
 @pytest.mark.parametrize("groups", ["3", "[1, two]", "{a: 1}", "[{max: many, type: 5}]"])

@@ -251,8 +251,9 @@ def test_templates_are_read_in_the_order_given_and_a_config_map_in_that_of_its_k
     ("text", "message"),
     [
         (None, "cannot be read as a text file (No such file or directory); write"),
-        (b"\xff", "cannot be read as a text file"),
-        (b"a: [", "is not YAML"),
+        (b"\xff", "cannot be read as a text file (the byte 0xff is not UTF-8); write"),
+        (b"a: 1\nb: c: d", "is not YAML: mapping values are not allowed here (line 2, column 5)"),
+        (b"\x00", "is not YAML: unacceptable character"),
         (b"- a", "is not a pod template"),
         (b"", "is not a pod template"),
     ],

@@ -639,7 +639,7 @@ def test_all_problems_of_a_deadline_come_before_anything_is_started(
         plan_of(lab_file, *DEADLINE, "capacity.budget=5", "capacity.prices={p3=3, p2=2}")
     (problem,) = caught.value.problems
     assert str(problem) == (
-        "capacity.prices = {'p3': 3.0, 'p2': 2.0}: needed of g4dn and stable for a deadline, since AWS tells none: not "
+        "capacity.prices = { p3 = 3.0, p2 = 2.0 }: needed of g4dn and stable for a deadline, since AWS tells none: not "
         "permitted"
     )
 

@@ -68,9 +68,9 @@ def test_the_limit_of_drivers_is_a_duration_or_none(written: str, seconds: float
     assert from_values(spec.canonical()).limits.driver == seconds
 
 
-@pytest.mark.parametrize("written", ["soon", -1, True, float("inf")])
+@pytest.mark.parametrize("written", ["soon", -1, True, float("inf"), 10**400])
 def test_another_limit_of_drivers_is_refused(written: object) -> None:
-    with pytest.raises(InputError, match=r"^limits\.driver = .*: write a duration such as"):
+    with pytest.raises(InputError, match=r'^limits\.driver = .*: write a duration .*or "none"$'):
         from_values({**POOL, "limits": {"driver": written}})
 
 

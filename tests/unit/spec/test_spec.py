@@ -23,6 +23,8 @@ from spotmpi.spec.job import JobSpec, duration, read_duration, seconds
 from spotmpi.spec.source import from_values, load_spec, read_spec, write_spec
 from tests.unit.spec.values import POSITIVE, tables
 
+DURATIONS = 'such as "90s", "10m", "2h" or "1d"'
+
 
 def problems(values: dict[str, Any], *overrides: str) -> dict[str, str]:
     with pytest.raises(InputError) as caught:
@@ -111,12 +113,19 @@ def test_all_problems_come_at_once_each_with_field_value_and_remedy() -> None:
     [
         ("args = [1]", 'args.0 = 1: input should be a string: write "1"'),
         ("name = 2020-01-01", 'name = 2020-01-01: input should be a string: write "2020-01-01"'),
-        ("env = { DEBUG = true }", 'env.DEBUG = True: input should be a string: write "true"'),
+        ("env = { DEBUG = true }", 'env.DEBUG = true: input should be a string: write "true"'),
         ('env = ["A=1"]', "env = ['A=1']: input should be a table, such as { NAME = \"value\" }"),
         ('slots = "2"', "slots = '2': input should be a number: write 2, without quotes"),
         ('args = "--epochs 3"', 'args = \'--epochs 3\': input should be a list, such as ["--epochs", "3"]'),
         ('files = "my data.py"', "files = 'my data.py': input should be a list, such as [\"my data.py\"]"),
         ("files = 3", "files = 3: input should be a list"),
+        ('limits.run = "0s"', f"limits.run = '0s': write a duration above 0, {DURATIONS}"),
+        (f"limits.run = {10**400}", f"limits.run = 1{'0' * 37}...{'0' * 38}: write a duration above 0, {DURATIONS}"),
+        ("limits.run.x = 3", f"limits.run = {{ x = 3 }}: write a duration {DURATIONS}"),
+        (
+            "args = [[true, { a = 1.5, at = 2020-01-01 }, {}]]",
+            "args.0 = [true, { a = 1.5, at = 2020-01-01 }, {}]: input should be a valid string",
+        ),
         ('kubernetes.exclusive = "yes"', "kubernetes.exclusive = 'yes': input should be true or false"),
         ("pool = 4", "pool = 4: input should be a table, with keys such as count, cpu, memory"),
         ("stream.workers = 4", "stream.workers = 4: input should be a table, with keys such as count, cpu, memory"),
@@ -290,8 +299,8 @@ def test_a_written_spec_has_paths_below_its_folder_relative_to_it(tmp_path: Path
         (b"nodes = 1\nnodes = 2", "is not TOML"),
         (b"nodes = " + b"9" * 5000, "is not TOML"),
         (b"nodes = " + b"[" * 5000, "is not TOML"),
-        (b"\xff\xfe", "cannot be read as a text file: .*; save it as UTF-8"),
-        (b"nodes = 1 # \xe9", "cannot be read as a text file: .*; save it as UTF-8"),
+        (b"\xff\xfe", "cannot be read as a text file: the byte 0xff is not UTF-8; save it as UTF-8"),
+        (b"nodes = 1 # \xe9", "cannot be read as a text file: the byte 0xe9 is not UTF-8; save it as UTF-8"),
         (b"#" * (2**22 + 1), "is longer than 4,194,304 characters; name a spec file"),  # /dev/zero never ends
     ],
 )

@@ -107,8 +107,12 @@ def test_an_override_may_add_to_a_list() -> None:
     assert spec.env_passthrough == ["TOKEN"]
 
 
+def test_an_override_may_set_all_variables_at_once() -> None:
+    assert from_values({"command": ["x"], "env": {"A": "1"}}, ['env={B = "2"}']).env == {"B": "2"}
+
+
 def test_an_unknown_key_in_an_override_is_refused_like_any_other() -> None:
-    assert problems({}, "limit.failures=3") == {"limit": "limit = {'failures': 3}: unknown key; did you mean limits?"}
+    assert problems({}, "limit.failures=3") == {"limit": "limit = { failures = 3 }: unknown key; did you mean limits?"}
 
 
 def test_paths_in_a_file_are_meant_from_the_file_and_overrides_from_here(

@@ -88,7 +88,7 @@ def test_keys_of_a_deadline_without_one_and_of_simulations_alone_are_refused_tog
     assert problems(spec) == [
         "capacity.speeds = [0.5, 1.0]: only `spotmpi simulate` uses the speeds of numbers of nodes: remove it",
         "capacity.budget = 5.0: is for a deadline: set capacity.deadline, or remove it",
-        "capacity.prices = {'g5': 1.0}: is for capacity.order or a deadline: set one, or `price`",
+        "capacity.prices = { g5 = 1.0 }: is for capacity.order or a deadline: set one, or `price`",
     ]
 
 
@@ -333,7 +333,7 @@ def test_a_cluster_without_node_groups_has_none_to_choose_from() -> None:
     remedy = 'needs an environment with node groups: use on="STACK", or node_selector'
     assert problems({**GOOD, "kubernetes": requested}, TARGET._replace(persistent=RUN_VOLUME)) == [
         f"kubernetes.node_groups = ['g5']: {remedy}",
-        f"kubernetes.placement_group = False: {remedy}",
+        f"kubernetes.placement_group = false: {remedy}",
     ]
     assert problems({**GOOD, "kubernetes": requested}) == [], "elsewhere nobody reads them"
 
@@ -359,7 +359,7 @@ def test_each_file_that_is_shipped_can_be_read_and_has_a_name_of_its_own() -> No
     ]
 
 
-NAMES = "names of variables have letters, digits and _ only"
+NAMES = "names of variables have letters, digits and _ only, and no digit first"
 RANKS = "the spec determines number and place of ranks:"
 MOUNTS = ("/dev/shm", "/dev", "/etc/passwd", "/spotmpi/work", "/etc", "/device", "/a/", "/etc", "b", "/../b", "/")
 PATTERN = ["metrics.pattern = '(?P<waited>a)(?P<ranks>b)(?P<seconds>c)'"]

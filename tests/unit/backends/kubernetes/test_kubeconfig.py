@@ -148,8 +148,8 @@ def test_certificates_that_cannot_be_used_are_one_line_that_names_them(
     [
         ("a: [", r"broken.*not a kubeconfig"),
         ("clusters: [{}]", r"broken.*not a kubeconfig"),
-        ("just words", r"broken.*not a kubeconfig"),
-        ("- 1", r"broken.*not a kubeconfig"),
+        ("just words", r"broken.*not a kubeconfig \(its clusters, users and contexts are not lists of tables\)"),
+        ("- 1", r"broken.*not a kubeconfig \(its clusters"),
         ("\x00", r"broken.*not a kubeconfig"),
         ("users: [{name: a, user: 3}]", r"broken.*not a kubeconfig"),
         ("", r"No current context.*kubectl config get-contexts"),

@@ -36,6 +36,7 @@ from spotmpi.backends.kubernetes.client.login_program import RenewedToken, login
 from spotmpi.core import names
 from spotmpi.core.errors import input_error
 from spotmpi.core.structs import inspected
+from spotmpi.core.wording import reason_of
 
 for _model in (Cluster, Context, User):
     inspected(_model)
@@ -176,7 +177,8 @@ def require_kubeconfig(path: Path) -> Mapping[str, Any]:
         TypeError,
         AttributeError,
     ) as error:
-        detail = " ".join(str(error).split())
+        is_shape = isinstance(error, KeyError | TypeError | AttributeError)
+        detail = "its clusters, users and contexts are not lists of tables" if is_shape else reason_of(error)
         message = f"not a kubeconfig ({detail}); repair it, or name another"
         raise input_error("KUBECONFIG", str(path), message) from error
     content: Mapping[str, Any] = values

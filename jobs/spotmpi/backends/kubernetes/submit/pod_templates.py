@@ -14,6 +14,7 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.core.errors import input_error
+from spotmpi.core.wording import reason_of
 from spotmpi.plan.templates import FIELD, Template
 from spotmpi.spec.kubernetes import CONFIG_MAP
 
@@ -67,7 +68,7 @@ def _read_file(name: str) -> str:
     try:
         return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
+        reason = error.strerror if isinstance(error, OSError) else reason_of(error)
         raise input_error(
             FIELD, name, f"cannot be read as a text file ({reason}); write a ConfigMap as {CONFIG_MAP}NAME"
         ) from error
@@ -77,7 +78,7 @@ def _parse(name: str, text: str) -> Template:
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise input_error(FIELD, name, f"is not YAML: {' '.join(str(error).split())}") from error
+        raise input_error(FIELD, name, f"is not YAML: {reason_of(error)}") from error
     if not isinstance(values, dict):
         raise input_error(FIELD, name, "is not a pod template: write metadata: and spec: as in a Pod")
     return Template(name, values)

@@ -161,7 +161,7 @@ def _variable(text: str) -> str:
     name, equals, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise input_error(
-            "--env", name, "write it as NAME or NAME=VALUE; a name has letters, digits and _ only, no digit first"
+            "--env", name, "write it as NAME or NAME=VALUE; a name has letters, digits and _ only, and no digit first"
         )
     if not equals:
         return f'env_passthrough+=["{name}"]'

@@ -355,7 +355,7 @@ def test_the_default_store_is_beside_the_runs(tmp_path: Path, monkeypatch: pytes
 
 
 def test_an_unknown_protocol_is_an_error_of_one_line() -> None:
-    with pytest.raises(SpotmpiError, match="nothing://here cannot be opened: .*: nothing; name a folder by SPOT"):
+    with pytest.raises(SpotmpiError, match=r"nothing://here cannot be opened: .*: nothing; name a folder by SPOT"):
         Store("nothing://here").list()
 
 

@@ -6,8 +6,6 @@ import os
 import sys
 from types import TracebackType
 
-from spotmpi.agent.files import is_file
-
 
 def _report_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     """Print what `main` does not catch, but no traceback of Ctrl-C while the command line is imported."""
@@ -20,6 +18,8 @@ def prefer_own_packages() -> None:
 
     They are for programs, as modules of HPC sites and ROS set it, and mostly of another Python.
     """
+    from spotmpi.agent.files import is_file  # imports take long enough for a Ctrl-C: first the hook for it
+
     if any(is_file(f"{sys.prefix}/{each}") for each in ("uv-receipt.toml", "pipx_metadata.json")):
         added = os.environ["PYTHONPATH"].split(os.pathsep)
         sys.path.sort(key={os.path.abspath(each) for each in added}.__contains__)  # noqa: PTH100

@@ -172,6 +172,21 @@ def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback(error: ty
     assert (result.returncode, result.stderr[:9]) == expected
 
 
+def test_ctrl_c_prints_no_traceback_during_the_first_import_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    code = """
+import sys
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == "spotmpi.agent":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+import spotmpi.cli
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (-signal.SIGINT, "")
+
+
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_each_option_of_every_command_has_help(name: str) -> None:
     for parameter in GROUP.get_command(None, name).params:

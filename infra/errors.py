@@ -14,6 +14,27 @@ _REMEDIES = {
     **{"string_type": "write text, in quotes", "bool_type": "write true or false, without quotes"},
     "int_type": "write a whole number, without quotes",
 }
+# What to write where text has another form, by the name of the setting.
+_FORMS = {
+    **dict.fromkeys(("access", "cidr"), "write a range such as 198.51.100.0/24"),
+    "access_point_id": "write an id such as fsap-0123456789abcdef0",
+    "account": "write the 12 digits of an account, in quotes",
+    "addon_versions": "write a version such as v1.20.1-eksbuild.1",
+    **dict.fromkeys(("admins", "users"), "write the ARN of a role or user, as arn:aws:iam::123456789012:role/NAME"),
+    "ami_release": "write a release such as 1.35.2-20260901",
+    **dict.fromkeys(("images", "name", "namespace"), "use up to 16 lower-case letters, digits and -, a letter first"),
+    "branch": "write the name of a branch, such as main",
+    "email": "write an address such as me@example.com",
+    "file_system_id": "write an id such as fs-0123456789abcdef0",
+    "boundary": "write the ARN of a policy, such as arn:aws:iam::123456789012:policy/NAME",
+    "provider_arn": "write arn:aws:iam::ACCOUNT:oidc-provider/token.actions.githubusercontent.com",
+    "region": "write a region such as us-east-1",
+    "repository": "write OWNER/NAME, or OWNER@ID/NAME@ID",
+    "reservation": "write an id such as cr-0123456789abcdef0",
+    "secrets_key_arn": "write the ARN of a key, such as arn:aws:kms:us-east-1:123456789012:key/ID",
+    "state_bucket": "write the name of a bucket, such as my-state, without s3://",
+    "version": "write a minor version such as 1.35, in quotes",
+}
 
 
 @dataclass(frozen=True)
@@ -25,7 +46,10 @@ class Problem:
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.key} = {self.value!r}: {self.remedy}"
+        if self.value is None:
+            return f"{self.key}: {self.remedy}"
+        value = str(self.value).lower() if isinstance(self.value, bool) else repr(self.value)
+        return f"{self.key} = {value}: {self.remedy}"
 
 
 class SettingsError(pulumi.RunError):
@@ -34,7 +58,7 @@ class SettingsError(pulumi.RunError):
     def __init__(self, stack: str, problems: Sequence[Problem]):
         self.problems = tuple(problems)
         lines = "\n".join(f"  - {problem}" for problem in self.problems)
-        super().__init__(f"stack {stack!r} can't be built, settings to change: {len(self.problems)}\n{lines}")
+        super().__init__(f"stack {stack} can't be built, settings to change: {len(self.problems)}\n{lines}")
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
@@ -50,7 +74,7 @@ def _problem(detail: Any, model: type[BaseModel]) -> Problem:
     if detail["type"] == "extra_forbidden":
         return Problem(key, detail["input"], f"unknown setting; use one of: {', '.join(_siblings(model, path))}")
     if detail["type"] == "string_pattern_mismatch":
-        return Problem(key, detail["input"], f"does not match the pattern {detail['ctx']['pattern']}")
+        return Problem(key, detail["input"], next(_FORMS[part] for part in reversed(path) if part in _FORMS))
     if remedy := _REMEDIES.get(detail["type"]):
         return Problem(key, detail["input"], remedy if detail["input"] is not None else f"{remedy}, or remove it")
     message = detail["msg"]

@@ -93,14 +93,14 @@ def _data_stack_ids(settings: Settings) -> FileSystemIds:
 
     def checked(key: str, zone: str | None, value: str | None) -> str:
         if value is None:
-            raise pulumi.RunError(f"stack {stack!r} has no output {key!r}: run `pulumi up --stack {stack}` first")
+            raise pulumi.RunError(f"stack {stack} has no output {key}: run `pulumi up --stack {stack}` first")
         if zone is not None and zone != settings.zone:
-            remedy = f"make it the first of `zones` of {settings.stack!r}"
-            raise pulumi.RunError(f"the storage of {stack!r} is in {zone}: {remedy}")
+            remedy = f"make it the first of `zones` of {settings.stack}"
+            raise pulumi.RunError(f"the storage of {stack} is in {zone}: {remedy}")
         if len(settings.zones) > 1 and (zone is not None) != settings.storage.one_zone:
             is_one, wanted = (f"in {zone} alone", "true") if zone else ("in all zones", "false")
-            remedy = f"set storage.one_zone of {settings.stack!r} to {wanted}, which decides where it is mounted"
-            raise pulumi.RunError(f"the storage of {stack!r} is {is_one}: {remedy}")
+            remedy = f"set storage.one_zone of {settings.stack} to {wanted}, which decides where it is mounted"
+            raise pulumi.RunError(f"the storage of {stack} is {is_one}: {remedy}")
         return value
 
     def output(key: str) -> pulumi.Output[str]:

@@ -21,7 +21,7 @@ def check_account(file: StackFile, client: Any = None) -> str:
             remedy += f", or enable the region (`aws account enable-region --region-name {file.region}`)"
         raise CiError(f"no usable AWS credentials ({error}): {remedy}") from error
     if identity["Account"] != file.account:
-        message = f"the credentials are for account {identity['Account']}, but stack {file.stack!r} belongs to"
+        message = f"the credentials are for account {identity['Account']}, but stack {file.stack} belongs to"
         raise CiError(f"{message} {file.account}: assume a role there; nothing was changed")
     return str(identity["Arn"])
 

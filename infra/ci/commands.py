@@ -99,7 +99,7 @@ def _permanent_access(file: StackFile) -> list[str]:
     access = list(dict.fromkeys([*file.access, *configured]))
     if not access and file.kind == "compute":
         remedy = f"set {PROJECT}:access in its file, or {ACCESS_VARIABLE} (in CI: a variable of the repository)"
-        raise CiError(f"stack {file.stack!r} has no addresses that may reach its Kubernetes API: {remedy}")
+        raise CiError(f"stack {file.stack} has no addresses that may reach its Kubernetes API: {remedy}")
     return access
 
 
@@ -142,7 +142,7 @@ def _destroy(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> in
     """
     if file.kind != "compute":
         what = "persistent storage: unprotect and destroy it" if file.kind == "data" else "the roles of CI: destroy it"
-        raise CiError(f"stack {file.stack!r} holds {what} by hand")
+        raise CiError(f"stack {file.stack} holds {what} by hand")
     try:
         if status := pulumi.run("stack", "--show-name"):
             return status

@@ -30,11 +30,11 @@ def require_none(events: Path, stack: str, running: Callable[[], Mapping[str, in
     """
     if not events.exists():
         raise CiError(
-            f"stack {stack!r} was not changed: Pulumi wrote no event log of its preview; use version 3.200 or newer"
+            f"stack {stack} was not changed: Pulumi wrote no event log of its preview; use version 3.200 or newer"
         )
     if lost := list(dict.fromkeys(_lost(events, running))):
         remedy = f"undo the change, or run `spotmpi up {stack}`, which asks"
-        raise CiError(f"stack {stack!r} was not changed: the update would end {', '.join(lost)}: {remedy}")
+        raise CiError(f"stack {stack} was not changed: the update would end {', '.join(lost)}: {remedy}")
 
 
 def _lost(events: Path, running: Callable[[], Mapping[str, int]]) -> Iterator[str]:

@@ -110,7 +110,7 @@ class Pulumi:
             raise Locked(message if newest else message + locks.show_age(backend, self.stack), newest)
         if _UNKNOWN in output:
             backend = self.variables["PULUMI_BACKEND_URL"]
-            raise NotBuilt(f"no state of stack {self.stack!r} in {backend}: never built, or built with another backend")
+            raise NotBuilt(f"no state of stack {self.stack} in {backend}: never built, or built with another backend")
         if group := _LOG_GROUP.search(output):
             remedy = f"aws logs delete-log-group --log-group-name {group[1]} --region {self.region}"
             raise CiError(

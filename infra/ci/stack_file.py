@@ -37,7 +37,7 @@ def read(stack: str, folder: Path, variables: Mapping[str, str] = os.environ) ->
     path = folder / f"Pulumi.{stack}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(file.name.split(".")[1] for file in folder.glob("Pulumi.*.yaml")))
-        raise CiError(f"stack {stack!r} has no file {path}: use one of {known}, or create it")
+        raise CiError(f"stack {stack} has no file {path}: use one of {known}, or create it")
     document: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     config: Mapping[str, Any] = document.get("config", {})
     region = config.get("aws:region")

@@ -115,7 +115,7 @@ def test_a_version_that_the_program_does_not_know_fails_in_the_preview_and_leave
     versions.write_text(versions.read_text().replace("OLDEST, NEWEST = 31, 37", "OLDEST, NEWEST = 30, 33"))
     path = lab.engine.project / "stacks" / "Pulumi.lab.yaml"
     before = path.read_bytes()
-    with pytest.raises(SpotmpiError, match="stack 'lab' can't be built, settings to change: 1"):
+    with pytest.raises(SpotmpiError, match="stack lab can't be built, settings to change: 1"):
         upgrade_lab(lab, to="1.37")
     assert any("spotmpi:cluster.version = '1.37': use one of" in line for line in lab.output)
     assert new_changes(lab) == [] and path.read_bytes() == before

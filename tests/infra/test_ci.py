@@ -71,7 +71,7 @@ def test_a_stack_with_a_kms_key_needs_no_passphrase(
         (
             {"SPOTMPI_ACCOUNT": "999999999999"},
             ("destroy", "lab"),
-            "account 123456789012, but stack 'lab' belongs to 999999999999: assume a role there; nothing was changed",
+            "account 123456789012, but stack lab belongs to 999999999999: assume a role there; nothing was changed",
         ),
         ({}, ("destroy", "nope"), "use one of lab, p3-data, or create it"),
         ({}, ("destroy", "p3-data"), "holds persistent storage"),
@@ -525,11 +525,11 @@ def test_a_build_that_would_lose_data_or_running_nodes_is_left_to_a_person(
     code, _, errors = ci("up", "lab")
     assert (code, pulumi.commands[-1]) == ((0, UP) if lost is None else (1, PREVIEW))
     if lost:
-        assert f"stack 'lab' was not changed: the update would end {lost}: undo the change, or run `spot" in errors
+        assert f"stack lab was not changed: the update would end {lost}: undo the change, or run `spot" in errors
 
 
 def test_a_build_whose_preview_can_not_be_read_is_not_applied(tmp_path: Path) -> None:
-    with pytest.raises(CiError, match="stack 'lab' was not changed: Pulumi wrote no event log"):
+    with pytest.raises(CiError, match="stack lab was not changed: Pulumi wrote no event log"):
         losses.require_none(tmp_path / "none", "lab", dict)
 
 
@@ -653,4 +653,4 @@ def test_a_preview_of_a_stack_that_was_never_built_is_reported(pulumi: ScriptedP
     pulumi.never_built()
     pulumi.answers("255 error: no stack named 'lab' found")
     code, _, errors = ci("preview", "lab")
-    assert code == 1 and "no state of stack 'lab' in s3://example-state" in errors
+    assert code == 1 and "no state of stack lab in s3://example-state" in errors

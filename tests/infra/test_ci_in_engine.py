@@ -53,7 +53,7 @@ def test_a_stack_without_state_is_recognized_by_the_clis_message(
     state: Path, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert commands.main("destroy", ["lab"], project) == 1
-    assert f"no state of stack 'lab' in file://{state}" in capsys.readouterr().err
+    assert f"no state of stack lab in file://{state}" in capsys.readouterr().err
     assert commands.main("destroy", ["lab", "--if-built"], project) == 0
 
 

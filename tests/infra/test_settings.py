@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from infra import kubernetes_versions
+from infra import errors, kubernetes_versions
 from infra.checks import find_warnings
 from infra.errors import SettingsError
+from infra.settings import Settings
 from infra.stack_config import current, read
 from tests.infra.mock_engine import TODAY, settings_of
 
@@ -78,7 +79,7 @@ def test_an_account_keeps_its_leading_zero_and_a_version_stays_text() -> None:
 
 CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"aws:region": None}, "aws:region", "set it"),
-    ({"aws:region": "virginia"}, "aws:region", "does not match the pattern"),
+    ({"aws:region": "virginia"}, "aws:region", "write a region such as us-east-1"),
     ({"aws:region": "cn-north-1", "zones": ["cn-north-1a"]}, "aws:region", "ARNs of China, GovCloud and the like"),
     ({"aws:region": "us-iso-east-1", "zones": ["us-iso-east-1a"]}, "aws:region", "ARNs of China, GovCloud"),
     ({"aws:region": "eu-isoe-west-1", "zones": ["eu-isoe-west-1a"]}, "aws:region", "ARNs of China, GovCloud"),
@@ -123,7 +124,9 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"second_zone": "us-east-1a"}, "second_zone", "use a zone other than the first"),
     ({"second_zone": "eu-west-1a"}, "second_zone", "use a zone of region us-east-1"),
-    ({"account": "1234"}, "account", "does not match"),
+    ({"account": "1234"}, "account", "write the 12 digits of an account"),
+    ({"access": ["home"]}, "access.0", "write a range such as 198.51.100.0/24"),
+    ({"cluster": {"addon_versions": {"coredns": "1"}}}, "cluster.addon_versions.coredns", "such as v1"),
     ({"access": None}, "access", "list the addresses that may reach the Kubernetes API"),
     ({"access": ["0.0.0.0/0"]}, "access.0", "too wide; list your own addresses"),
     ({"access": ["10.1.2.3/8"]}, "access.0", "first address of a range"),
@@ -149,7 +152,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"groups": [group(name="system")]}, "groups.0.name", "`system` is reserved"),
     ({"groups": [group(max=500), group(name="g4dn-2")]}, "groups.1.name", "no other group has"),
     ({"groups": [group(name="g4dn-2"), group(max=500)]}, "groups.1.name", "no other group has"),
-    ({"groups": [group(name="G4")]}, "groups.0.name", "does not match"),
+    ({"groups": [group(name="G4")]}, "groups.0.name", "use up to 16 lower-case letters"),
     ({"groups": [group(type="g4dn.huge")]}, "groups.0.type", "use one of g4dn.12xlarge"),
     ({"groups": [group(type="z9.large")]}, "groups.0.type", ".venv/bin/python scripts/instance-types z9.large"),
     ({"groups": [group(type="p2.xlarge")]}, "groups.0.type", "no current EKS GPU image supports K80"),
@@ -166,7 +169,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     (
         {"groups": [group(market="capacity-block", reservation="cb-0123abcd")]},
         "groups.0.reservation",
-        "match the pattern ^cr-",
+        "write an id such as cr-",
     ),
     ({"groups": [block(min=1)]}, "groups.0.min", "set it to 0: before the Capacity Block starts"),
     ({"groups": [block(placement_group=True)]}, "groups.0.placement_group", "start in no placement group"),
@@ -176,10 +179,10 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
         "name one, that of the Capacity Block",
     ),
     ({"cluster": {"system": {"type": "p3.2xlarge"}}}, "cluster.system.type", "without GPUs"),
-    ({"cluster": {"version": "latest"}}, "cluster.version", "does not match"),
+    ({"cluster": {"version": "latest"}}, "cluster.version", "write a minor version such as 1.35"),
     ({"cluster": {"version": "1.30"}}, "cluster.version", "use one of 1.31 to 1.37, or a later"),
     ({"cluster": {"version": "1.41"}}, "cluster.version", "that EKS offers, up to 1.40"),
-    ({"groups": [group(ami_release="1.35")]}, "groups.0.ami_release", "does not match"),
+    ({"groups": [group(ami_release="1.35")]}, "groups.0.ami_release", "write a release such as 1."),
     ({"groups": [group(ami_release="1.37.0-20261110")]}, "groups.0.ami_release", "newer than the"),
     ({"groups": [group(ami_release="1.32.9-20251001")]}, "groups.0.ami_release", "1.33 or newer"),
     (
@@ -199,11 +202,15 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"tags": {"team": "R&D"}}, "tags.team", "use letters, digits, spaces"),
     ({"tags": {f"key{index}": "" for index in range(41)}}, "tags", "use at most 40"),
     ({"tags": {"Team": "a", "team": "b"}}, "tags.team", "remove it or Team: to IAM these are the same key"),
-    ({"cluster": {"admins": ["alice"]}}, "cluster.admins.0", "match the pattern ^arn:aws"),
-    ({"cluster": {"admins": ["arn:aws:iam::123456789012:role/*"]}}, "cluster.admins.0", "match the pattern"),
-    ({"cluster": {"users": ["arn:aws-cn:iam::123456789012:role/me"]}}, "cluster.users.0", "match the pattern"),
+    ({"cluster": {"admins": ["alice"]}}, "cluster.admins.0", "write the ARN of a role or user"),
+    ({"cluster": {"admins": ["arn:aws:iam::123456789012:role/*"]}}, "cluster.admins.0", "write the ARN of"),
+    ({"cluster": {"users": ["arn:aws-cn:iam::123456789012:role/me"]}}, "cluster.users.0", "write the ARN of"),
     ({"cluster": {"addon_versions": {"core-dns": "v1.12.4-eksbuild.1"}}}, "cluster.addon_versions.core-dns", "coredns"),
-    ({"cluster": {"addon_versions": {"coredns": "1.12.4"}}}, "cluster.addon_versions.coredns", "match the pattern"),
+    (
+        {"cluster": {"addon_versions": {"coredns": "1.12.4"}}},
+        "cluster.addon_versions.coredns",
+        "write a version such as",
+    ),
     ({"storage": {"file_system_id": "fs-0123abcd"}}, "storage", "set both"),
     ({"storage": {"keep": True, "backup": True}}, "storage.backup", "or set it in stack lab-data: this stack would"),
     ({"storage": {"keep": True, "one_zone": False}}, "storage.one_zone", "or set it in stack lab-data"),
@@ -229,7 +236,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
         "queueing.enabled",
         "queues share no nodes of Capacity Blocks",
     ),
-    ({"budget": {"monthly_usd": 100, "email": "me"}}, "budget.email", "does not match"),
+    ({"budget": {"monthly_usd": 100, "email": "me"}}, "budget.email", "write an address such as"),
     ({"budget": {**BUDGET, "monthly_usd": 0.001}}, "budget.monthly_usd", "greater than or equal to 0.01"),
     ({"ci": CI}, "ci", "move it to a stack with `kind: account`"),
     ({"kind": "data", "groups": None, "ci": CI}, "ci", "`kind: account`: this one has storage alone"),
@@ -239,7 +246,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"kind": "account", "groups": None}, "ci", "set ci.repository and ci.state_bucket"),
     ({"kind": "account", "groups": None, "ci": CI, "budget": BUDGET}, "budget", "`kind: compute`"),
     ({"kind": "account", "groups": None, "ci": CI, "storage": {"keep": True}}, "storage", "the roles of CI alone"),
-    ({"kind": "account", "groups": None, "ci": {**CI, "provider_arn": "github"}}, "ci.provider_arn", "the pattern"),
+    ({"kind": "account", "groups": None, "ci": {**CI, "provider_arn": "github"}}, "ci.provider_arn", "write arn:"),
     ({"sources": {"dcgm-exporter": {"tag": "4.4.2"}}}, "sources.dcgm-exporter", "set image and tag too"),
     ({"sources": {"helm": {"version": "1"}}}, "sources.helm", "use one of cluster-autoscaler"),
     ({"sources": {"kueue": {"colour": "red"}}}, "sources.kueue.colour", "use one of chart"),
@@ -309,13 +316,32 @@ def test_all_problems_are_reported_at_once_with_their_values() -> None:
     }
 
 
+def test_every_setting_with_a_form_has_an_example_of_it() -> None:
+    schema = Settings.model_json_schema()
+    tables = [schema["properties"], *(each.get("properties", {}) for each in schema["$defs"].values())]
+    formed = {name for table in tables for name, each in table.items() if '"pattern"' in json.dumps(each)}
+    assert formed == set(errors._FORMS)
+
+
+@pytest.mark.parametrize(
+    ("problem", "text"),
+    [
+        (errors.Problem("spotmpi:zones", None, "set it"), "spotmpi:zones: set it"),
+        (errors.Problem("spotmpi:a", False, "remove it"), "spotmpi:a = false: remove it"),
+        (errors.Problem("spotmpi:a", 0, "remove it"), "spotmpi:a = 0: remove it"),
+    ],
+)
+def test_a_value_is_shown_as_yaml_has_it(problem: errors.Problem, text: str) -> None:
+    assert str(problem) == text
+
+
 def test_the_message_has_key_value_and_remedy_line_by_line() -> None:
     with pytest.raises(SettingsError) as caught:
         read(
             "lab", {"aws:region": "us-east-1", "spotmpi:zones": '["us-east-1a"]', "spotmpi:groups": json.dumps([GROUP])}
         )
     assert str(caught.value).splitlines() == [
-        "stack 'lab' can't be built, settings to change: 1",
+        "stack lab can't be built, settings to change: 1",
         "  - spotmpi:access = []: list the addresses that may reach the Kubernetes API: "
         "pulumi config set --path 'access[0]' \"$(curl -s https://checkip.amazonaws.com)/32\"",
     ]

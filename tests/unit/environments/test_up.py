@@ -296,7 +296,7 @@ def test_a_failed_smoke_run_is_reported_and_repeated_by_the_next_up(lab: FakeEnv
             "append it to PULUMI_BACKEND_URL, as in s3://my-state?region=us-east-1",
         ),
         ("AWS account ID not allowed: 1, not one of 2", "for another account than that of lab: assume a role there"),
-        ("stack 'lab' can't be built, settings to change: 1", "settings to change: 1; they are listed above"),
+        ("stack lab can't be built, settings to change: 1", "settings to change: 1; they are listed above"),
         ("exit code: 1\nModuleNotFoundError: No module named 'pulumi'", "run `./scripts/setup` there"),
         ("boom", "`pulumi up --stack lab` failed: boom; the same command continues"),
         (

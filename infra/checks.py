@@ -296,7 +296,7 @@ def _type(key: str, name: str, gpus: bool = True) -> Iterator[Problem]:
     if kind is None:
         family = name.split(".")[0]
         similar = sorted(other for other in catalog() if other.split(".")[0] == family)
-        remedy = f"use one of {', '.join(similar)}" if similar else "check the name"
+        remedy = f"use one of: {', '.join(similar)}" if similar else "check the name"
         command = f".venv/bin/python scripts/instance-types {name}"
         yield Problem(key, name, f"{remedy}; a newer type is added to infra/instance_types.json by: {command}")
     elif kind.gpus and not gpus:
@@ -411,9 +411,9 @@ def _owner_of_storage(settings: Settings) -> str:
 def _sources(settings: Settings) -> Iterator[Problem]:
     for name, fields in settings.sources.items():
         if name not in CHARTS:
-            yield Problem(f"spotmpi:sources.{name}", fields, f"use one of {', '.join(sorted(CHARTS))}")
+            yield Problem(f"spotmpi:sources.{name}", fields, f"use one of: {', '.join(sorted(CHARTS))}")
         for field in sorted(set(fields) - set(Chart.model_fields)):
-            remedy = f"use one of {', '.join(Chart.model_fields)}"
+            remedy = f"use one of: {', '.join(Chart.model_fields)}"
             yield Problem(f"spotmpi:sources.{name}.{field}", fields[field], remedy)
         needed = [field for field in ("image", "tag") if getattr(CHARTS.get(name), field, "") is None]
         if name != "cluster-autoscaler" and {"image", "tag", "digest"} & set(fields) and set(needed) - set(fields):

@@ -153,7 +153,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"groups": [group(max=500), group(name="g4dn-2")]}, "groups.1.name", "no other group has"),
     ({"groups": [group(name="g4dn-2"), group(max=500)]}, "groups.1.name", "no other group has"),
     ({"groups": [group(name="G4")]}, "groups.0.name", "use up to 16 lower-case letters"),
-    ({"groups": [group(type="g4dn.huge")]}, "groups.0.type", "use one of g4dn.12xlarge"),
+    ({"groups": [group(type="g4dn.huge")]}, "groups.0.type", "use one of: g4dn.12xlarge"),
     ({"groups": [group(type="z9.large")]}, "groups.0.type", ".venv/bin/python scripts/instance-types z9.large"),
     ({"groups": [group(type="p2.xlarge")]}, "groups.0.type", "no current EKS GPU image supports K80"),
     ({"groups": [group(type="t3.large", placement_group=True)]}, "groups.0.placement_group", "does not"),
@@ -248,8 +248,8 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"kind": "account", "groups": None, "ci": CI, "storage": {"keep": True}}, "storage", "the roles of CI alone"),
     ({"kind": "account", "groups": None, "ci": {**CI, "provider_arn": "github"}}, "ci.provider_arn", "write arn:"),
     ({"sources": {"dcgm-exporter": {"tag": "4.4.2"}}}, "sources.dcgm-exporter", "set image and tag too"),
-    ({"sources": {"helm": {"version": "1"}}}, "sources.helm", "use one of cluster-autoscaler"),
-    ({"sources": {"kueue": {"colour": "red"}}}, "sources.kueue.colour", "use one of chart"),
+    ({"sources": {"helm": {"version": "1"}}}, "sources.helm", "use one of: cluster-autoscaler"),
+    ({"sources": {"kueue": {"colour": "red"}}}, "sources.kueue.colour", "use one of: chart"),
 ]
 
 

@@ -408,7 +408,7 @@ class AttemptLoop(_NodeZero):
         clock = self._context.clock
         seconds = restart_pause(max(self._errors, futile))
         if seconds and futile > self._errors and run_record is not None:
-            text = "%d attempts in a row came to no iteration and no checkpoint; the next one begins after %d s"
+            text = "%d attempts in a row reached no iteration and wrote no checkpoint; the next one begins after %d s"
             with contextlib.suppress(OSError):
                 run_record.event(record.WAITING, reason=text % (self._futile, seconds))
         deadline = clock.uptime() + seconds

@@ -150,7 +150,7 @@ def predict(
     if not series:
         needs = "a model needs at least two node counts, and the samples of an iteration"
         remedy = "`spotmpi bench SPEC --nodes 1,2,4`, with metrics.samples_per_iteration if the program reports none"
-        raise input_error("predict", measured, f"{needs}: {remedy}")
+        raise input_error("sweep", measured, f"{needs}: {remedy}")
 
     def goal_of(variant: str) -> Goal:
         own = [specs[variant]] if variant in specs else []

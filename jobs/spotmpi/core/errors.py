@@ -34,7 +34,7 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         try:
-            text = _written(self.value)
+            text = written(self.value)
         except RecursionError:  # as of a key with thousands of dots
             text = reprlib.repr(self.value)
         text = " ".join(line.strip() for line in text.splitlines())
@@ -75,16 +75,16 @@ def input_error(field: str, value: object, remedy: str) -> InputError:
     return InputError([Problem(field, value, remedy)])
 
 
-def _written(value: object) -> str:
+def written(value: object) -> str:
     """A value as TOML has it, which a spec and ``--set`` take."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, date | time):
         return value.isoformat()
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_written, value))}]"
+        return f"[{', '.join(map(written, value))}]"
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{key} = {_written(each)}' for key, each in value.items())} }}" if value else "{}"
+        return f"{{ {', '.join(f'{key} = {written(each)}' for key, each in value.items())} }}" if value else "{}"
     return repr(value)
 
 

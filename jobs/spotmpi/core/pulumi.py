@@ -61,7 +61,7 @@ def refusal(stack: str, output: str) -> str | None:
         where = shorten(folder[2].removeprefix(f"stat {folder[1]}: "), 120)
         return f"the folder in PULUMI_BACKEND_URL can't be opened: {where}: correct the variable, or create the folder"
     if problem := _NOT_WRITTEN.search(output):
-        remedy = f"mend that; if a lock stays, {cancel}; then repeat the command"
+        remedy = f"fix that; if a lock stays, {cancel}; then repeat the command"
         return f"Pulumi can't write the state of {stack}: {problem[1]}: {remedy}"
     if "PULUMI_ACCESS_TOKEN" in output:
         return "pulumi is not logged in: set PULUMI_BACKEND_URL, for example to s3://my-state, or `pulumi login`"

@@ -97,7 +97,7 @@ def _wait_until_deleted(region: str, resources: Sequence[DeletedResource], depen
             return
         # One that had failed before keeps that status until its deletion begins.
         if failed := [each for each in waiting if each.urn in begun and statuses[each.urn] in _FAILED]:
-            remedy = "its health issues in the console say why: mend that, then repeat the command"
+            remedy = "its health issues in the console say why: fix that, then repeat the command"
             raise SpotmpiError(f"AWS could not delete {', '.join(map(str, failed))}: {remedy}")
         begun |= {urn for urn, status in statuses.items() if status == DELETING}
         if waited >= _TIMEOUT:

@@ -231,7 +231,7 @@ def policy(name: str, bucket: str | None = None) -> Document:
         return _document(*_with_boundary(_build_statements()), *state)
     if name == "destroy":
         return _document(*_destroy_statements(), *state)
-    raise input_error("--iam", name, f"use one of {', '.join(POLICIES)}")
+    raise input_error("--iam", name, f"use one of: {', '.join(POLICIES)}")
 
 
 def _state(bucket: str, change: bool) -> list[Document]:

@@ -94,7 +94,7 @@ def addon_versions(aws: Aws, region: str, addon: str, kubernetes: str) -> dict[s
 def ami_release(aws: Aws, region: str, kubernetes: str, ami_type: str) -> str:
     """EKS's newest AMI release of a type for a Kubernetes version; CallError, SpotmpiError for a type we don't use."""
     if ami_type not in _AMI_KINDS:
-        raise SpotmpiError(f"AMI type {ami_type} is not supported: use one of {', '.join(_AMI_KINDS)}")
+        raise SpotmpiError(f"AMI type {ami_type} is not supported: use one of: {', '.join(_AMI_KINDS)}")
     name = _AMI_PARAMETER.format(version=kubernetes, kind=_AMI_KINDS[ami_type])
     return str(aws.call("ssm", region, "get_parameter", Name=name)["Parameter"]["Value"])
 

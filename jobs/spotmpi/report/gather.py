@@ -237,7 +237,7 @@ def _requested_sweep(ids: Sequence[str], runs_folder: Path) -> Sweep | None:
         return None
     if len(ids) > 1:
         raise input_error(
-            "report",
+            "run",
             matching[0],
             "is a sweep, which is reported alone; give the ids of its runs to combine them with others",
         )
@@ -247,7 +247,7 @@ def _requested_sweep(ids: Sequence[str], runs_folder: Path) -> Sweep | None:
         others = [run.id for run in runs.every(runs_folder) if run.id.startswith(matching[0]) and run.id not in own]
         if others:
             remedy = f"matches sweep {sweep.id} and runs, such as {others[-1]}; write more of the id"
-            raise UnknownRun([Problem("report", matching[0], remedy)])
+            raise UnknownRun([Problem("run", matching[0], remedy)])
     return sweep
 
 

@@ -94,7 +94,7 @@ def spending_sections(runs: Sequence[RunPaths]) -> Iterator[Section]:
     if interruptions := tuple(_interruptions(attempts)):
         header = ("Run", "Attempt", "Ended by", "Pause s", "Start s", "Repeated iterations", "$")
         note = (
-            "A start is the time from the nodes to the first iteration, or to the end of an attempt that came to none; "
+            "A start is the time from the nodes to the first iteration, or to the end of an attempt that reached none; "
             "the cost has pause, start and repetition."
         )
         yield Section("Interruptions", (note,), header, interruptions, 3)

@@ -101,7 +101,8 @@ def _work(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
 
 def _not_found(command: str) -> str:
     if " " in command:
-        return f"command not found; check it, or write its words apart, as {command.split()}"
+        words = json.dumps(command.split(), ensure_ascii=False)
+        return f"command not found; check it, or write its words apart, as {words}"
     if "/" in command:
         return "command not found, or not an executable file (chmod +x); check the path, `code` and `files`"
     other = "`python3` on many systems" if command == "python" else None
@@ -151,7 +152,7 @@ def _missing(spec: JobSpec, launcher: Launcher, capabilities: TargetCapabilities
         alone = ', or start one process per node by launcher = "none"' if launcher.mpi and spec.slots == 1 else ""
         return f"no {launcher.name or python} on PATH: {remedy}{alone}"
     others = ", ".join(name for name in LAUNCHERS if name in capabilities.tools)
-    return f"the {spec.image} image has no {spec.launcher}: use one of {others}"
+    return f"the {spec.image} image has no {spec.launcher}: use one of: {others}"
 
 
 def _pool(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from spotmpi.core import wording
-from spotmpi.core.errors import InputError, Problem, input_error
+from spotmpi.core.errors import InputError, Problem, input_error, written
 from spotmpi.core.wording import counted
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import Convert, from_values, setting_with_places
@@ -32,6 +32,7 @@ _LOCATIONS: Mapping[Value, str] = {
     "node": "data on node disk",
     "memory": "data in memory",
 }
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _BATCHES = ("--global-batch", "--batch-per-worker")
 BASE = "base"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}")
@@ -153,10 +154,10 @@ def changed_keys(name: str) -> Iterable[str]:
 def value_remedy(name: str, value: Value) -> str | None:
     """What to do about a value that is impossible for any program, or None."""
     if name == NODES:
-        return None if type(value) is int and value >= 1 else "must be an integer of at least 1"
+        return None if type(value) is int and value >= 1 else "must be a whole number of at least 1"
     parameter = KNOWN[name]
     if type(value) not in parameter.types:
-        return f"must be {' or '.join(kind.__name__ for kind in parameter.types)}"
+        return f"must be {_KINDS[parameter.types[-1]]}"
     if isinstance(value, int | float) and not isinstance(value, bool) and not parameter.lower_bound < value < math.inf:
         return f"must be above {parameter.lower_bound}"
     if parameter.value_names and value not in parameter.value_names:
@@ -307,7 +308,7 @@ def _batch_problems(spec: JobSpec, nodes: int) -> list[Problem]:
 
 
 def _conflict(values: Values, one: str, other: str, remedy: str) -> Problem:
-    return Problem(f"parameters.{one}", values[one], f"conflicts with {other} = {values[other]!r}: {remedy}")
+    return Problem(f"parameters.{one}", values[one], f"conflicts with {other} = {written(values[other])}: {remedy}")
 
 
 @dataclass(frozen=True)

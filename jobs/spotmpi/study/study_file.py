@@ -11,7 +11,7 @@ import tomli_w
 from pydantic import Field, ValidationError
 
 from spotmpi.core import wording
-from spotmpi.core.errors import InputError, Problem, input_error
+from spotmpi.core.errors import InputError, Problem, input_error, written
 from spotmpi.core.price import Price
 from spotmpi.forecast.published import published_tables
 from spotmpi.spec import source
@@ -345,7 +345,7 @@ def _difference(before: JobSpec, after: JobSpec) -> list[str]:
     """The changes as settings of a variant."""
     old, new = wording.dotted(before.canonical()), wording.dotted(after.canonical())
     return [
-        f"{key}={' '.join(value) if isinstance(value, list) else value}"
+        f"{key}={' '.join(value) if isinstance(value, list) else value if isinstance(value, str) else written(value)}"
         for key, value in new.items()
         if value != old.get(key)
     ]

@@ -215,7 +215,7 @@ def test_attempts_on_a_cluster_that_come_to_nothing_follow_each_other_ever_more_
     assert run.attempts == 5 and sum(run.clock.pauses) == pytest.approx(0 + 2 + 8 + 32, abs=0.2)
     waiting = [event["reason"] for event in run.events() if event["event"] == "waiting"]
     assert waiting == [
-        f"{count} attempts in a row came to no iteration and no checkpoint; the next one begins after {seconds} s"
+        f"{count} attempts in a row reached no iteration and wrote no checkpoint; the next one begins after {seconds} s"
         for count, seconds in ((2, 2), (3, 8), (4, 32))
     ]
 

@@ -225,7 +225,7 @@ def test_processes_that_would_each_be_alone_with_their_mpi_are_named() -> None:
         (["--image", "python:3.12", "--", "true"], ["--image = 'python:3.12': only pods pull an image: add --on"]),
         (
             ["--", "no-such --fast"],
-            [r"command = 'no-such --fast': .*; check it, or write its words apart, as \['no-such', '--fast'\]"],
+            [r"""command = 'no-such --fast': .*; check it, or write its words apart, as \["no-such", "--fast"\]$"""],
         ),
         (["--", "no-such"], ["command = 'no-such': command not found; check the name, PATH, `code` and `files`"]),
         (

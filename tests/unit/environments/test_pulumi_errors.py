@@ -399,6 +399,6 @@ def test_a_state_that_can_not_be_written_is_told_with_the_lock_that_may_stay(pro
     lock = ".pulumi/locks/organization/spotmpi/lab/6a33d8aa.json"
     output = f'error: blob (key "{lock}") (code=Unknown): write /mnt/state/{lock}.18ec51b7.tmp: {problem}\n'
     assert explain("lab", "up", output) == (
-        f"Pulumi can't write the state of lab: {problem}: mend that; if a lock stays, "
+        f"Pulumi can't write the state of lab: {problem}: fix that; if a lock stays, "
         "`pulumi cancel --yes --stack lab`; then repeat the command"
     )

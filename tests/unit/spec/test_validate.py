@@ -262,7 +262,7 @@ def test_each_missing_capability_of_the_target_is_a_problem() -> None:
     ]
     bare = TARGET._replace(tools=frozenset({"mpirun"}))
     assert problems({"image": "pytorch", "program": "ssd", "launcher": "torchrun"}, bare) == [
-        "launcher = 'torchrun': the pytorch image has no torchrun: use one of mpirun"
+        "launcher = 'torchrun': the pytorch image has no torchrun: use one of: mpirun"
     ]
 
 

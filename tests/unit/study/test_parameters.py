@@ -91,7 +91,7 @@ def test_machines_and_places_of_data_are_parameters_by_name() -> None:
     last = variants[-1]
     assert (last.spec.kubernetes.placement_group, last.spec.kubernetes.instance_type) == (True, "g5.xlarge")
     assert last.spec.data == Data(path="voc", stage="memory")
-    assert "kubernetes.placement_group=True" in last.settings
+    assert "kubernetes.placement_group=true" in last.settings
     assert "machine" in last.keys  # another machine is what was asked for
 
 
@@ -138,7 +138,7 @@ def test_programs_without_such_data_refuse_its_parameters() -> None:
         ),
         (
             {"framework": ["pytorch"], "double_buffering": [True]},
-            "parameters.double_buffering = True: supported only by ChainerMN",
+            "parameters.double_buffering = true: supported only by ChainerMN",
         ),
         ({"bucket_mb": [10]}, "parameters.bucket_mb = 10: supported only by PyTorch"),
         ({"precision": ["bf16"]}, "parameters.precision = 'bf16': not supported by ChainerMN; known values: fp32"),
@@ -157,8 +157,8 @@ def test_programs_without_such_data_refuse_its_parameters() -> None:
         ({"loader_processes": [-1]}, "parameters.loader_processes = -1: must be above -1"),
         ({"communicator": ["naive"], "allreduce": ["fp16"]}, "not supported by communicator naive"),
         ({"nodes": [1, 3]}, "parameters.nodes = 3: global batch 64 is not divisible by 3 ranks"),
-        ({"nodes": [0]}, "parameters.nodes = 0: must be an integer of at least 1"),
-        ({"slots": [True]}, "parameters.slots = True: must be int"),
+        ({"nodes": [0]}, "parameters.nodes = 0: must be a whole number of at least 1"),
+        ({"slots": [True]}, "parameters.slots = true: must be a whole number"),
         ({"slots": []}, "needs at least one value, each only once"),
         ({"slots": [1, 1]}, "needs at least one value, each only once"),
         ({"colour": ["red"]}, "unknown parameter; known: nodes, framework, slots"),
@@ -166,10 +166,10 @@ def test_programs_without_such_data_refuse_its_parameters() -> None:
         ({"mine": {"a": ["slot=2"]}}, "parameters.mine.a = 'slot=2'"),
         (
             {"node_group": ["g5"], "placement_group": [True]},
-            "parameters.placement_group = True: conflicts with node_group = 'g5': the node group determines it",
+            "parameters.placement_group = true: conflicts with node_group = 'g5': the node group determines it",
         ),
         ({"instance_type": ["t3.large"], "placement_group": [True]}, "T instances do not support placement groups"),
-        ({"placement_group": ["on"]}, "parameters.placement_group = 'on': must be bool"),
+        ({"placement_group": ["on"]}, "parameters.placement_group = 'on': must be true or false"),
         ({"data_location": ["attic"]}, "parameters.data_location = 'attic': known values: shared, node, memory"),
         ({"data_location": ["memory"]}, "parameters.data_location = 'memory': the spec has no data"),
     ],

@@ -10,6 +10,7 @@ import tomli_w
 
 import spotmpi
 from spotmpi.agent.launchers import LAUNCHERS
+from spotmpi.core.errors import written
 from spotmpi.spec.job import JobSpec
 from spotmpi.study.parameters import KNOWN
 from spotmpi.study.study import StudyOptions
@@ -52,8 +53,8 @@ def test_a_study_with_mistakes_in_file_spec_parameters_and_for_its_target() -> N
         "parameters.buket_mb = [10]: unknown parameter; known: "
         + ", ".join(("nodes", *KNOWN))
         + "; for another one give a table of values with settings",
-        "parameters.double_buffering = True: supported only by ChainerMN",
-        "parameters.nodes = 0: must be an integer of at least 1",
+        "parameters.double_buffering = true: supported only by ChainerMN",
+        "parameters.nodes = 0: must be a whole number of at least 1",
         "repeat = 3: unknown key; did you mean repeats?",
         "repeats = 0: input should be greater than or equal to 1",
         "retries = 'many': input should be a valid integer",
@@ -107,7 +108,7 @@ def test_no_pods_stand_by_in_trials_whose_costs_are_those_of_their_nodes() -> No
         ({"framwork": ["chainermn"]}, ["parameters.framwork = ['chainermn']"]),  # the spec has no image without it
         ({"framework": [3], "double_buffering": [True]}, ["parameters.framework = 3"]),
         ({"framework": 3}, ["parameters.framework = 3"]),
-        ({"own": {"a": "image='chainermn'"}}, ["parameters.own = {'a'"]),
+        ({"own": {"a": "image='chainermn'"}}, ["parameters.own = { a = \"image='chainermn'\" }"]),
         ({"framework": {"a": ["slots=1"]}}, ["parameters.framework = 'framework'"]),
     ],
 )
@@ -120,10 +121,11 @@ def test_what_may_follow_from_a_wrong_parameter_is_not_reported(
 def test_a_parameter_of_a_wrong_type_is_one_problem_with_the_two_forms_of_a_parameter() -> None:
     remedy = 'give a list of values, or a table of values with settings, such as { wide = ["slots=2"] }'
     for values in ("x", 3, [[1]], {"a": "slots=1"}, {"a": [1]}):
-        assert problems({"spec": COMMAND, "parameters": {"own": values}}) == [f"parameters.own = {values!r}: {remedy}"]
+        own = f"parameters.own = {written(values)}: {remedy}"
+        assert problems({"spec": COMMAND, "parameters": {"own": values}}) == [own]
     configurations = [{"slots": {"a": 1}}, {"slots": 0}, {"slots": 1}]
     assert problems({"spec": COMMAND, "parameters": {"nodes": [1]}, "configurations": configurations}) == [
-        "configurations.0.slots = {'a': 1}: give a value, or a list of values",
+        "configurations.0.slots = { a = 1 }: give a value, or a list of values",
         "configurations.1.slots = 0: must be above 0",
     ]
 

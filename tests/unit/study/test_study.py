@@ -118,7 +118,7 @@ def test_all_problems_come_at_once_and_each_only_once() -> None:
     ("more", "message"),
     [
         ({"repeat": 3}, "repeat = 3: unknown key; did you mean repeats?"),
-        ({"silent": True}, "silent = True: unknown key; known keys: spec, parameters, configurations, repeats, seed, "),
+        ({"silent": True}, "silent = true: unknown key; known keys: spec, parameters, configurations, repeats, seed, "),
         ({"silent": True}, "without_allreduce"),
         ({"limits": {"time": "1h"}}, "limits.trial"),
         ({"price": {"node_hour": 0.5}}, "price.source"),

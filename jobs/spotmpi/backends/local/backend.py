@@ -168,7 +168,8 @@ class LocalBackend:
         elif _takes_away(paths, fault):
             count = len(read_plan(str(paths.plan))["hosts"])
             if member.role != NODE or not 0 < member.number < count:
-                remedy = f"use one of 1 to {count - 1}: node 0 is never taken away on this machine"
+                others = "1" if count == 2 else f"one of 1 to {count - 1}"
+                remedy = f"use {others}: node 0 is never taken away on this machine"
                 raise input_error(wording.option("node"), member.number if member.role == NODE else member.text, remedy)
         elif fault != "kill":
             raise input_error(wording.option("fault"), fault, f"{kills}, which kills rank 0")

@@ -93,7 +93,7 @@ def test_a_drill_takes_away_any_node_but_the_first(local: BackendHarness) -> Non
     run = local.submit(python("import time; print(1, flush=True); time.sleep(600)", nodes=[1, 2]))
     local.wait_for_state(run, "running")
     for node in (0, 2):
-        with pytest.raises(InputError, match=f"{node}: use one of 1 to 1: node 0 is never taken away on this machine"):
+        with pytest.raises(InputError, match=f"{node}: use 1: node 0 is never taken away on this machine"):
             local.backend.inject_fault(run, Member(NODE, node), "delete")
     local.backend.inject_fault(run, Member(NODE, 1), "delete")
     wait_until(lambda: local.backend.state(run).attempt == 2)

@@ -93,7 +93,14 @@ def websocket_errors() -> Iterator[None]:
         request, response = httpx2.Request("GET", "https://cluster/exec"), error.response
         raise httpx2.HTTPStatusError("no connection into the pod", request=request, response=response) from error
     except HTTPXWSException as error:
-        raise httpx2.ReadError(f"the connection into the pod broke off: {error!r}") from error
+        raise httpx2.ReadError(f"the connection into the pod broke off{reason_of_end(error)}") from error
+
+
+def reason_of_end(error: Exception) -> str:
+    """Why a websocket has ended, after a colon; empty where the error does not say it."""
+    code = getattr(error, "code", None)
+    reason = getattr(error, "reason", "") or (f"close code {code}" if code else error_text(error.__cause__ or ""))
+    return f": {reason}" if reason else ""
 
 
 def lacks_right(error: ApiError) -> bool:

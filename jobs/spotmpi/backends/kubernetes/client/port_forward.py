@@ -17,6 +17,7 @@ import httpx2
 from lightkube import ApiError
 
 from spotmpi.backends.kubernetes.client.api import ClusterApi
+from spotmpi.backends.kubernetes.client.errors import reason_of_end
 from spotmpi.core.errors import SpotmpiError
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ async def _send(reader: asyncio.StreamReader, socket: AsyncWebSocketSession) -> 
     except ConnectionError:
         return None  # the local side is gone
     except HTTPXWSException as error:
-        return f"the connection broke off: {error!r}"
+        return f"the connection broke off{reason_of_end(error)}"
     return None
 
 
@@ -138,7 +139,7 @@ async def _receive(socket: AsyncWebSocketSession, writer: asyncio.StreamWriter) 
     except (WebSocketDisconnect, ConnectionError):
         return None  # the pod's side has ended, or the local one
     except HTTPXWSException as error:
-        return f"the connection broke off: {error!r}"
+        return f"the connection broke off{reason_of_end(error)}"
 
 
 async def _refusal(response: httpx2.Response) -> str:

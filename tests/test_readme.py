@@ -186,12 +186,12 @@ def test_the_data_set_is_built_by_its_command_and_found_again(tmp_path: Path) ->
 @pytest.mark.parametrize("page", ["README.md", *TOML_PAGES])
 def test_every_toml_block_is_a_valid_part_of_a_spec_or_study(page: str) -> None:
     from spotmpi.core import names
-    from spotmpi.spec.source import from_values, read_toml
+    from spotmpi.spec.source import from_values, is_study, read_toml
     from spotmpi.study import study_file
 
     for block in re.findall(r"```toml\n(.*?)```", (PROJECT / page).read_text(), re.DOTALL):
         values = tomllib.loads(block)
-        if study_file.is_study(values):
+        if is_study(values):
             spec = read_toml(names.EXAMPLES / values.get("spec", "ssd.toml"))
             study_file.from_values({**values, "spec": spec})
         else:

@@ -112,7 +112,16 @@ def load_spec(path: Path, overrides: Iterable[str] = ()) -> JobSpec:
         WrongKeys: with every unknown key and every value of a wrong type.
         InputError: no such file, malformed TOML, or an override that cannot be applied.
     """
-    return from_values(resolve_paths(read_toml(path), path.parent), overrides)
+    values = read_toml(path)
+    if is_study(values):
+        command = f"`spotmpi bench {shlex.quote(str(path))}`"
+        raise input_error("spec", str(path), f"is a study, not a job spec: {command} measures it")
+    return from_values(resolve_paths(values, path.parent), overrides)
+
+
+def is_study(values: Mapping[str, Any]) -> bool:
+    """Whether the values of a TOML file are those of a study rather than of a job spec."""
+    return not values.keys().isdisjoint(("spec", "parameters", "configurations"))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -153,6 +162,8 @@ def from_values(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job
         WrongKeys: with every unknown key and every value of a wrong type.
         InputError: an override that cannot be applied.
     """
+    if isinstance(overrides, str):
+        raise input_error("overrides", overrides, f"give a list, such as {json.dumps([overrides], ensure_ascii=False)}")
     merged = _order_in_table(values)
     for text in overrides:
         merged = _order_in_table(override(merged, text))

@@ -74,11 +74,6 @@ class StudyFile(SpecModel):
     price: NodePrice | None = None
 
 
-def is_study(values: Mapping[str, Any]) -> bool:
-    """Whether the values of a TOML file are those of a study rather than of a job spec."""
-    return "parameters" in values or "configurations" in values
-
-
 def load(
     path: Path,
     overrides: Iterable[str] = (),

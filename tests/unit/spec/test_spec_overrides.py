@@ -107,6 +107,11 @@ def test_an_override_may_add_to_a_list() -> None:
     assert spec.env_passthrough == ["TOKEN"]
 
 
+def test_an_override_that_is_no_list_is_not_taken_by_letters() -> None:
+    with pytest.raises(InputError, match=r"""^overrides = 'nodes=2': give a list, such as \["nodes=2"\]$"""):
+        from_values({"command": ["x"]}, "nodes=2")
+
+
 def test_an_override_may_set_all_variables_at_once() -> None:
     assert from_values({"command": ["x"], "env": {"A": "1"}}, ['env={B = "2"}']).env == {"B": "2"}
 

@@ -1,6 +1,7 @@
 """A study from its file to its trials: which ones, in which order, with which roles."""
 
 import itertools
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import InputError
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice, choose
-from spotmpi.spec.source import from_values
+from spotmpi.spec.source import from_values, read_spec
 from spotmpi.study import study_file
 from spotmpi.study.study import BASELINE, MEASURED, WITHOUT_ALLREDUCE, StudyOptions, WrongStudy, grid_study
 from tests.unit.spec.test_node_groups import group
@@ -161,6 +162,20 @@ def test_a_spec_is_no_study_and_a_study_needs_a_spec(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="give the path of the job spec to vary"):
         studies.study_of(tmp_path / "study.toml", StudyOptions())
     assert not studies.study_of(JobSpec(command=["x"], launcher="none"), StudyOptions()).from_file
+    (tmp_path / "study.toml").write_text(tomli_w.dumps({"spec": GPU, "repeats": 2}))
+    with pytest.raises(InputError, match=r"^parameters: is required"):
+        studies.study_of(tmp_path / "study.toml", StudyOptions())
+
+
+def test_a_study_in_the_place_of_a_spec_is_called_one(tmp_path: Path) -> None:
+    for name, more in (("own", {"spec": GPU}), ("its own", {"spec": "own.toml", "repeats": 2})):
+        path = tmp_path / f"{name}.toml"
+        path.write_text(tomli_w.dumps({"parameters": {"nodes": [1]}, **more}))
+        with pytest.raises(InputError, match=r"is a study, not a job spec: `spotmpi bench .*` measures it") as refused:
+            read_spec(path)
+        assert len(refused.value.problems) == 1 and f"bench {shlex.quote(str(path))}`" in str(refused.value)
+    with pytest.raises(InputError, match=r"own\.toml': is a study"):
+        studies.study_of(tmp_path / "its own.toml", StudyOptions())
 
 
 @pytest.mark.parametrize("path", sorted((names.SOURCE / "studies").glob("*.toml")), ids=lambda path: path.stem)

@@ -43,7 +43,7 @@ def to_check(spec: JobSpec) -> JobSpec:
         url = Store().storage.url
         return _with_source(spec, url if "://" in url else "datasets")  # a file on the run volume
     if spec.dataset and spec.data:
-        raise input_error("dataset", spec.dataset.build, "would be the run's data, which is set: remove one of both")
+        raise input_error("dataset", spec.dataset.build, "would be the run's data, which is set: remove one of the two")
     return spec
 
 

@@ -20,7 +20,7 @@ from spotmpi.backends import targets
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.core.wording import counted
+from spotmpi.core.wording import counted, print_message
 from spotmpi.entries import code as code_identity
 from spotmpi.entries import inputs
 from spotmpi.entries.arguments import values_of
@@ -42,7 +42,6 @@ from spotmpi.entries.store import Files, Store, folder
 from spotmpi.entries.values import token
 from spotmpi.images.environment import known_images, lock_hash
 from spotmpi.pools.errors import PoolLost
-from spotmpi.pools.progress import print_message
 from spotmpi.programs.pool.call import CallAborted
 from spotmpi.runs import fingerprint, recorded_plan
 from spotmpi.spec.job import POOL

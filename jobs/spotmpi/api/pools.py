@@ -19,23 +19,17 @@ from spotmpi.backends.targets import TargetLike, submit
 from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths, is_image_reference
-from spotmpi.core.wording import Echo, printable_lines, printable_output
+from spotmpi.core.wording import Echo, print_message, printable_output
 from spotmpi.pools.calls import is_count
 from spotmpi.pools.engine import Engine, import_client
 from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.pools.pool import Pool, PoolSummary
-from spotmpi.pools.progress import print_message
 from spotmpi.runs import reader
 from spotmpi.spec.job import POOL
 from spotmpi.spec.source import Source, load_spec
 
 STAGES = {"prepare": WORKER, "postprocess": POSTPROCESS}  # the roles of the workers of a stream by what they do
 Output = Callable[[int, str, Sequence[str]], None]
-
-
-def _print(text: str) -> None:
-    """Print a message, which may have what a pod gives as the reason why it waits."""
-    print_message(printable_lines(text))
 
 
 def pool(
@@ -57,7 +51,7 @@ def pool(
         InputError: all problems of the spec.
         SpotmpiError: it could not be started.
     """
-    echo = echo or _print
+    echo = echo or print_message
     paths = [files] if isinstance(files, str | Path) else list(files)
     overrides = [overrides] if isinstance(overrides, str) else list(overrides)
     if isinstance(source, int):
@@ -136,7 +130,7 @@ class ExistingRun:
 
     def __init__(self, run: str, on: TargetLike) -> None:
         self.run, self._on = run, on
-        self._echo: Echo = _print
+        self._echo: Echo = print_message
         self._contexts = contextlib.ExitStack()
         self._backend: Backend
         self._price: float | None = None  # of a node and hour

@@ -24,14 +24,13 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import code_folder, names, wording
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.core.wording import Echo
+from spotmpi.core.wording import Echo, print_message
 from spotmpi.entries import inputs
 from spotmpi.entries.arguments import decoded
 from spotmpi.entries.definitions import without_comments
 from spotmpi.entries.manifest import DATASET, Code, Input, Manifest, RawFile, digest_of
 from spotmpi.entries.store import Store, is_reference, read_reference, reference_in
 from spotmpi.images.environment import known_images
-from spotmpi.pools.progress import print_message
 from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import from_values, load_spec

@@ -327,7 +327,6 @@ def _with_inputs(spec: JobSpec, on: TargetLike, build: bool) -> JobSpec:
     """
     from spotmpi.api import run_entries
     from spotmpi.api.dataset_specs import with_dataset
-    from spotmpi.pools.progress import print_message
 
     spec = with_dataset(spec, on, build)
     absent = run_entries.missing(spec)
@@ -335,7 +334,7 @@ def _with_inputs(spec: JobSpec, on: TargetLike, build: bool) -> JobSpec:
         key, place = next(iter(absent.items()))
         remedy = "`spotmpi run` copies it"
         raise SpotmpiError(f"{key} is behind a URL and not in {place} yet, which the plan needs: {remedy}")
-    run_entries.fetch(spec, print_message)
+    run_entries.fetch(spec, wording.print_message)
     return spec
 
 

@@ -127,6 +127,14 @@ def echo(text: str) -> None:
     print(f"spotmpi: {printable_lines(text)}", file=sys.stderr, flush=True)
 
 
+def print_message(text: str) -> None:
+    """Print a message on stderr, of a command as its others."""
+    if _in_command:
+        echo(text)
+    else:
+        print(printable_lines(text), file=sys.stderr, flush=True)
+
+
 def silent(text: str) -> None:
     """Print nothing, as functions do whose caller gives no `Echo`."""
 

@@ -141,7 +141,10 @@ class Dataset:
 
 def lookup(module: str, name: str) -> Dataset:
     """The data set *name* of a module; StreamError where it has none, or cannot be imported though it is there."""
-    found = getattr(sources.imported(module), name, None)
+    content = sources.imported(module)
+    if not hasattr(content, name):
+        raise StreamError(f"the module {module} has no {name}; correct the name")
+    found = getattr(content, name)
     if not isinstance(found, Dataset):
         raise StreamError(f"{module}:{name} is not a data set: mark the function with @spotmpi.dataset")
     return found

@@ -121,6 +121,7 @@ def test_the_command_builds_it_and_prints_where_it_is(spec: Path, pool: InProces
     output = invoke("data", "build", str(spec))
     found = Store().find("numbers")
     assert output.stdout == f"{found.title}: {Store().place(found.reference)}\n"
+    assert f"spotmpi: building {found.reference}: 2 of 2 parts\n" in output.stderr
     values = json.loads(invoke("data", "build", str(spec), "--json").stdout)
     assert values["key"] == found.key and values["rows"] == 2
 
@@ -142,12 +143,12 @@ def test_a_plan_builds_nothing_and_says_so(spec: Path, pool: InProcess) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("sets:numbers", "sets:absent", "sets:absent is not a data set: mark the function with @spotmpi.dataset"),
-        ("sets:numbers", "sets:plain", "sets:plain is not a data set"),
+        ("sets:numbers", "sets:absent", "the module sets has no absent; correct the name"),
+        ("sets:numbers", "sets:plain", "sets:plain is not a data set: mark the function with @spotmpi.dataset"),
         ("sets:numbers", "nowhere:numbers", "cannot be imported: No module named 'nowhere'; add its folder as `code`"),
         ("sets:numbers", "numbers", "write module:function, such as sets:ratings"),
         ('raw = "raw/*.csv", ', "", "missing a required argument: 'raw'"),
-        ('code = "code"', 'code = "code"\ndata = "raw"', "would be the run's data, which is set: remove one of both"),
+        ('code = "code"', 'code = "code"\ndata = "raw"', "would be the run's data, which is set: remove one of the two"),
         ("workers = 2", "wrokers = 2", "did you mean workers"),
     ],
 )

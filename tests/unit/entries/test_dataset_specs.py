@@ -148,7 +148,7 @@ def test_a_plan_builds_nothing_and_says_so(spec: Path, pool: InProcess) -> None:
         ("sets:numbers", "nowhere:numbers", "cannot be imported: No module named 'nowhere'; add its folder as `code`"),
         ("sets:numbers", "numbers", "write module:function, such as sets:ratings"),
         ('raw = "raw/*.csv", ', "", "missing a required argument: 'raw'"),
-        ('code = "code"', 'code = "code"\ndata = "raw"', "would be the run's data, which is set: remove one of the two"),
+        ('code = "code"', 'code = "code"\ndata = "raw"', "the run's data, which is set: remove one of the two"),
         ("workers = 2", "wrokers = 2", "did you mean workers"),
     ],
 )

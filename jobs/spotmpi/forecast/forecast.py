@@ -12,6 +12,7 @@ from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.price import Price
 from spotmpi.core.wording import counted, dollars
 from spotmpi.forecast.model import Model, Prediction, Series
+from spotmpi.spec.job import duration
 
 MIN_EFFICIENCY = 0.5
 _HOUR = 3600.0
@@ -38,6 +39,8 @@ class Goal:
     def check(self, series: Series) -> None:
         """Raise InputError with every reason why this cannot be forecast for *series*."""
         problems = []
+        deadline = self.deadline
+        text = duration(deadline) if deadline is not None and math.isfinite(deadline) else deadline
         if self.iterations is not None and self.epochs is not None:
             problems.append(
                 Problem(
@@ -50,7 +53,7 @@ class Goal:
             problems.append(
                 Problem(
                     wording.option("deadline"),
-                    self.deadline,
+                    text,
                     f"needs {wording.option('iterations')} or {wording.option('epochs')}",
                 )
             )
@@ -65,7 +68,8 @@ class Goal:
         for name in ("iterations", "epochs", "deadline", "price", "min_efficiency"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                problems.append(Problem(wording.option(name.replace("_", "-")), value, "must be above 0"))
+                shown = text if name == "deadline" else value
+                problems.append(Problem(wording.option(name.replace("_", "-")), shown, "must be above 0"))
         if problems:
             raise InputError(problems)
 

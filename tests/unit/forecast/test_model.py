@@ -338,7 +338,8 @@ def test_all_problems_of_a_goal_are_reported_at_once(fitted_model: model.Model) 
     ("goal", "message"),
     [
         (Goal(iterations=1, epochs=3), "epochs = 3: set either iterations or epochs"),
-        (Goal(deadline=60), "deadline = 60: needs iterations or epochs"),
+        (Goal(deadline=60), "deadline = '1m': needs iterations or epochs"),
+        (Goal(iterations=1, deadline=0.0), "deadline = '0s': must be above 0"),
         (Goal(epochs=3), "epochs = 3: generated does not report its samples; use iterations"),
         (Goal(iterations=0), "iterations = 0: must be above 0"),
         (Goal(price=float("inf")), "price = inf: must be above 0"),

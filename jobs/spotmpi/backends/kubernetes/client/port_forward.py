@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import httpx2
 from lightkube import ApiError
 
 from spotmpi.backends.kubernetes.client.api import ClusterApi
-from spotmpi.backends.kubernetes.client.errors import reason_of_end
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.wording import print_message
 
 if TYPE_CHECKING:
     from httpx2.websockets import AsyncWebSocketSession
@@ -27,6 +28,9 @@ _SUBPROTOCOL = "v4.channel.k8s.io"
 _DATA, _ERROR = 0, 1
 _CHUNK = 1 << 16  # bytes of a message
 _LONGEST = 1 << 20  # bytes of a message from the cluster
+_NOT_PERMITTED = (
+    "no permission to forward ports to pods: the user's role needs the verbs get and create for pods/portforward"
+)
 
 FindPod = Callable[[], Awaitable[str]]
 
@@ -35,13 +39,13 @@ class PortForward:
     """A port of 127.0.0.1 that leads to *remote* in the pod that *find_pod* names; use `forward_port`.
 
     The pod is looked up for each connection, so a pod that replaces another is reached without a new port. A connection
-    that cannot be carried on is closed; `failure` is the latest reason for that, or None.
+    that cannot be carried on is closed. A missing permission is printed once: to Dask it is only a closed port.
     """
 
     def __init__(self, api: ClusterApi, find_pod: FindPod, remote: int, http: httpx2.AsyncClient) -> None:
         self._api, self._find_pod, self._remote, self._http = api, find_pod, remote, http
         self._connections: set[asyncio.Task[None]] = set()
-        self.failure: str | None = None
+        self._refused = False
         self.port = 0
 
     async def open(self) -> None:
@@ -62,7 +66,7 @@ class PortForward:
         connection.add_done_callback(self._connections.discard)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry one connection to the pod and back; ``failure`` says why that was not possible."""
+        """Carry one connection to the pod and back."""
         from httpx2.websockets import HTTPXWSException, WebSocketUpgradeError  # 50 ms that few commands need
 
         try:
@@ -71,12 +75,13 @@ class PortForward:
             async with self._http.websocket(
                 path, params={"ports": self._remote}, subprotocols=[_SUBPROTOCOL], max_message_size_bytes=_LONGEST
             ) as socket:
-                failure = await _carry(reader, writer, socket)
-            self.failure = failure and f"pod {pod}: {failure}"
+                await _carry(reader, writer, socket)
         except WebSocketUpgradeError as error:
-            self.failure = await _refusal(error.response)
-        except (httpx2.HTTPError, HTTPXWSException, ApiError, SpotmpiError, OSError) as error:
-            self.failure = str(error) or repr(error)
+            if error.response.status_code == HTTPStatus.FORBIDDEN and not self._refused:
+                self._refused = True
+                print_message(_NOT_PERMITTED)
+        except (httpx2.HTTPError, HTTPXWSException, ApiError, SpotmpiError, OSError):
+            pass  # as of a pod that has gone: whoever has connected connects again
         finally:
             writer.close()
 
@@ -93,60 +98,32 @@ async def forward_port(api: ClusterApi, find_pod: FindPod, remote: int) -> Async
             await forward.close()
 
 
-async def _carry(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, socket: AsyncWebSocketSession
-) -> str | None:
-    """Carry data both ways until one side ends; the reason where that is an error."""
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, socket: AsyncWebSocketSession) -> None:
+    """Carry data both ways until one side ends."""
     directions = {asyncio.create_task(_send(reader, socket)), asyncio.create_task(_receive(socket, writer))}
     try:
-        done, _ = await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
-        return next((failure for each in done if (failure := each.result())), None)
+        await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for direction in directions:
             direction.cancel()
         await asyncio.gather(*directions, return_exceptions=True)
 
 
-async def _send(reader: asyncio.StreamReader, socket: AsyncWebSocketSession) -> str | None:
-    from httpx2.websockets import HTTPXWSException
-
-    try:
-        while data := await reader.read(_CHUNK):
-            await socket.send_bytes(bytes((_DATA,)) + data)
-    except ConnectionError:
-        return None  # the local side is gone
-    except HTTPXWSException as error:
-        return f"the connection broke off{reason_of_end(error)}"
-    return None
+async def _send(reader: asyncio.StreamReader, socket: AsyncWebSocketSession) -> None:
+    while data := await reader.read(_CHUNK):
+        await socket.send_bytes(bytes((_DATA,)) + data)
 
 
-async def _receive(socket: AsyncWebSocketSession, writer: asyncio.StreamWriter) -> str | None:
-    """Write what the pod sends to *writer* until an end closes; why it failed, or None."""
-    from httpx2.websockets import HTTPXWSException, WebSocketDisconnect
-
+async def _receive(socket: AsyncWebSocketSession, writer: asyncio.StreamWriter) -> None:
+    """Write what the pod sends to *writer* until an end closes, or the pod reports an error."""
     started = set()
-    try:
-        while True:
-            message = await socket.receive_bytes()
-            channel, data = message[0], message[1:]
-            if channel not in started:
-                started.add(channel)  # the port
-            elif channel == _ERROR:
-                return data.decode("utf-8", "replace")
-            else:
-                writer.write(data)
-                await writer.drain()
-    except (WebSocketDisconnect, ConnectionError):
-        return None  # the pod's side has ended, or the local one
-    except HTTPXWSException as error:
-        return f"the connection broke off{reason_of_end(error)}"
-
-
-async def _refusal(response: httpx2.Response) -> str:
-    """Why the API server does not forward ports, with the remedy where permission is missing."""
-    if response.status_code == 403:
-        return "no permission to forward ports: the role needs the verbs get and create for pods/portforward"
-    with contextlib.suppress(httpx2.HTTPError, httpx2.StreamError):
-        await response.aread()
-        return f"the API server refused to forward a port ({response.status_code}): {response.text.strip()}"
-    return f"the API server refused to forward a port ({response.status_code})"
+    while True:
+        message = await socket.receive_bytes()
+        channel, data = message[0], message[1:]
+        if channel not in started:
+            started.add(channel)  # the port
+        elif channel == _ERROR:
+            return
+        else:
+            writer.write(data)
+            await writer.drain()

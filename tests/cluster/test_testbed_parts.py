@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed import images, prerequisites
+from tests.testbed import cgroups, images, prerequisites
 from tests.testbed.daemon import Daemon, wait_until
 from tests.testbed.errors import TestbedError
 from tests.testbed.slot import every_slot, take_slot
@@ -47,6 +47,24 @@ def test_a_folder_too_long_for_sockets_is_refused_with_the_remedy(monkeypatch: p
     monkeypatch.setenv("XDG_CACHE_HOME", "/" + "long/" * 20)
     with pytest.raises(TestbedError, match="set XDG_CACHE_HOME to a shorter folder"):
         take_slot()
+
+
+@pytest.mark.parametrize(
+    ("hierarchy", "sign", "setting"),
+    [("cpu", "cgroup.procs", "cpu.shares"), (".", "cgroup.controllers", "cpu.weight")],
+    ids=["version 1", "version 2"],
+)
+def test_containers_get_more_time_than_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hierarchy: str, sign: str, setting: str
+) -> None:
+    monkeypatch.setattr(cgroups, "_ROOT", tmp_path)
+    group = tmp_path / hierarchy / "cluster"
+    group.mkdir(parents=True)
+    (tmp_path / hierarchy / sign).touch()
+    default = {"cpu.shares": 1024, "cpu.weight": 100}[setting]
+    (group / setting).write_text(str(default))
+    cgroups.create("cluster")
+    assert int((group / setting).read_text()) == 8 * default
 
 
 def test_an_image_tag_changes_with_any_file_it_is_built_from(tmp_path: Path) -> None:

@@ -127,8 +127,8 @@ def test_one_zone_storage_is_mounted_in_its_zone_from_all_and_the_crossing_is_sa
 @pytest.mark.parametrize(
     ("zone", "one_zone", "message"),
     [
-        (None, True, "is in all zones: set storage.one_zone of 'g5' to false"),
-        (A, False, "is in us-east-1a alone: set storage.one_zone of 'g5' to true"),
+        (None, True, "is in all zones: set storage.one_zone of g5 to false"),
+        (A, False, "is in us-east-1a alone: set storage.one_zone of g5 to true"),
     ],
 )
 def test_storage_of_a_data_stack_is_mounted_as_it_is(zone: str | None, one_zone: bool, message: str) -> None:

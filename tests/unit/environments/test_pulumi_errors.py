@@ -332,7 +332,7 @@ def test_of_several_errors_the_one_with_a_remedy_is_told_and_the_others_are_coun
 
 def test_a_hook_that_is_cancelled_because_the_program_refuses_is_not_the_reason() -> None:
     """As of g5 with another first zone than its storage, on a busy machine: the program ends before a hook has."""
-    reason = "the storage of 'g5-data' is in us-east-1a: make it the first of `zones` of 'g5'"
+    reason = "the storage of g5-data is in us-east-1a: make it the first of `zones` of g5"
     cancelled = (
         'before hook "spotmpi-g5-network-fixed" failed: rpc error: code = Unavailable desc = Cancelling all calls'
     )

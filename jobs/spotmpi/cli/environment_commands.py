@@ -14,13 +14,12 @@ from spotmpi.core.wording import echo
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.environments.stack_file import read_stack
-from spotmpi.pools.progress import print_message
 
 
 def open_dependencies(stack: str, yes: bool) -> Dependencies:
     """AWS, Pulumi and the prompt for a stack; *yes* confirms everything, else InputError without a terminal."""
     # The stack's file and Pulumi's project must be in the same folder.
-    pulumi = Pulumi(print_message, names.pulumi_project())
+    pulumi = Pulumi(partial(print, file=sys.stderr, flush=True), names.pulumi_project())
     aws = open_account(read_stack(stack).region, echo=echo)
     return Dependencies(aws, pulumi, echo, partial(confirm, yes=yes))
 

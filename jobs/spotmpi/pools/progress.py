@@ -17,7 +17,7 @@ _WIDTH = 30  # characters of the bar itself
 
 
 def print_message(text: str) -> None:
-    """Print a message, such as what a pool waits for, on stderr at once."""
+    """Print a message of a pool, such as what it waits for."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # each place needs its own transport alone
 
 def main(arguments: list[str]) -> int:
     """Run the agent of this pod, or that of a run folder; the exit code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # with one that a caller ignores, each exit code is 0 in Python
     if arguments == [WAIT]:
         from . import children, handover, hardware  # all that a run imports at its start
 

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import io
 import os
+import signal
 import sys
 from functools import partial
 from importlib import import_module
@@ -265,6 +266,8 @@ def _root(
 def main() -> None:
     """Run the command line and exit with its code; ``--debug`` before the command shows tracebacks."""
     _open_standard_streams()
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # of the caller; else each exit code is 0 in Python
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # characters that the terminal lacks are replaced, the rest is shown
             stream.reconfigure(errors="replace")

@@ -85,6 +85,8 @@ class LocalBackend:
 
     def submit(self, spec: JobSpec, plan: Plan, echo: Echo) -> None:
         """Create the run folder, or reuse an old one, and start the run's agent."""
+        import fcntl  # delays no other command
+
         from spotmpi.core import code_folder
         from spotmpi.images import environment as image_environment
 
@@ -97,7 +99,9 @@ class LocalBackend:
         is_new = not exists(paths.folder)
         try:
             paths.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(paths.folder / record.LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            file = os.open(paths.folder / record.LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            lock = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)  # not the number of a stream that the caller has closed
+            os.close(file)
         except OSError as error:
             raise unrecorded(paths.folder, error) from error
         try:

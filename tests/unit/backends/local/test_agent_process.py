@@ -23,7 +23,7 @@ from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.images import environment
 from spotmpi.runs import fingerprint, reader
 from spotmpi.spec.job import JobSpec, Resources
-from tests.command_line import spotmpi_process
+from tests.command_line import SPOTMPI, spotmpi_process
 from tests.contract.processes import wait_until
 
 
@@ -198,3 +198,25 @@ def test_a_look_at_one_file_of_a_source_leaves_no_folder_open(tmp_path: Path) ->
         assert next(machine._files(str(tmp_path))).parent == tmp_path
         gc.collect()
     assert [each for each in map(str, caught) if "scandir" in each.lower()] == []
+
+
+def test_a_script_without_stdin_starts_a_run(tmp_path: Path) -> None:
+    """The lock of the run got the number of stdin, which the agent has otherwise: the run was lost at once."""
+    script = "import spotmpi; spotmpi.run(['true'])"
+    done = subprocess.run(
+        f'exec "{sys.executable}" -c "{script}" <&-', shell=True, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0 and done.stderr.endswith(" succeeded\n"), done
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "none"])
+def test_a_caller_that_ignores_ended_children_makes_no_failure_a_success(tmp_path: Path, launcher: str) -> None:
+    """The kernel then forgets exit codes, and Python takes each for 0."""
+    options = ("--runs", str(tmp_path), "--launcher", launcher, "--set", "limits.failures=0")
+
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        ignoring = ("env", "--ignore-signal=CHLD", SPOTMPI, "run", *options, "--", "sh", "-c", command)
+        return subprocess.run(ignoring, cwd=tmp_path, capture_output=True, text=True)
+
+    assert (done := run("true")).returncode == 0, done
+    assert (done := run("exit 3")).returncode == 1 and "exit code 3" in done.stdout + done.stderr, done

@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all, locks, and whether a file exists, where "no" must not mean "could not be read".
+"""Writes of whole files, removals, locks, and whether a file exists, where "no" must not mean "could not be read".
 
 Everything in this package that replaces a text file uses the first. `os.path.exists` and its kin, and from Python 3.14
 on those of `Path`, answer False as well where a handle is stale or a disk fails: a run whose folder cannot be read is
@@ -20,6 +20,9 @@ Path = Union[str, "os.PathLike[str]"]
 # What flock(2) answers on a file system without locks, such as some network mounts: ENOTSUP on macOS, where it is not
 # EOPNOTSUPP as on Linux, ENOLCK for NFS without a lock manager.
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
+
+# What the Linux NFS client and libfuse name a removed file that a process of this machine has open, until it is closed.
+_STILL_OPEN = (".nfs", ".fuse_hidden")
 
 _NUMBER = re.compile(r"\[Errno -?\d+\] ")
 
@@ -78,6 +81,25 @@ def write_atomically(path: Path, text: str, errors: str = "strict", keep_mode: b
         with contextlib.suppress(OSError):
             os.remove(temporary)
         raise
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder with all that is in it, as `shutil.rmtree`.
+
+    On NFS and FUSE the folder of a file that a process of this machine has open stays. All else is removed, and calling
+    this again once the file is closed removes the rest.
+    """
+    import shutil  # delays no start
+
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EBUSY):
+            raise
+        shutil.rmtree(path, ignore_errors=True)
+        left = [name for _, _, files in os.walk(path) for name in files]
+        if exists(path) and not (left and all(name.startswith(_STILL_OPEN) for name in left)):
+            raise
 
 
 def lock_file(file: int | IO[str], shared: bool = False, on_wait: Callable[[], object] | None = None) -> bool:

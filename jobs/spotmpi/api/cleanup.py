@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from spotmpi.agent.files import is_folder
 from spotmpi.backends import targets
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
@@ -46,6 +47,9 @@ def delete_records(old: Sequence[OldRun], echo: Echo) -> list[RunState]:
                     deleted.append(each.state)
                 else:
                     echo(f"{paths.id} is kept: it has been resumed")
+                    continue
+            if is_folder(paths.folder):
+                reader.remove(paths)  # with the file of the lock, which NFS had kept while it was open
         except SpotmpiError as error:  # in use
             echo(f"{paths.id} is kept: {error}")
         except PermissionError as error:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from spotmpi.agent import record
+from spotmpi.agent.files import remove_folder
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
@@ -68,6 +68,6 @@ def report_skipped(skipped: dict[str, str], run: str, echo: Echo) -> None:
 def remove(entry: Path) -> None:
     """Delete a file, a link itself, or a folder."""
     if entry.is_dir() and not entry.is_symlink():
-        shutil.rmtree(entry)
+        remove_folder(entry)
     else:
         entry.unlink()

@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Named
 
 from spotmpi.agent import checkpoint_files as files
 from spotmpi.agent import hardware, protocol
-from spotmpi.agent.files import locked
+from spotmpi.agent.files import locked, remove_folder
 from spotmpi.checkpoint.device import DeviceArray
 from spotmpi.checkpoint.memory import Memory, begin
 from spotmpi.checkpoint.state import Part, bytes_of, decode, encode
@@ -332,7 +332,7 @@ def _write_state(folder: str, parts: Iterable[Part]) -> tuple[int, str]:
 
 def _remove_unfinished(path: str) -> None:
     try:
-        shutil.rmtree(path)
+        remove_folder(path)
     except FileNotFoundError:
         return  # its writer has just renamed or removed it
     print_message("incomplete checkpoint %s removed" % os.path.basename(path))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from spotmpi.agent import store as files_of_folder
-from spotmpi.agent.files import exists, is_folder, lock_file, locked
+from spotmpi.agent.files import exists, is_folder, lock_file, locked, remove_folder
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.streams.storage import local_path
 
@@ -216,7 +216,7 @@ class Storage:
                     return False
                 if not is_folder(final):
                     raise
-                shutil.rmtree(final)  # what a removal has left that was interrupted
+                _discard(final)  # what a removal has left that was interrupted
                 temporary.rename(final)
             return True
 
@@ -229,7 +229,7 @@ class Storage:
                     path.unlink(missing_ok=True)
                     return
                 (path / LAST).unlink(missing_ok=True)
-                shutil.rmtree(path)
+                _discard(path)
                 return
             system, _ = self._remote
             with contextlib.suppress(FileNotFoundError):
@@ -249,6 +249,13 @@ def unfinished(parent: Path) -> Iterator[Path]:
             yield temporary
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _discard(folder: Path) -> None:
+    """Remove a folder, whose name is free even where files of it are open on NFS; the next writer removes those."""
+    unnamed = folder.with_name(f"{_UNFINISHED}{uuid.uuid4().hex}")
+    folder.rename(unnamed)
+    remove_folder(unnamed)
 
 
 def _remove_unfinished(folder: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spotmpi.agent import protocol, record
-from spotmpi.agent.files import exists, is_file, is_folder, lock_file
+from spotmpi.agent.files import exists, is_file, is_folder, lock_file, remove_folder
 from spotmpi.agent.outcomes import run_outcome
 from spotmpi.agent.plan import Member, read_member
 from spotmpi.agent.schema import AttemptRecord, Summary, attempt_in, summary_in
@@ -469,7 +469,7 @@ def locked(path: Path, refusal: str, timeout: float = 0.0) -> Iterator[None]:
 def remove(paths: RunPaths) -> None:
     """Delete the run's folder; the run must have ended, and the caller holds its lock."""
     try:
-        shutil.rmtree(paths.folder)
+        remove_folder(paths.folder)
         shutil.rmtree(names.memory_folder(paths.folder), ignore_errors=True)  # of an agent that was killed
     except OSError as error:
         raise SpotmpiError(f"cannot delete {paths.folder}: {error.strerror} ({error.filename})") from error

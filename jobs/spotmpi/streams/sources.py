@@ -98,7 +98,10 @@ def require_one_table(source: str, files: Mapping[str, str]) -> None:
     """
     places = {name: place for name, place in files.items() if _format(place) == PARQUET}
     parts = files_named(source, list(places.values()))
-    listed = _for_each(parts, lambda part: with_retries(lambda: _counted(Settings(source), part), part.name))
+    try:
+        listed = _for_each(parts, lambda part: with_retries(lambda: _counted(Settings(source), part), part.name))
+    finally:
+        tables.close_files()  # which are parts that are removed next
     columns.unify({name: schema for name, (part, schema) in zip(places, listed, strict=True) if part.rows})
 
 

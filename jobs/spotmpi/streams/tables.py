@@ -387,6 +387,11 @@ def _parquet(source: str, name: str, version: str) -> Any:
         return pyarrow.parquet.ParquetFile(file_system(source)[0].open(name))
 
 
+def close_files() -> None:
+    """Close the Parquet files that are kept open: on NFS the folder of an open file cannot be removed."""
+    _parquet.cache_clear()
+
+
 @contextlib.contextmanager
 def _undamaged(name: str) -> Iterator[None]:
     """Say of which Parquet file pyarrow finds the content damaged, for which no storage is asked again.

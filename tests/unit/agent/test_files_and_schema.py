@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spotmpi.agent.files import write_atomically
+from spotmpi.agent.files import remove_folder, write_atomically
 from spotmpi.agent.schema import read_attempt, read_object
+from tests import nfs
 
 LIMITS = {"start": 60.0, "run": None, "no_progress": None, "failures": 1, "interruptions": 2}
 OLD = {"started": 1.0, "cause": "failure", "last_iteration": None}
@@ -34,6 +36,41 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: 
         write_atomically(path, "new")
 
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_on_nfs_stays_until_its_last_open_file_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nfs.keep_open_files(monkeypatch)
+    folder = tmp_path / "folder"
+    (folder / "below").mkdir(parents=True)
+    for name in ("open", "below/open", "below/other"):
+        (folder / name).write_text(name)
+    with (folder / "open").open(), (folder / "below" / "open").open() as other:
+        remove_folder(folder)
+        remove_folder(folder)
+        left = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+        assert len(left) == 3 and left[0].startswith(".nfs") and left[1:] == ["below", left[2]], left
+        assert other.read() == "below/open"
+    remove_folder(folder)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError):
+        remove_folder(folder)
+
+
+def test_a_folder_into_which_another_process_writes_is_not_removed_silently(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    rmdir = os.rmdir
+
+    def write_first(path: Any, **more: Any) -> None:
+        (tmp_path / "folder" / "new").touch()
+        rmdir(path, **more)
+
+    monkeypatch.setattr(os, "rmdir", write_first)
+    with pytest.raises(OSError, match="not empty"):
+        remove_folder(tmp_path / "folder")
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from spotmpi.programs.pool.call import CallAborted
 from spotmpi.runs.reader import RunState
 from spotmpi.streams import part_files, storage
 from spotmpi.streams.dataset import Dataset
+from tests import nfs
 from tests.unit.entries.conftest import Modules
 from tests.unit.entries.in_process import InProcess
 
@@ -119,6 +120,15 @@ def test_a_data_set_is_built_once_and_found_again_without_a_pool(raw: Path, modu
     pool.map = refuse  # type: ignore[assignment, method-assign]
     assert modules.load().ratings.options(pool=pool)(raw / "*.csv", 0.5) == found
     assert Store().problems(found.manifest) == []
+
+
+def test_a_data_set_on_nfs_leaves_no_part(
+    raw: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There a folder cannot be removed while a file in it is open: a build ended with an error of its removal."""
+    nfs.keep_open_files(monkeypatch)
+    found = modules.load().ratings.options(pool=pool)(raw, cut=0.5)
+    assert found.rows == 3 and list(Path(found.path).parents[1].glob(".parts/*")) == []
 
 
 def test_the_manifest_says_what_it_was_made_from(raw: Path, modules: Modules, pool: InProcess) -> None:

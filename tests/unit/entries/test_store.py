@@ -23,6 +23,7 @@ from spotmpi.entries import manifest as form
 from spotmpi.entries import storage as storage_module
 from spotmpi.entries.manifest import DATASET, MODEL, File, Manifest, Reference
 from spotmpi.entries.store import Store, folder, is_reference
+from tests import nfs
 
 KEYS = [f"{digit}" * 64 for digit in "abc"]
 
@@ -320,6 +321,24 @@ def test_what_a_killed_process_has_left_is_removed_by_the_next_one_unless_anothe
         assert left.exists()
     store.add(*entry(tmp_path, KEYS[2]))
     assert sorted(path.name for path in place.iterdir()) == [".versions", *KEYS]
+
+
+def test_an_entry_on_nfs_whose_file_is_open_is_removed_and_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of it is removed with the next one that is made."""
+    nfs.keep_open_files(monkeypatch)
+    store = Store(str(tmp_path / "store"))
+    made, sources = entry(tmp_path)
+    store.add(made, sources)
+    place = tmp_path / "store" / DATASET / "ratings"
+    with (place / KEYS[0] / "files" / "a.txt").open():
+        store.remove(made)
+        assert store.list() == []
+        store.add(made, sources)
+        assert store.problems(made) == [] and len(list(place.glob(".writing-*"))) == 1
+    store.add(*entry(tmp_path, KEYS[1]))
+    assert sorted(path.name for path in place.iterdir()) == [".versions", *KEYS[:2]]
 
 
 def test_one_of_many_creators_at_once_wins_and_all_get_its_entry(store: Store, tmp_path: Path) -> None:

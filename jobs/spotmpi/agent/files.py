@@ -87,14 +87,15 @@ def remove_folder(path: Path) -> None:
     """Remove a folder with all that is in it, as `shutil.rmtree`.
 
     On NFS and FUSE the folder of a file that a process of this machine has open stays. All else is removed, and calling
-    this again once the file is closed removes the rest.
+    this again a moment after the file was closed removes the rest.
     """
     import shutil  # delays no start
 
     try:
         shutil.rmtree(path)
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EBUSY):
+        was_open = os.path.basename(str(error.filename)).startswith(_STILL_OPEN)  # it may be gone meanwhile
+        if not was_open and error.errno not in (errno.ENOTEMPTY, errno.EBUSY):
             raise
         shutil.rmtree(path, ignore_errors=True)
         left = [name for _, _, files in os.walk(path) for name in files]

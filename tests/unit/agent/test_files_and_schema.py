@@ -58,6 +58,24 @@ def test_a_folder_on_nfs_stays_until_its_last_open_file_is_closed(
         remove_folder(folder)
 
 
+def test_a_file_on_nfs_that_is_closed_during_a_removal_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / ".nfs1").touch()
+    (tmp_path / "folder" / "other").touch()
+    unlink = os.unlink
+
+    def close_first(path: Any, **more: Any) -> None:
+        if path == ".nfs1":
+            unlink(path, **more)
+        unlink(path, **more)
+
+    monkeypatch.setattr(os, "unlink", close_first)
+    remove_folder(tmp_path / "folder")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_into_which_another_process_writes_is_not_removed_silently(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

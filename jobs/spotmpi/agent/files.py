@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator
 from typing import IO, Optional, Union
 
@@ -23,6 +24,7 @@ _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
 # What the Linux NFS client and libfuse name a removed file that a process of this machine has open, until it is closed.
 _STILL_OPEN = (".nfs", ".fuse_hidden")
+CLOSE_DELAY = 5.0  # seconds in which such a file is gone after it was closed
 
 _NUMBER = re.compile(r"\[Errno -?\d+\] ")
 
@@ -83,24 +85,33 @@ def write_atomically(path: Path, text: str, errors: str = "strict", keep_mode: b
         raise
 
 
-def remove_folder(path: Path) -> None:
+def remove_folder(path: Path, wait: float = 0.0) -> None:
     """Remove a folder with all that is in it, as `shutil.rmtree`.
 
-    On NFS and FUSE the folder of a file that a process of this machine has open stays. All else is removed, and calling
-    this again a moment after the file was closed removes the rest.
+    On NFS and FUSE the folder of a file that a process of this machine has open stays, with nothing else in it, until a
+    moment after the file was closed: with *wait*, that is waited for, as many seconds at most.
     """
     import shutil  # delays no start
 
-    try:
-        shutil.rmtree(path)
-    except OSError as error:
-        was_open = os.path.basename(str(error.filename)).startswith(_STILL_OPEN)  # it may be gone meanwhile
-        if not was_open and error.errno not in (errno.ENOTEMPTY, errno.EBUSY):
-            raise
-        shutil.rmtree(path, ignore_errors=True)
-        left = [name for _, _, files in os.walk(path) for name in files]
-        if exists(path) and not (left and all(name.startswith(_STILL_OPEN) for name in left)):
-            raise
+    deadline = time.monotonic() + wait
+    while True:
+        try:
+            shutil.rmtree(path)
+            return
+        except OSError as error:
+            was_open = os.path.basename(str(error.filename)).startswith(_STILL_OPEN)  # it may be gone meanwhile
+            if not was_open and error.errno not in (errno.ENOTEMPTY, errno.EBUSY):
+                raise
+            shutil.rmtree(path, ignore_errors=True)
+            if not exists(path):
+                return
+            left = [name for _, _, files in os.walk(path) for name in files]
+            is_over = time.monotonic() >= deadline
+            if not all(name.startswith(_STILL_OPEN) for name in left) or (is_over and not left):
+                raise
+            if is_over:
+                return
+        time.sleep(0.01)
 
 
 def lock_file(file: int | IO[str], shared: bool = False, on_wait: Callable[[], object] | None = None) -> bool:

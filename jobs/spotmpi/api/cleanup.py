@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from spotmpi.agent.files import is_folder, remove_folder
+from spotmpi.agent.files import CLOSE_DELAY, remove_folder
 from spotmpi.backends import targets
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
@@ -16,8 +15,6 @@ from spotmpi.core.wording import Echo
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.reader import RunState
 from spotmpi.runs.recorded_plan import ClusterNamespace, SlurmLogin
-
-_CLOSED = 5.0  # seconds in which a network file system has removed what was open, after it was closed
 
 
 @dataclass(frozen=True)
@@ -52,11 +49,8 @@ def delete_records(old: Sequence[OldRun], echo: Echo) -> list[RunState]:
                 else:
                     echo(f"{paths.id} is kept: it has been resumed")
                     continue
-            deadline = time.monotonic() + _CLOSED
-            while is_folder(paths.folder) and time.monotonic() < deadline:  # NFS had kept the file of the lock
-                with suppress(FileNotFoundError):
-                    remove_folder(paths.folder)
-                time.sleep(0.01)
+            with suppress(FileNotFoundError):  # else NFS has kept the file of the lock
+                remove_folder(paths.folder, CLOSE_DELAY)
         except SpotmpiError as error:  # in use
             echo(f"{paths.id} is kept: {error}")
         except PermissionError as error:

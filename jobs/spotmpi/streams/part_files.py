@@ -85,7 +85,7 @@ def _build(task: Task, keep: bool) -> list[Record]:
     with _remedy_of_disk(task):
         if local:
             Path(local).mkdir(parents=True, exist_ok=True)
-        own = tempfile.TemporaryDirectory(prefix=".part-", dir=local)
+        own = tempfile.TemporaryDirectory(prefix=".part-", dir=local, ignore_cleanup_errors=True)  # others matter more
     with own as temporary:
         with _remedy_without_rows(inputs):
             result = task.dataset.function(**inputs, **task.arguments)
@@ -134,20 +134,20 @@ def _require_unchanged(task: Task) -> None:
 def _write(result: Any, folder: str, task: Task) -> dict[str, int | None]:
     """Write what the function of a data set gives; the files with their numbers of rows."""
     written: dict[str, int | None] = {}
-    table = _Table(Path(folder, f"{task.stem}.parquet"), task.dataset.settings.row_group)
-    for chunk in _chunks(result):
-        if isinstance(chunk, Mapping) and chunk and all(isinstance(each, (bytes, str)) for each in chunk.values()):
-            for name, content in chunk.items():
+    with _Table(Path(folder, f"{task.stem}.parquet"), task.dataset.settings.row_group) as table:
+        for chunk in _chunks(result):
+            if isinstance(chunk, Mapping) and chunk and all(isinstance(each, (bytes, str)) for each in chunk.values()):
+                for name, content in chunk.items():
+                    with _remedy_of_disk(task):
+                        _write_file(folder, name, content)
+                    written[name] = None
+            else:
+                rows = table_of(dict(chunk) if isinstance(chunk, Mapping) else chunk)  # of a source, which is read
                 with _remedy_of_disk(task):
-                    _write_file(folder, name, content)
-                written[name] = None
-        else:
-            rows = table_of(dict(chunk) if isinstance(chunk, Mapping) else chunk)  # it may be a source, which is read
-            with _remedy_of_disk(task):
-                table.add(rows)
-    with _remedy_of_disk(task):
-        if table.close():
-            written[f"{task.stem}.parquet"] = table.rows
+                    table.add(rows)
+        with _remedy_of_disk(task):
+            if table.complete():
+                written[f"{task.stem}.parquet"] = table.rows
     return written
 
 
@@ -190,6 +190,15 @@ class _Table:
         self._pending: list[Any] = []
         self.rows = 0
 
+    def __enter__(self) -> _Table:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the file, also where it is not complete: on NFS the folder of an open file cannot be removed."""
+        if self._writer is not None:
+            with contextlib.suppress(Exception):  # such as a full disk, which is reported already
+                self._writer.close()
+
     def add(self, table: Any) -> None:
         """Add the rows of a table; its columns have to be those of the first one."""
         import pyarrow
@@ -207,7 +216,7 @@ class _Table:
         if sum(map(len, self._pending)) >= self._group:
             self._flush(whole=True)
 
-    def close(self) -> bool:
+    def complete(self) -> bool:
         """Complete the file; False where there is none."""
         if self._writer is None:
             return False

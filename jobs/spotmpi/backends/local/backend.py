@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
 from spotmpi.agent import record, stop_requests
-from spotmpi.agent.files import exists, is_file, is_folder, lock_file
+from spotmpi.agent.files import CLOSE_DELAY, exists, is_file, is_folder, lock_file, remove_folder
 from spotmpi.agent.plan import COORDINATOR, NODE, WORKER, Member, RunPlan, read_plan
 from spotmpi.backends.base import Plan, PoolAddress, unrecorded
 from spotmpi.core import names, wording
@@ -115,14 +115,14 @@ class LocalBackend:
                 prepare_pool(paths)
             create(paths, spec.to_toml(), plan, time.time(), names.user())
             self._give_to_agent(paths, lock)
-        except BaseException as error:
-            if is_new:  # nothing runs, and what is left would be listed as a lost run
-                shutil.rmtree(paths.folder, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise unrecorded(paths.folder, error) from error
-            raise
+            is_new = False
+        except OSError as error:
+            raise unrecorded(paths.folder, error) from error
         finally:
             os.close(lock)
+            if is_new:  # nothing runs, and what is left would be listed as a lost run
+                with contextlib.suppress(OSError):
+                    remove_folder(paths.folder, CLOSE_DELAY)
 
     def _give_to_agent(self, paths: names.RunPaths, lock: int) -> None:
         """Let an agent carry out the run; it gets the open *lock*, so that the run is locked throughout."""

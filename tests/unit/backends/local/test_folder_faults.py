@@ -20,6 +20,7 @@ from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.runs import reader
+from tests import nfs
 from tests.contract import processes
 from tests.contract.conftest import BackendHarness
 from tests.contract.event_values import texts
@@ -91,6 +92,7 @@ def test_a_run_that_could_not_be_started_leaves_no_folder(
         raise error
 
     monkeypatch.setattr(backend, "start_agent", refuse)
+    nfs.keep_open_files(monkeypatch)  # where the lock's file is open
 
     with pytest.raises((SpotmpiError, KeyboardInterrupt)):
         local.submit(shell("true"))

@@ -37,6 +37,7 @@ _BATCHES = ("--global-batch", "--batch-per-worker")
 BASE = "base"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}")
 _FIELD = "variant"
+_TOKEN = re.compile(r'''"(?:\\.|[^"\\])*"|'[^']*'|.''', re.DOTALL)  # a text in quotes, or a letter
 _SHAPE = 'write it as name:key=value,..., such as "wide:slots=2" or "fp16:args+=--allreduce-dtype fp16"'
 _SELECTS = tuple(f"kubernetes.{key}" for key in ("node_selector", "node_groups", "instance_type", "placement_group"))
 _NOT_MEASURED = ("name", "limits")  # what may differ without changing what is measured
@@ -426,18 +427,11 @@ def _measured(spec: JobSpec) -> dict[str, object]:
 
 def _split(text: str) -> list[str]:
     """*text* cut at the commas outside of quotes and brackets."""
-    parts, depth, quote = [""], 0, ""
-    for letter in text:
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "\"'":
-            quote = letter
-        elif letter in "[{":
-            depth += 1
-        elif letter in "]}":
-            depth -= 1
-        if letter == "," and not quote and depth <= 0:
+    parts, depth = [""], 0
+    for token in _TOKEN.findall(text):
+        depth += (token in "[{") - (token in "]}")
+        if token == "," and depth <= 0:
             parts.append("")
         else:
-            parts[-1] += letter
+            parts[-1] += token
     return [part.strip() for part in parts if part.strip()]

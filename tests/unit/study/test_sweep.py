@@ -49,6 +49,15 @@ def test_a_value_with_commas_stays_whole_inside_brackets_and_quotes() -> None:
     assert problems == []
 
 
+def test_a_value_ends_at_a_comma_behind_escaped_and_unpaired_quotes() -> None:
+    texts = [r'escaped:env.X="a\"b,c",slots=2', "unpaired:env.X=it's,slots=2", r'list:args=["a\"]","b,c"],slots=2']
+    (_, *variants), problems = read_variants(texts, SPEC)
+    assert [each.spec.slots for each in variants] == [2, 2, 2]
+    assert [each.spec.env.get("X") for each in variants] == ['a"b,c', "it's", None]
+    assert variants[-1].spec.args == ['a"]', "b,c"]
+    assert problems == []
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

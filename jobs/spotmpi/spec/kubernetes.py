@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 CONFIG_MAP = "configmap:"  # prefix of a template that is not in a file
-_SIZE = r"^\d+(Mi|Gi)$"
+_SIZE = r"^[0-9]{1,15}(Mi|Gi)$"
 
 
 # The files of models do not have `from __future__ import annotations`: pydantic would compile each of them at a start.

@@ -1,6 +1,5 @@
 """The workers of a run besides its ranks or its driver, those of a pool or of a stream; numbers of CPUs, prices."""
 
-import math
 import re
 from typing import Annotated, ClassVar
 
@@ -12,6 +11,7 @@ from spotmpi.spec.kubernetes import SpecModel
 MOST_DOLLARS = 1_000_000  # per node and hour: what is more is not a price
 Price = Annotated[float, Field(gt=0, le=MOST_DOLLARS, allow_inf_nan=False)]
 
+_TOO_MANY = 1e9  # what is more is no number of CPUs
 _CPUS = 'write a number of CPUs such as 2 or 0.5, or in thousandths, such as "500m"; at least "1m"'
 
 
@@ -19,7 +19,7 @@ def number_of_cpus(value: object) -> int | float:
     """The number of CPUs that *value* says, an integer where it is whole; ValueError for anything else."""
     if isinstance(value, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?)(m?)", value)):
         value = float(match[1]) / (1000 if match[2] else 1)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _TOO_MANY:
         raise ValueError(_CPUS)
     if millicores(value) < 1 or abs(value * 1000 - millicores(value)) > 1e-6:  # no finer than Kubernetes has them
         raise ValueError(_CPUS)
@@ -44,7 +44,7 @@ def mebibytes(size: str) -> float:
 
 Count = Annotated[int, Field(ge=1)]
 Cpus = Annotated[int | float, PlainValidator(number_of_cpus)]
-Memory = Annotated[str, Field(pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$")]
+Memory = Annotated[str, Field(pattern=r"^[0-9]{1,15}(\.[0-9]+)?(Ki|Mi|Gi)$")]
 
 
 class Workers(SpecModel):

@@ -130,6 +130,7 @@ def test_all_problems_come_at_once_each_with_field_value_and_remedy() -> None:
         ("pool = 4", "pool = 4: input should be a table, with keys such as count, cpu, memory"),
         ("stream.workers = 4", "stream.workers = 4: input should be a table, with keys such as count, cpu, memory"),
         ("resources.memory = 4", 'resources.memory = 4: write a size such as "512Mi" or "4Gi"'),
+        ("resources.memory = '٤Gi'", """resources.memory = '٤Gi': write a size such as "512Mi" or "4Gi\""""),
     ],
 )
 def test_a_value_of_a_wrong_type_is_written_as_it_should_be(text: str, form: str) -> None:

@@ -95,8 +95,9 @@ def _work(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
         yield Problem("command", spec.command, remedy)
     elif spec.command is not None and not capabilities.command_found:
         yield Problem("command", spec.command[0], _not_found(spec.command[0]))
-    if any("\0" in part for part in [*(spec.command or []), *spec.args]):
-        yield Problem("args", spec.args, "contains a zero byte, which no argument can hold; remove it")
+    for key, arguments in (("command", spec.command or []), ("args", spec.args), ("mpi.args", spec.mpi.args)):
+        if any("\0" in each for each in arguments):
+            yield Problem(key, arguments, "contains a zero byte, which no argument can hold; remove it")
 
 
 def _not_found(command: str) -> str:
@@ -235,13 +236,15 @@ def _workers(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Proble
 
 def _environment(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     """Names and values of variables, and those of the terminal that are passed on."""
-    for key, value in spec.env.items():
-        if not re.fullmatch(validate_cluster.VARIABLE, key):
-            yield Problem(f"env.{key}", value, validate_cluster.NAME)
-        elif key.startswith("SPOTMPI_"):
-            yield Problem(f"env.{key}", value, "names that begin with SPOTMPI_ are reserved for the run")
+    own = [(f"env.{key}", key, value) for key, value in spec.env.items()]
+    own += [(f"nccl.{key}", f"NCCL_{key}", value) for key, value in spec.nccl.items()]
+    for field, name, value in own:
+        if not re.fullmatch(validate_cluster.VARIABLE, name):
+            yield Problem(field, value, validate_cluster.NAME)
+        elif name.startswith("SPOTMPI_"):
+            yield Problem(field, value, "names that begin with SPOTMPI_ are reserved for the run")
         if "\0" in value:
-            yield Problem(f"env.{key}", value, "contains a zero byte, which no variable can hold; remove it")
+            yield Problem(field, value, "contains a zero byte, which no variable can hold; remove it")
     for name in spec.env_passthrough:
         if not re.fullmatch(validate_cluster.VARIABLE, name) or name.startswith("SPOTMPI_"):
             yield Problem("env_passthrough", name, validate_cluster.NAMES)
@@ -414,7 +417,7 @@ def _sizes(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
 
 # Each check with the keys of a spec that it and the capabilities it looks at depend on.
 CHECKS: tuple[tuple[Check, str], ...] = (
-    (_work, "program command args image code files env launcher"),
+    (_work, "program command args image code files env launcher mpi"),
     (_code, "code files program"),
     (validate_cluster.script, "command code files kubernetes"),
     (_image, "image program"),
@@ -422,7 +425,7 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_stream, "stream launcher nodes program args kubernetes command"),
     (_workers, "pool stream"),
     (_launcher, "launcher slots run_on image"),
-    (_environment, "env env_passthrough kubernetes"),
+    (_environment, "env env_passthrough kubernetes nccl"),
     (_preload, "preload launcher"),
     (_data, "data init"),
     (_keep, "keep launcher stream command"),

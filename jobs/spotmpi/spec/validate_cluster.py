@@ -235,7 +235,7 @@ def _mounts(spec: JobSpec) -> Iterable[Problem]:
     seen: set[str] = set()
     for index, mount in enumerate(spec.kubernetes.mounts):
         field, path = f"kubernetes.mounts.{index}.path", mount.path
-        if not path.startswith("/") or os.path.normpath(path) != path or path == "/":
+        if os.path.normpath(f"/{path.lstrip('/')}") != path or path == "/":  # it leaves two slashes at the beginning
             yield Problem(field, path, "write an absolute path below /, without .. and without a slash at its end")
         elif within(path, _OURS) or path == "/dev":
             yield Problem(field, path, f"is used by spotmpi itself, as are {', '.join(_OURS)}; choose another path")

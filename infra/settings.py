@@ -96,7 +96,7 @@ class Group(_Part):
     name: Name = Field(description="name of the group")
     type: str = Field(description="EC2 instance type")
     zones: tuple[str, ...] = Field((), description="the zones of the group; default: all of the environment")
-    max: StrictInt = Field(ge=1, description="the most nodes that may run at once in a zone")
+    max: StrictInt = Field(ge=1, le=100_000, description="the most nodes that may run at once in a zone")
     min: StrictInt = Field(0, ge=0, description="how many nodes are kept in a zone when nothing runs (all are billed)")
     market: Literal["spot", "on-demand", "capacity-block"] = Field("spot", description="how the machines are bought")
     reservation: Annotated[str, Field(pattern=r"^cr-[0-9a-f]{8,17}$")] | None = Field(
@@ -279,7 +279,7 @@ class Settings(_Part):
         """A group as one of its own in each of its zones; outside of the first zone its name ends with the letter."""
         return tuple(
             group.model_copy(
-                update={"name": group.name + (f"-{zone[-1]}" if zone != self.zone else ""), "zones": (zone,)}
+                update={"name": group.name + (f"-{zone[-1:]}" if zone != self.zone else ""), "zones": (zone,)}
             )
             for zone in group.zones or self.zones
         )

@@ -106,7 +106,9 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"zones": ["us-east-1a", "us-east-1b", "us-east-1a"]}, "zones.2", "listed twice, remove one"),
     ({"zones": ["us-east-1a", "us-east-1z"]}, "zones", "remove it: the network has no subnet for it"),
     ({"groups": [group(zones=["us-east-1b"])]}, "groups.0.zones", "(us-east-1a), or add it to `zones`"),
+    ({"groups": [group(zones=[""])]}, "groups.0.zones", "(us-east-1a), or add it to `zones`"),
     ({"groups": [group(zones=["us-east-1a"] * 2)]}, "groups.0.zones", "list each zone once"),
+    ({"groups": [group(max=10**30)]}, "groups.0.max", "less than or equal to 100000"),
     (
         {"zones": ["us-east-1a", "us-east-1b"], "groups": [group(), group(name="g4dn-b", zones=["us-east-1a"])]},
         "groups.1.name",

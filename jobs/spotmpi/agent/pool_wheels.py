@@ -157,8 +157,11 @@ def unpack(archive: bytes, architecture: str, target: str, python: str, driver: 
         if not selected:
             return []
         require_architecture(architecture)
-        unpacking.unpack(tar, temporary, rename=lambda name: _within_wheel(name, selected))
-    os.rename(temporary, target)
+        try:
+            unpacking.unpack(tar, temporary, rename=lambda name: _within_wheel(name, selected))
+            os.rename(temporary, target)
+        finally:  # no other process has its name
+            shutil.rmtree(temporary, ignore_errors=True)
     return sorted("%(name)s %(version)s" % manifest["wheels"][each] for each in selected)
 
 

@@ -141,6 +141,14 @@ def test_the_pieces_are_joined_and_unpacked_and_found_after_the_folders_of_user_
     assert boot.ENV_IMAGE_PATH not in environment
 
 
+def test_nothing_is_left_of_wheels_that_another_process_has_unpacked_meanwhile(pod: Pod) -> None:
+    pod.folder.mkdir()
+    (pod.folder / "zict.py").touch()
+    with pytest.raises(OSError, match="not empty"):
+        pool_wheels.install(pod.plan, str(pod.folder), CLOCK)
+    assert [path.name for path in pod.folder.parent.iterdir()] == [pod.folder.name]
+
+
 def test_an_image_with_dask_uses_its_own(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_wheels, "installed_version", WHOLE.get)
     (pod.pieces / "0").write_text("nobody reads it")

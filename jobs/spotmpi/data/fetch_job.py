@@ -97,13 +97,13 @@ def downloads_secret(
 def network_policy(job: dict[str, Any], sources: Sequence[Sequence[Download]]) -> dict[str, Any]:
     """The NetworkPolicy of the created *job*: its pods can resolve names and reach the ports of their sources only.
 
-    Link-local addresses hold a machine's metadata and credentials.
+    Link-local addresses, and AWS's own of IPv6, hold a machine's metadata and credentials (EC2 User Guide).
     """
     metadata = job["metadata"]
     ports = sorted({_port(download.address) for source in sources for download in source})
     anywhere = [
         {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
-        {"ipBlock": {"cidr": "::/0", "except": ["fe80::/10"]}},
+        {"ipBlock": {"cidr": "::/0", "except": ["fe80::/10", "fd00:ec2::/32"]}},
     ]
     names = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
     return {

@@ -350,4 +350,7 @@ def test_its_pods_resolve_names_and_reach_the_ports_of_their_sources_and_no_more
     names, sources = spec["egress"]
     assert names == {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]}
     assert [each["port"] for each in sources["ports"]] == ports
-    assert {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}} in sources["to"]
+    assert [each["ipBlock"] for each in sources["to"]] == [
+        {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]},
+        {"cidr": "::/0", "except": ["fe80::/10", "fd00:ec2::/32"]},
+    ]

@@ -37,7 +37,7 @@ _BATCHES = ("--global-batch", "--batch-per-worker")
 BASE = "base"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}")
 _FIELD = "variant"
-_TOKEN = re.compile(r'''"(?:\\.|[^"\\])*"|'[^']*'|.''', re.DOTALL)  # a text in quotes, or a letter
+_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|.', re.DOTALL)  # a text in quotes, or a letter
 _SHAPE = 'write it as name:key=value,..., such as "wide:slots=2" or "fp16:args+=--allreduce-dtype fp16"'
 _SELECTS = tuple(f"kubernetes.{key}" for key in ("node_selector", "node_groups", "instance_type", "placement_group"))
 _NOT_MEASURED = ("name", "limits")  # what may differ without changing what is measured

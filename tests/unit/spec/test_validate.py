@@ -69,8 +69,8 @@ def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
         ({"command": [""]}, "command = ['']: write the command as a list"),
         ({**COMMAND, "args": ["a\0b"]}, "args = ['a\\x00b']: contains a zero byte, which no argument can hold"),
         ({"command": ["x", "\0"]}, "command = ['x', '\\x00']: contains a zero byte, which no argument can hold"),
-        ({**COMMAND, "mpi": {"args": ["\0"]}}, "mpi.args = ['\\x00']: contains a zero byte, which no argument can hold"),
-        ({**COMMAND, "nccl": {"DEBUG": "\0"}}, "nccl.DEBUG = '\\x00': contains a zero byte, which no variable can hold"),
+        ({**COMMAND, "mpi": {"args": ["\0"]}}, "mpi.args = ['\\x00']: contains a zero byte"),
+        ({**COMMAND, "nccl": {"DEBUG": "\0"}}, "nccl.DEBUG = '\\x00': contains a zero byte"),
         ({**COMMAND, "nccl": {"DEBUG LEVEL": "1"}}, "nccl.DEBUG LEVEL = '1': names of variables have letters"),
         ({"image": "caffe", "program": "digits"}, "image = 'caffe': use one of: chainermn, pytorch"),
         ({"program": "digits"}, "image: a program needs one of the images: chainermn, pytorch"),
@@ -365,7 +365,7 @@ def test_each_file_that_is_shipped_can_be_read_and_has_a_name_of_its_own() -> No
 
 NAMES = "names of variables have letters, digits and _ only, and no digit first"
 RANKS = "the spec determines number and place of ranks:"
-MOUNTS = ("/dev/shm", "/dev", "/etc/passwd", "/spotmpi/work", "/etc", "/device", "/a/", "/etc", "b", "/../b", "/", "//b")
+MOUNTS = "/dev/shm /dev /etc/passwd /spotmpi/work /etc /device /a/ /etc b /../b / //b".split()
 PATTERN = ["metrics.pattern = '(?P<waited>a)(?P<ranks>b)(?P<seconds>c)'"]
 
 

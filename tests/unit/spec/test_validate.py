@@ -365,7 +365,7 @@ def test_each_file_that_is_shipped_can_be_read_and_has_a_name_of_its_own() -> No
 
 NAMES = "names of variables have letters, digits and _ only, and no digit first"
 RANKS = "the spec determines number and place of ranks:"
-MOUNTS = "/dev/shm /dev /etc/passwd /spotmpi/work /etc /device /a/ /etc b /../b / //b".split()
+MOUNTS = ("/dev/shm", "/dev", "/etc/passwd", "/spotmpi/x", "/etc", "/device", "/a/", "/etc", "b", "/../b", "/", "//b")
 PATTERN = ["metrics.pattern = '(?P<waited>a)(?P<ranks>b)(?P<seconds>c)'"]
 
 
@@ -456,7 +456,7 @@ PATTERN = ["metrics.pattern = '(?P<waited>a)(?P<ranks>b)(?P<seconds>c)'"]
                     "kubernetes.mounts.0.path = '/dev/shm'",
                     "kubernetes.mounts.1.path = '/dev'",
                     "kubernetes.mounts.2.path = '/etc/passwd'",
-                    "kubernetes.mounts.3.path = '/spotmpi/work'",
+                    "kubernetes.mounts.3.path = '/spotmpi/x'",
                 ],
                 "write an absolute path below /, without .. and without a slash at its end": [
                     "kubernetes.mounts.6.path = '/a/'",

@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from spotmpi.agent.files import lock_file
 from spotmpi.core.errors import SpotmpiError
@@ -76,8 +77,8 @@ def collect(storage: Storage, name: str, parts: str, just_written: str) -> bool:
     path = storage.folder / parent / f".lock-{entry}"
     with path.open("a", encoding="utf-8") as file:
         try:
-            if not lock_file(file):
-                return False  # a file system without locks
+            if not lock_file(file) or not _is_at(path, file):
+                return False  # a file system without locks, or a builder that has ended in between
         except BlockingIOError:
             return False
         storage.remove(parts)
@@ -87,15 +88,24 @@ def collect(storage: Storage, name: str, parts: str, just_written: str) -> bool:
 
 @contextlib.contextmanager
 def _file_lock(path: Path, echo: Echo, name: str) -> Iterator[None]:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a", encoding="utf-8")
-    except OSError as error:
-        raise SpotmpiError(f"{path} cannot be written: {error.strerror}; check the store's folder") from error
-    with file:
-        lock_file(file, on_wait=lambda: echo(f"waiting for another process that builds {name}"))
-        yield
-        path.unlink(missing_ok=True)  # whoever waits for this file finds the entry
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise SpotmpiError(f"{path} cannot be written: {error.strerror}; check the store's folder") from error
+        with file:
+            lock_file(file, on_wait=lambda: echo(f"waiting for another process that builds {name}"))
+            if _is_at(path, file):  # else whoever had the lock has removed it, and others lock a new one
+                yield
+                path.unlink(missing_ok=True)
+                return
+
+
+def _is_at(path: Path, file: IO[str]) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    return False
 
 
 def _take(

@@ -22,6 +22,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from spotmpi.agent.files import lock_file
 from spotmpi.api import datasets, pools
 from spotmpi.api.datasets import DataSet
 from spotmpi.api.lineage import trace
@@ -632,6 +633,29 @@ def test_builders_at_the_same_time_do_the_work_once(raw: Path, modules: Modules,
         thread.join(60)
     assert len(found) == 4 and len({each.key for each in found}) == 1
     assert sorted(pool.built) == ["a", "b", "c"]
+
+
+def test_who_has_waited_for_a_lock_that_was_removed_takes_a_new_one(tmp_path: Path) -> None:
+    storage, name, waits = Storage(str(tmp_path)), f"datasets/ratings/{'a' * 64}", threading.Event()
+    lock, refused = tmp_path / f"datasets/ratings/.lock-{'a' * 64}", list[bool]()
+
+    def second() -> None:
+        with build_lock.only_builder(storage, name, lambda line: waits.set()), lock.open() as file:
+            try:
+                lock_file(file)
+            except BlockingIOError:
+                refused.append(True)
+
+    lock.parent.mkdir(parents=True)
+    thread = threading.Thread(target=second)
+    with lock.open("a") as first:  # as of a process that removes what a killed builder has left
+        lock_file(first)
+        thread.start()
+        assert waits.wait(60)
+        lock.unlink()
+    thread.join(60)
+    assert refused == [True]
+    assert not lock.exists()
 
 
 def test_who_waits_for_a_builder_says_so_with_a_short_key(tmp_path: Path) -> None:

@@ -207,9 +207,12 @@ class _Table:
         if self._writer is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = pyarrow.parquet.ParquetWriter(self._path, table.schema, compression="zstd")
+        names = self._writer.schema.names
         try:
-            self._pending.append(table.select(self._writer.schema.names).cast(self._writer.schema))
-        except (KeyError, ValueError) as error:  # pyarrow's errors of values are the latter
+            if sorted(table.column_names) != sorted(names):
+                raise ValueError(f"columns {', '.join(names)}, then {', '.join(table.column_names)}")
+            self._pending.append(table.select(names).cast(self._writer.schema))
+        except ValueError as error:  # as pyarrow's errors of values are
             remedy = "yield tables with the same columns"
             raise StreamError(f"the tables of {self._path.stem} do not fit together: {error}; {remedy}") from error
         self.rows += len(table)

@@ -910,14 +910,22 @@ def test_names_of_files_outside_of_the_data_set_are_refused(
     assert Store().list() == []
 
 
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        ("{'y': [1]}", "columns x, then y"),
+        ("{'x': [1], 'y': [1]}", "columns x, then x, y"),
+        ("{'x': ['a']}", "Failed to parse string: 'a' as a scalar of type int64"),
+    ],
+)
 def test_tables_that_do_not_fit_together_are_an_error(
-    raw: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch
+    raw: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch, second: str, reason: str
 ) -> None:
     """On NFS, too, where the unfinished part of a file that was still open could not be removed."""
     nfs.keep_open_files(monkeypatch)
-    modules.write(sets="import spotmpi\n@spotmpi.dataset\ndef f(raw):\n    yield {'x': [1]}\n    yield {'y': [1]}\n")
+    modules.write(sets=f"import spotmpi\n@spotmpi.dataset\ndef f(raw):\n    yield {{'x': [1]}}\n    yield {second}\n")
     with pytest.raises(
-        SpotmpiError, match=r"the tables of a do not fit together: .*; yield tables with the same columns"
+        SpotmpiError, match=rf"the tables of a do not fit together: {reason}; yield tables with the same columns"
     ):
         modules.load().f.options(pool=pool)(raw)
     assert list(Path(Store().storage.url).glob("**/.part-*")) == []

@@ -228,6 +228,7 @@ def test_processes_that_would_each_be_alone_with_their_mpi_are_named() -> None:
             [r"""command = 'no-such --fast': .*; check it, or write its words apart, as \["no-such", "--fast"\]$"""],
         ),
         (["--", "no-such"], ["command = 'no-such': command not found; check the name, PATH, `code` and `files`"]),
+        (["--", "./", "train.py"], [r"command = './': command not found, or not an executable file \(chmod \+x\)"]),
         (
             ["--", "run.sh"],
             [r"command = 'run.sh': command not found; check the name \(`./run.sh` for a file where the command"],

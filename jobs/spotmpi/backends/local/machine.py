@@ -159,7 +159,7 @@ def _is_executable(command: str, spec: JobSpec) -> bool:
 
 def _working_folder(command: str, spec: JobSpec) -> Path:
     """The folder on this machine to which the path of a *command* is relative, since commands start in a copy of it."""
-    first = os.path.normpath(command).split(os.sep)[0]
+    first = os.path.normpath(command).partition(os.sep)[0]
     for path in map(Path, spec.files):
         if path.name == first:
             return path.parent

@@ -41,7 +41,7 @@ class FilterOptions:
         chosen = None if self.node is None else member(self.node)
         try:
             pattern = re.compile(self.grep or "")
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise input_error("--grep", self.grep, f"is not a regular expression: {error}") from None
         if not self.since:
             return Filter(chosen, pattern, 0.0)

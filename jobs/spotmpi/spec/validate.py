@@ -338,7 +338,7 @@ def _metrics(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Proble
     if pattern is not None:
         try:
             groups = re.compile(pattern).groupindex
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             yield Problem("metrics.pattern", pattern, f"is not a regular expression: {error}")
         else:
             if "iteration" not in groups:

@@ -79,6 +79,7 @@ def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
         ({**GOOD, "run_on": "first"}, "run_on = 'first': needs launcher = \"none\""),
         ({**GOOD, "slots": 10**9}, "nodes = 1: 1 node x 1,000,000,000 slots exceed"),
         ({**COMMAND, "metrics": {"pattern": "("}}, "metrics.pattern = '(': is not a regular expression"),
+        ({**COMMAND, "metrics": {"pattern": "a{9999999999}"}}, "metrics.pattern = 'a{9999999999}': is not a regular"),
         ({**GOOD, "metrics": {"samples_per_iteration": 3}}, "metrics.samples_per_iteration = 3: the programs of an"),
     ],
 )

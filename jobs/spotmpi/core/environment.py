@@ -152,7 +152,7 @@ def load(path: Path) -> Environment:
     except OSError as error:
         remedy = f"cannot be read ({error.strerror}): check its path and permissions"
         raise input_error("environment", str(path), remedy) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise input_error(
             "environment", str(path), f"is not JSON ({reason_of(error)}): write it with `pulumi stack output --json`"
         ) from error

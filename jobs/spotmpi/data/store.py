@@ -87,7 +87,7 @@ class DataStore:
         archive = await self._ask("give", folder, json.dumps([fetch.LOG]).encode())
         try:
             fetched = _fetched(io.BytesIO(archive), set(map(fetch.key_of, addresses)))
-        except (*DAMAGES, KeyError, TypeError, AttributeError) as error:
+        except (*DAMAGES, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise SpotmpiError(f"the run volume's list of fetched files cannot be used: {error}") from error
         for name in await self._missing(folder, {name: index[name] for name in index if name in fetched}):
             raise SpotmpiError(f"{name} is in another of the sources too, with other content: {OTHER_FOLDERS}")

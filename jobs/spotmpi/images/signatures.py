@@ -239,7 +239,7 @@ def _bundle_signs(content: bytes, digest: str, key: ec.EllipticCurvePublicKey) -
         values = json.loads(statement)
         subjects = [f"sha256:{each['digest']['sha256']}" for each in values["subject"]]
         return kind == _STATEMENT and values["predicateType"] == _SIGNED and digest in subjects
-    except (InvalidSignature, ValueError, LookupError, TypeError, AttributeError):
+    except (InvalidSignature, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return False
 
 

@@ -81,7 +81,7 @@ def spec_of(jobset: Mapping[str, Any]) -> JobSpec:
         ]
         problems = "; ".join(map(": ".join, found))
         raise UnreadableRun(f"this version cannot read JobSet {name} ({problems}); upgrade spotmpi") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnreadableRun(f"annotation {ANNOTATION_SPEC} of JobSet {name} is not JSON: {error}") from error
 
 

@@ -128,7 +128,13 @@ def test_outputs_that_this_version_does_not_know_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "is not JSON"), ("[]", "is not a JSON object"), ("\xff", "the byte 0xff is")]
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 10**5, "is not JSON"),
+        ("[]", "is not a JSON object"),
+        ("\xff", "the byte 0xff is"),
+    ],
 )
 def test_a_file_that_holds_no_outputs_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "lab.json"

@@ -465,3 +465,11 @@ def test_an_answer_that_no_program_of_ours_gives_is_one_clear_error(
     }
     with pytest.raises(SpotmpiError, match=r"cannot be (read; check its image|used)"):
         calls[verb]()
+
+
+@pytest.mark.parametrize("log", [b"[" * 100_000, b"{", b"7"])
+def test_a_list_of_fetched_files_that_nobody_writes_is_one_clear_error(cluster: FakeCluster, log: bytes) -> None:
+    forged = answer(cluster, give=archives.archive(archives.entry(fetch.LOG, content=log)))
+    reading = DataStore(forged.access(), print).require_other_names({"a": [1, "0"]}, "voc", ["https://x.org/a"])
+    with pytest.raises(SpotmpiError, match="the run volume's list of fetched files cannot be used"):
+        asyncio.run(reading)

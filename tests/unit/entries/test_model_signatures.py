@@ -393,6 +393,7 @@ def test_bundles_of_cosign_3_are_verified_too(
         json.dumps(tampered).encode(),
         b"{}",
         b"no JSON",
+        b"[" * 10**5,
     ]
     refer(url, digest, wrong, listed)
     assert "is by the key cosign.pub: name the key" in failure("pull", image, "--key", "cosign.pub")

@@ -361,6 +361,7 @@ def test_the_jobset_carries_its_spec() -> None:
             "`kubectl describe jobset digits-1` shows what created it",
         ),
         ("{", "annotation spotmpi.dev/spec of JobSet digits-1 is not JSON: Expecting property name enclosed in double"),
+        ("[" * 10**5, "annotation spotmpi.dev/spec of JobSet digits-1 is not JSON: maximum recursion depth exceeded"),
         (
             '{"nodes": "two", "limits": {"colour": "blue"}}',
             "this version cannot read JobSet digits-1 (nodes: write a number of nodes such as 2, or all "

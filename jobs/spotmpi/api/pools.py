@@ -18,7 +18,7 @@ from spotmpi.backends.base import Backend
 from spotmpi.backends.targets import TargetLike, submit
 from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.names import RunPaths, is_image_reference
+from spotmpi.core.names import RunPaths, absolute, is_image_reference
 from spotmpi.core.wording import Echo, print_message, printable_output
 from spotmpi.pools.calls import is_count
 from spotmpi.pools.engine import Engine, import_client
@@ -68,7 +68,7 @@ def pool(
         raise input_error("image", image, "only pods pull an image: add on= with a cluster, or name one under images/")
     changes = [f"pool.count={workers}"] if workers is not None else []
     changes += [f'image="{image}"'] if image is not None else []
-    paths = [str(Path(path).expanduser().absolute()) for path in paths]
+    paths = [str(absolute(path)) for path in paths]
     changes += [f"files+={json.dumps(paths, ensure_ascii=False)}"] if paths else []
     run = NewRun({"launcher": POOL} if source is None else source, [*changes, *overrides], on, echo)
     return Pool(run, printable=printable_output)

@@ -11,6 +11,7 @@ from typing import BinaryIO, Protocol
 
 from spotmpi.agent import store
 from spotmpi.agent.files import error_text
+from spotmpi.core import names
 from spotmpi.core.errors import InputError, input_error
 
 Index = dict[str, list[object]]  # name: bytes and SHA-256
@@ -97,11 +98,14 @@ class Tar:
 
 def source_of(text: str) -> Source:
     """The folder or tar file of that path; InputError if it is neither."""
-    path = Path(text).expanduser()
-    if path.is_dir():
-        return Folder(path)
-    if path.is_file():
-        return Tar(path)
+    path = names.absolute(text)
+    try:
+        if text and path.is_dir():
+            return Folder(path)
+        if path.is_file():
+            return Tar(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
     raise input_error("SRC", text, "no such folder or file on this machine, and no https:// or s3:// address")
 
 

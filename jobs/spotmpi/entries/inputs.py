@@ -85,7 +85,7 @@ def _digests(files: Sequence[File]) -> tuple[str, ...]:
 
 
 def _raw(argument: str, source: str) -> Resolved:
-    source = source if "://" in source else str(Path(source).expanduser().absolute())
+    source = source if "://" in source else str(names.absolute(source))
     folder, listed = _list_parts(source)
     with ThreadPoolExecutor(_THREADS) as threads:
         contents = list(threads.map(lambda each: _content(source, each[1]), listed))

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from spotmpi.agent import store as files_of_folder
 from spotmpi.agent.files import exists, is_folder, lock_file, locked, remove_folder
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.names import absolute
 from spotmpi.streams.storage import local_path
 
 _BLOCK = 1 << 20
@@ -53,7 +54,7 @@ class Storage:
     """The files below *url*; names are relative to it, with slashes."""
 
     def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/") if "://" in url else str(Path(url).expanduser().absolute())
+        self.url = url.rstrip("/") if "://" in url else str(absolute(url))
         local = local_path(self.url)
         self.folder = Path(local) if local else None
         self._opened: tuple[Any, str] | None = None

@@ -369,10 +369,7 @@ def resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
 
 def _expand(path: str) -> Path:
     """The path below the home folder that it names; as it is where no user has that name."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path refuses what names no user
 
 
 def _resolve(base: Path, path: str) -> str:

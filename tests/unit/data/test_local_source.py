@@ -99,3 +99,9 @@ def test_a_source_that_is_none_is_named(tmp_path: Path, path: str) -> None:
         InputError, match=r"SRC = .*(no such folder or file on this machine|cannot be read as a tar file)"
     ):
         content_of(tmp_path / path)
+
+
+@pytest.mark.parametrize("text", ["", "~nobody-here/set", "a" * 300])
+def test_a_path_that_nothing_can_have_is_named(text: str) -> None:
+    with pytest.raises(InputError, match=r"SRC = .*(no such folder or file on this machine|File name too long)"):
+        source_of(text)

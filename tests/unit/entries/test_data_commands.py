@@ -91,6 +91,11 @@ def test_a_name_that_the_store_does_not_have_is_no_empty_list(versions: list[Dat
     assert [line.split()[0] for line in invoke("data", "list", "ratings:1").stdout.splitlines()[1:]] == ["ratings:1"]
 
 
+def test_a_store_whose_path_names_no_user_is_a_folder_of_that_name() -> None:
+    code, _, err = invoke("data", "list", "--store", "~nobody-here/store")
+    assert code == 0 and f"no data sets in {Path.cwd()}/~nobody-here/store: " in err
+
+
 def test_list_and_show_print_what_a_script_can_read_too(versions: list[DataSet]) -> None:
     listed = invoke("data", "list").stdout.splitlines()
     assert listed[0].split() == ["NAME", "KEY", "CREATED", "ROWS", "MB", "FILES", "RUN"]

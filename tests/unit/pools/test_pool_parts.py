@@ -393,10 +393,10 @@ def test_each_value_of_a_run_on_every_worker_may_come_from_any_iterable() -> Non
 
 def test_one_file_or_override_may_be_given_without_a_list() -> None:
     """Each letter of a path was taken for a file, and its dot for the whole folder."""
-    for files, overrides in (("scan.py", "limits.driver=1m"), (Path("scan.py"), ["limits.driver=1m"])):
+    for files, overrides in (("~nobody-here/a.py", "limits.driver=1m"), (Path("scan.py"), ["limits.driver=1m"])):
         new = pool(workers=1, files=files, overrides=overrides)._connection
         assert isinstance(new, NewRun)
-        assert new._overrides == ["pool.count=1", f'files+=["{Path.cwd()}/scan.py"]', "limits.driver=1m"]
+        assert new._overrides == ["pool.count=1", f'files+=["{Path.cwd()}/{files}"]', "limits.driver=1m"]
 
 
 @pytest.mark.parametrize(("state", "expected"), [(record.LOST, PoolLost), (record.FAILED, SpotmpiError)])

@@ -115,7 +115,7 @@ def table_of(results: Any) -> Any:
             columns.require_distinct(table.column_names, "the result")
             return table
         rows = list(results)
-        names = dict.fromkeys(name for row in rows for name in row)  # `Table.from_pylist` has those of the first row
+        names = dict.fromkeys(name for row in rows for name in {**row})  # `Table.from_pylist` has the first row's
         return pyarrow.table({name: [row.get(name) for row in rows] for name in names})
     except (TypeError, AttributeError, OverflowError, pyarrow.ArrowException) as error:
         reason = str(error).partition("\n")[0]

@@ -882,7 +882,8 @@ def test_files_with_names_that_cannot_be_printed_are_sources(raw: Path, modules:
     ("result", "message"),
     [
         ("7", r"int cannot be written as Parquet: 'int' object is not iterable; give columns by name"),
-        ("[[1, 2]]", r"list cannot be written as Parquet: 'list' object has no attribute 'get'; give columns by name"),
+        ("[[1, 2]]", r"list cannot be written as Parquet: 'list' object is not a mapping; give columns by name"),
+        ("['']", r"list cannot be written as Parquet: 'str' object is not a mapping; give columns by name"),
         ("{'x': 3}", r"dict cannot be written as Parquet: .*; give columns by name, each an array or a list"),
         ("{'x': [2**70]}", r"dict cannot be written as Parquet: .* too large .*; give columns by name"),
         ("[{'x': 1}, {'x': 'a'}]", r"list cannot be written as Parquet: Could not convert 'a' .*; give columns"),

@@ -59,6 +59,7 @@ AT_ONCE = 1.0  # seconds between two losses in which no program has exceeded its
 
 # What ends a program that cannot be read, in the reason: Python's exceptions, and its lines of a program that it lacks.
 _NO_MODULE = r": (?:ModuleNotFoundError\b|\S+: (?:No module named|Error while finding module .*ModuleNotFoundError)\b)"
+_SPOTMPI = r"No module named '?spotmpi\b"
 _NO_SCRIPT = r": \S+: can't open file .*\[Errno 2\]"
 _SYNTAX = r": (?:SyntaxError|IndentationError|TabError)\b"
 
@@ -292,7 +293,11 @@ def same_again(outcome: Outcome, attempts: Iterable[AttemptRecord]) -> Outcome |
     reason, reached = outcome.reason or "", ("last_iteration", "checkpoint_iteration", "resumed_iteration")
     if outcome.cause != FAILURE or any(attempt.get(key) is not None for attempt in attempts for key in reached):
         return None
-    if re.search(_NO_MODULE, reason):
+    if re.search(_NO_MODULE, reason) and re.search(_SPOTMPI, reason):
+        remedy = (
+            "; set checkpoint.memory, with which programs find spotmpi.checkpoint, or install spotmpi in this Python"
+        )
+    elif re.search(_NO_MODULE, reason):
         remedy = "; install the module (in the image, where there is one), or send it with `code` or `files`"
     elif re.search(_NO_SCRIPT, reason):
         remedy = "; name the script relative to `code` (without it, to the folder where the run was submitted)"

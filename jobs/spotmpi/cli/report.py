@@ -31,7 +31,11 @@ class ComparisonOptions:
 
     sweeps: Annotated[
         tuple[str, str] | None,
-        typer.Option("--compare", help="Show what changed from one sweep to another, and whether it exceeds noise."),
+        typer.Option(
+            "--compare",
+            help="Show what changed from sweep A to sweep B, two words, and whether it exceeds noise.",
+            metavar="A B",
+        ),
     ] = None
     fail_below: Annotated[
         float | None,

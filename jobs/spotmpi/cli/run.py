@@ -249,7 +249,8 @@ def _conflicts(work: _Work) -> Iterator[Problem]:
         if mode.save is not None:
             yield Problem("--save", str(mode.save), f"the spec of {mode.resume} is spec.toml in its run folder")
     elif work.spec is not None and work.command is not None:
-        yield Problem("command", work.command, f"{work.spec} names what to run: omit the spec or the command")
+        remedy = f"{work.spec} names what to run: omit the spec or the command; arguments go to --set"
+        yield Problem("command", work.command, f"{remedy} {_arguments(work.command)}")
     elif work.spec is None and work.command is None:
         yield Problem("spec", None, "name a spec file (`spotmpi init` writes one), or a command after --")
     if mode.save is not None and mode.resume is None:
@@ -259,6 +260,14 @@ def _conflicts(work: _Work) -> Iterator[Problem]:
             yield Problem("--save", str(mode.save), FILE_EXISTS)
         elif not mode.save.absolute().parent.is_dir():
             yield Problem("--save", str(mode.save), NO_FOLDER)
+
+
+def _arguments(words: Sequence[str]) -> str:
+    """The value of `--set` that appends *words* to the arguments, or an example of it."""
+    import json
+    import shlex
+
+    return shlex.quote(f"args+={json.dumps(words, ensure_ascii=False) if words else '--lr=0.1'}")
 
 
 def _example(words: Sequence[str]) -> str:

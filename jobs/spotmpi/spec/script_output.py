@@ -29,20 +29,22 @@ _Line = list["str | _Value"]  # a printed line
 
 
 def pattern_of(source: str) -> str | None:
-    """The pattern of the first line with the number of a step, else of an epoch, that the script *source* prints.
+    """The pattern of a line with the number of a step, else of an epoch, that the script *source* prints.
 
-    None where it prints no such line or is not Python, and where that line has an epoch as well or is in a loop in a
-    loop: numbers of steps may begin anew in each epoch, which recognition understands and a pattern does not.
+    It is the first one in a loop that has a scalar, else in a loop, else with a scalar: "resumed from step 3" is no
+    progress. None where it prints no such line or is not Python, and where that line has an epoch as well or is in a
+    loop in a loop: numbers of steps may begin anew in each epoch, which recognition understands and a pattern does not.
     """
     try:
         lines = list(_printed_lines(ast.parse(source), 0))
     except (SyntaxError, ValueError, RecursionError):
         return None
     for word in (_STEP, _EPOCH):
-        for line, loops in lines:
-            if _number(line, word) is not None:
-                in_epochs = loops > 1 or (word is _STEP and _number(line, _EPOCH) is not None)
-                return None if in_epochs else _pattern(line, word)
+        found = [each for each in lines if _number(each[0], word) is not None]
+        if found:
+            line, loops = max(found, key=lambda each: (each[1] > 0, _pattern(each[0], word).count("(?P<") > 1))
+            in_epochs = loops > 1 or (word is _STEP and _number(line, _EPOCH) is not None)
+            return None if in_epochs else _pattern(line, word)
     return None
 
 
@@ -130,7 +132,7 @@ def _before(line: Sequence[str | _Value], index: int) -> str:
     return "".join(texts)
 
 
-def _pattern(line: Sequence[str | _Value], word: re.Pattern[str]) -> str | None:
+def _pattern(line: Sequence[str | _Value], word: re.Pattern[str]) -> str:
     """The pattern of a line, from the *word* in front of its number to its last scalar."""
     number = _number(line, word)
     assert number is not None

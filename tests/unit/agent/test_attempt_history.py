@@ -222,6 +222,10 @@ INSTALL = "; install the module (in the image, where there is one), or send it w
         ("ModuleNotFoundError: No module named 'x'", INSTALL),
         ("/usr/bin/python: No module named x", INSTALL),
         (
+            "ModuleNotFoundError: No module named 'spotmpi'",
+            "; set checkpoint.memory, with which programs find spotmpi.checkpoint, or install spotmpi in this Python",
+        ),
+        (
             "python: Error while finding module specification for 'x.y' (ModuleNotFoundError: No module named 'x')",
             INSTALL,
         ),

@@ -214,7 +214,11 @@ def test_processes_that_would_each_be_alone_with_their_mpi_are_named() -> None:
     ("arguments", "messages"),
     [
         (["--"], [r"command = \[\]: write the command as a list, such as .*, or after -- on the command line"]),
-        (["job.toml", "--"], [r"command = \[\]: job.toml names what to run: omit the spec or the command"]),
+        (["job.toml", "--"], [r"command = \[\]: job.toml names .*: omit the spec or the command; .* args\+=--lr=0.1$"]),
+        (
+            ["job.toml", "--", "--n", "5"],
+            [r"command = \['--n', '5'\]: job.toml names .*; arguments go to --set 'args\+=\[\"--n\", \"5\"\]'$"],
+        ),
         (["--resume", "x", "--", "true"], ["--resume = 'x': takes the run's own spec: omit the command"]),
         (["job.toml", "--resume", "x"], ["--resume = 'x': takes the run's own spec: omit the spec file"]),
         (["--resume", "x", "--save", "a.toml"], ["--save = 'a.toml': the spec of x is spec.toml in its run folder"]),

@@ -148,6 +148,11 @@ PRINTS = {
     "print('[step {:>4}] a.b = {}'.format(1, 2))": r"step  *(?P<iteration>\d+)",
     "print('loss %f at ' % loss + f'\\rstep {i}\\n{i}', end='')": r"step (?P<iteration>\d+)",
     'print(f"it\'s iteration {i}")': r"iteration (?P<iteration>\d+)",
+    "print(f'resumed from step {s}')\nfor i in range(9):\n  print(f'step {i} l {l}')": r"step (?P<iteration>\d+)",
+    "print(f'from step {s}')\ndef log(i):\n  print(f'step {i} loss {l}')": (
+        r"step (?P<iteration>\d+) loss (?P<loss>[-+\w.]+)"
+    ),
+    "for i in range(9):\n  print(f'iter {i}:')\nprint(f'done: iter {i} loss {l}')": r"iter (?P<iteration>\d+)",
     "for e in range(9):\n  print(f'epoch {e} acc {a}')": r"epoch (?P<iteration>\d+) acc (?P<acc>[-+\w.]+)",
 }
 

@@ -9,6 +9,7 @@ import importlib
 import json
 import re
 import sys
+import sysconfig
 import traceback
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -244,10 +245,20 @@ def imported(module: str) -> types.ModuleType:
     except ModuleNotFoundError:
         raise
     except (Exception, SystemExit) as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        last = next((each for each in reversed(frames) if not _is_installed(each.filename)), frames[-1])
         place = "" if isinstance(error, SyntaxError) else f" ({Path(last.filename).name}, line {last.lineno})"
         reason = str(error).partition("\n")[0]
-        raise StreamError(f"the module {module} raises {type(error).__name__}: {reason}{place}; correct it") from error
+        is_relative = isinstance(error, FileNotFoundError) and not Path(error.filename or "/").is_absolute()
+        remedy = f"correct it: this process runs in {Path.cwd()}" if is_relative else "correct it"
+        raise StreamError(f"the module {module} raises {type(error).__name__}: {reason}{place}; {remedy}") from error
+
+
+def _is_installed(file: str) -> bool:
+    """Whether a *file* of a traceback is of Python or of a package, not of the user."""
+    paths = sysconfig.get_paths()
+    folders = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return file.startswith("<") or any(Path(file).is_relative_to(folder) for folder in folders)
 
 
 def _counted(settings: Settings, part: Part) -> tuple[Part, Any]:

@@ -186,6 +186,11 @@ def test_a_function_that_cannot_be_imported_is_named(name: str, message: str) ->
             r"the module broken raises AttributeError: .* \(broken.py, line 2\); correct it",
         ),
         ("from json import absent\n", r"the module broken raises ImportError: .* \(broken.py, line 1\); correct it"),
+        (
+            "import pathlib\npathlib.Path('absent.json').read_text()\n",
+            rf"'absent.json' \(broken.py, line 2\); correct it: this process runs in {re.escape(str(Path.cwd()))}$",
+        ),
+        ("open('/absent.json')\n", r"'/absent.json' \(broken.py, line 1\); correct it$"),
         ("raise SystemExit(5)\n", r"the module broken raises SystemExit: 5 \(broken.py, line 1\); correct it"),
     ],
 )

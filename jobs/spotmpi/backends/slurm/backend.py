@@ -26,7 +26,7 @@ from spotmpi.backends.kill_ranks import PROGRAM, require_killed
 from spotmpi.backends.slurm import queue
 from spotmpi.backends.slurm.files import RunFiles, archive
 from spotmpi.backends.slurm.follow import Watch
-from spotmpi.backends.slurm.login import Controller, Login, NoAnswer, NoController
+from spotmpi.backends.slurm.login import Controller, Login, NoAnswer, NoCluster, NoController
 from spotmpi.backends.slurm.queue import QueuedJob
 from spotmpi.core import archives, names, wording
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
@@ -126,7 +126,7 @@ class SlurmBackend:
         try:
             script = _with_exports(plan["script"], spec.env_passthrough)
             self.controller.answer(lambda: queue.submit(self._login, options_in(plan["script"]), script))
-        except NoController as error:
+        except (NoController, NoCluster) as error:
             self._record(paths, record.FAILED, str(error))
             raise
         except SpotmpiError as error:

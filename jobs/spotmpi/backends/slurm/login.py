@@ -42,11 +42,16 @@ _NO_CONTROLLER = (
     "Protocol authentication error",
     "Slurm backup controller in standby mode",
 )
+_NO_CONFIGURATION = "Could not establish a configuration source"  # of a machine that belongs to no cluster
 UNSENT = ("(connect failure)", "Protocol authentication error")  # and nothing has reached slurmctld
 
 
 class NoController(SpotmpiError):
     """slurmctld or munge does not answer, as while one of them restarts; nodes and their jobs go on."""
+
+
+class NoCluster(SpotmpiError):
+    """The machine lacks Slurm's commands, or the configuration of a cluster, so nothing was asked."""
 
 
 class NoAnswer(SpotmpiError):
@@ -91,6 +96,7 @@ class Login:
         Raises:
             NoAnswer: it did not answer, or the connection was lost; *purpose* is what it was for.
             NoController: it could not ask slurmctld.
+            NoCluster: it knows of none.
             SpotmpiError: it cannot be started, or its exit code is not *allowed*.
         """
         words = self.command(command)
@@ -105,7 +111,7 @@ class Login:
             except FileNotFoundError as error:
                 place = wording.option("on", "slurm@HOST")
                 remedy = f"run this on a machine with Slurm's commands, or name the login node with {place}"
-                raise SpotmpiError(f"cannot {purpose}: there is no {words[0]} on PATH; {remedy}") from error
+                raise NoCluster(f"cannot {purpose}: there is no {words[0]} on PATH; {remedy}") from error
             try:
                 code = self._wait(process, given, target)
             except subprocess.TimeoutExpired as error:
@@ -120,7 +126,11 @@ class Login:
             if code not in allowed:
                 errors.seek(0)
                 lines = errors.read().decode("utf-8", "replace").strip().splitlines()
-                raise self._kind(code, lines)(f"cannot {purpose}: {'; '.join(lines[-3:]) or f'exit code {code}'}")
+                text = f"cannot {purpose}: {'; '.join(lines[-3:]) or f'exit code {code}'}"
+                if any(_NO_CONFIGURATION in line for line in lines):
+                    place = wording.option("on", "slurm@HOST")
+                    raise NoCluster(f"{text}; set SLURM_CONF, or name the login node of a cluster with {place}")
+                raise self._kind(code, lines)(text)
 
     def _kind(self, code: int, lines: Sequence[str]) -> type[SpotmpiError]:
         """The error of a command that printed *lines* on stderr."""

@@ -277,8 +277,25 @@ def test_without_slurms_commands_the_message_names_the_way_by_ssh(
     for name in ("sh", "rm", "cat", "mv", "mkdir"):
         (tmp_path / "bin" / name).symlink_to(f"/bin/{name}")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    with pytest.raises(SpotmpiError, match=r"there is no sbatch on PATH; .*slurm@HOST"):
-        submit(SlurmBackend(tmp_path / "runs"))
+    backend = SlurmBackend(tmp_path / "runs")
+    with pytest.raises(SpotmpiError, match=r"there is no sbatch on PATH; .*slurm@HOST\"$"):
+        submit(backend)
+    assert last_event(backend)[0] == "failed"
+
+
+def test_without_the_configuration_of_a_cluster_nothing_is_sent_and_the_run_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("sbatch", "squeue"):
+        text = f"#!/bin/sh\necho '{name}: fatal: Could not establish a configuration source' >&2\nexit 1\n"
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    backend = SlurmBackend(tmp_path / "runs")
+    with pytest.raises(SpotmpiError, match=r"a configuration source; set SLURM_CONF, or .* with on=\"slurm@HOST\"$"):
+        submit(backend)
+    assert last_event(backend)[0] == "failed"
 
 
 @pytest.mark.parametrize(

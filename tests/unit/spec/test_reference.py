@@ -1,4 +1,4 @@
-"""docs/reference.md: its table of spec keys is that of the models."""
+"""docs/reference.md: its tables of keys are those of the models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from spotmpi.agent import record
+from spotmpi.aws.billing import Bill, Lifetime, MachineBill, RunShare
+from spotmpi.aws.instances import Instance
 from spotmpi.core import names
+from spotmpi.environments.cost import Cost
 from spotmpi.runs import reader
 from spotmpi.spec.job import JobSpec
 
@@ -101,3 +104,15 @@ def test_every_event_state_and_value_of_a_run_is_on_the_page() -> None:
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| ([^|]*) \|", events, re.MULTILINE)))) == kinds
     others = {record.LOST, *record.TERMINAL, reader.RUNNING, reader.ELSEWHERE, reader.UNKNOWN}
     assert others | {each.name for each in fields(reader.RunState)} <= set(re.findall(r"`(\w+)`", states))
+
+
+def test_every_key_of_costs_and_of_nodes_is_on_the_page() -> None:
+    text = PAGE.read_text().partition("## JSON of costs and nodes\n")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| (.*?) \| (.*) \|$", text, re.MULTILINE))
+    kinds = {"the cost": Cost, "`bill`": Bill, "each of `machines`": MachineBill, "`lifetime`": Lifetime}
+    for what, kind in {**kinds, "each of `runs`": RunShare}.items():
+        keys = re.findall(r"`(\w+)`", re.sub(r" \([^)]*\)", "", rows[what]))
+        added = ["dollars", "by"] if kind is Cost else []
+        assert keys == [*(each.name for each in fields(kind)), *added], what
+    nodes = text.partition("`nodes`, which")[2]
+    assert set(re.findall(r"`(\w+)`", nodes)) - {"none"} == {each.name for each in fields(Instance)}

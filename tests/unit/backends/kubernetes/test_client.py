@@ -14,13 +14,14 @@ from typing import Any
 
 import httpx2
 import pytest
+from httpx2.websockets import WebSocketDisconnect, WebSocketNetworkError
 from lightkube import ApiError
 
 from spotmpi.backends.kubernetes.client import answers
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.client.api import POD, RESYNC, ClusterApi
-from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
+from spotmpi.backends.kubernetes.client.errors import is_missing, reason_of_end, translate_errors
 from spotmpi.backends.kubernetes.client.view import ClusterView
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from tests.cloud.cluster.answers import status
@@ -628,3 +629,15 @@ def test_a_view_whose_own_thread_collects_it_ends_without_an_error(
     views[0]._portal.call(views.clear)
     wait_until(lambda: not any(thread.is_alive() for thread in own))
     assert own and errors == []
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (WebSocketNetworkError(), ""),
+        (WebSocketDisconnect(1006), ": close code 1006"),
+        (WebSocketDisconnect(1011, "the pod is gone"), ": the pod is gone"),
+    ],
+)
+def test_the_end_of_a_connection_has_a_reason_in_words(error: Exception, text: str) -> None:
+    assert reason_of_end(error) == text

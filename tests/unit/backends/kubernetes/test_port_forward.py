@@ -7,9 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
-from httpx2.websockets import WebSocketDisconnect, WebSocketNetworkError
 
-from spotmpi.backends.kubernetes.client.errors import reason_of_end
 from spotmpi.backends.kubernetes.client.port_forward import PortForward, forward_port
 from spotmpi.backends.kubernetes.client.portal import serve
 from tests.cloud.cluster.channels import OPEN_PORT
@@ -92,15 +90,3 @@ def test_closing_the_port_ends_its_connections_and_leaves_nothing_behind(forward
     connection.close()
     with pytest.raises(ConnectionRefusedError):
         connect(forwarded)
-
-
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (WebSocketNetworkError(), ""),
-        (WebSocketDisconnect(1006), ": close code 1006"),
-        (WebSocketDisconnect(1011, "the pod is gone"), ": the pod is gone"),
-    ],
-)
-def test_the_end_of_a_connection_has_a_reason_in_words(error: Exception, text: str) -> None:
-    assert reason_of_end(error) == text

@@ -75,6 +75,12 @@ def predict(batches: Iterable[list[int]]) -> Iterator[list[dict[str, Any]]]:
         yield [{"number": number, "half": number / 2} for number in batch]
 
 
+def predict_even(batches: Iterable[list[int]]) -> Iterator[dict[str, str]]:
+    """Filter: a file for each even row alone."""
+    for batch in batches:
+        yield {f"{row}.txt": str(row / 2) for row in batch if row % 2 == 0}
+
+
 def predict_twice(batches: Iterable[list[int]]) -> Iterator[list[int]]:
     for batch in batches:
         yield batch

@@ -152,6 +152,22 @@ def test_files_of_a_batch_are_a_folder_that_a_replay_replaces(tmp_path: Path) ->
     assert files.missing([4]) == [4]
 
 
+def test_a_filter_may_leave_no_file_of_a_batch_which_is_not_computed_again(make_stream: Any, tmp_path: Path) -> None:
+    def stream() -> Any:
+        return make_stream(last_batch="keep", length=6, write="files")
+
+    predict(PREFIX + "predict_even", stream(), tmp_path)
+    found = {path.name[-1]: sorted(each.name for each in path.iterdir()) for path in tmp_path.iterdir()}
+    assert found == {"0": ["0.txt"], "1": [], "2": ["2.txt"], "3": [], "4": ["4.txt"], "5": []}
+    again = stream()
+    predict(PREFIX + "predict_even", again, tmp_path)
+    assert again.count == 0
+
+    files = ResultFiles(tmp_path, "files")
+    write(files, "files", {}, 4)
+    assert [*files.path(4).iterdir()] == [] and files.missing(range(7)) == [6], "what a filter no longer leaves is gone"
+
+
 def test_a_file_without_a_byte_among_the_files_of_a_batch_is_not_computed_again(tmp_path: Path) -> None:
     """Each resume took it for one that a machine lost with its power, and computed its batch again."""
     files = ResultFiles(tmp_path, "files")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from spotmpi.agent import record
 from spotmpi.agent.files import is_file
-from spotmpi.agent.plan import Member, read_member
+from spotmpi.agent.plan import NODE, STANDBY, Member, read_member
 from spotmpi.backends import targets
-from spotmpi.backends.base import Backend, Plan
+from spotmpi.backends.base import Backend, Plan, no_member
 from spotmpi.backends.targets import TargetLike, follow, new_run_id, submit
 from spotmpi.core import names, wording
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, UnknownRun, input_error
@@ -58,11 +58,13 @@ def problems(source: Source, overrides: Iterable[str] = (), on: TargetLike = Non
     return []
 
 
-def save_spec(path: Path, source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> None:
-    """Write the spec that `run` would run to a new file; InputError if it has problems or the file exists."""
+def save_spec(path: Path, source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> JobSpec:
+    """Write the spec that `run` would run, and return it; InputError if it has problems or the file exists."""
     from spotmpi.spec.source import write_spec
 
-    write_spec(_validate(source, overrides, on)[1], path)
+    spec = _validate(source, overrides, on)[1]
+    write_spec(spec, path)
+    return spec
 
 
 def run(
@@ -190,6 +192,21 @@ def member(node: int | str) -> Member:
         raise input_error(wording.option("node"), node, remedy) from None
 
 
+def find_member(state: RunState, node: int | str) -> Member:
+    """The `member` of a run that a user has named; InputError with those that it has, where that is none of them."""
+    chosen, paths = member(node), RunPaths(Path(state.folder))
+    if not is_file(paths.spec) or any(paths.logs.glob(f"*/{chosen.file}.log")):  # as a worker before a resize
+        return chosen
+    from spotmpi.spec.source import load_spec
+
+    spec = load_spec(paths.spec)
+    counts = {NODE: spec.nodes, **{each.role: each.count for each in spec.workers}, STANDBY: spec.standby}
+    counts |= {role: now["wanted"] for role, now in state.workers.items()}
+    if chosen.number >= counts.get(chosen.role, 0):
+        raise no_member(state.id, chosen, counts)
+    return chosen
+
+
 def drill(
     run: str,
     node: int | str = 0,
@@ -205,13 +222,15 @@ def drill(
     from spotmpi.api.drill import Fault, drill
 
     backend = targets.backend_of(run, on)
-    return drill(backend, backend.state(run), Fault(member(node), fault), on_event, echo)
+    state = backend.state(run)
+    return drill(backend, state, Fault(find_member(state, node), fault), on_event, echo)
 
 
 def shell_command(run: str, node: int | str = 0, on: TargetLike = None) -> Sequence[str]:
     """The command that opens a shell in a node of the run, or in another member, such as ``worker/0``."""
     backend = targets.backend_of(run, on)
-    return backend.shell(backend.state(run).id, member(node))
+    state = backend.state(run)
+    return backend.shell(state.id, find_member(state, node))
 
 
 def pull(run: str, on: TargetLike = None, echo: Echo = silent, part: str | None = None) -> Path:

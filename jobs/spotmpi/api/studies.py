@@ -15,7 +15,7 @@ from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.wording import Echo, silent
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.source import Source, is_study, read_spec, read_toml, with_entries
+from spotmpi.spec.source import Source, base_of, is_study, read_spec, read_toml, resolve_paths, with_entries
 from spotmpi.study import parameters, pricing, study_file
 from spotmpi.study.study import Study, StudyOptions, WrongStudy, grid_study, read_base
 from spotmpi.study.sweep import Sweep
@@ -86,8 +86,12 @@ def study_of(source: Source, options: StudyOptions, overrides: Iterable[str] = (
         return run_entries.copy_of(place)
 
     convert = copy_of if targets.target_of(on).is_local else str
-    if isinstance(source, str | Path) and is_study(read_toml(Path(source))):
-        return study_file.load(Path(source), overrides, options, convert)
+    if isinstance(source, str | Path):
+        path = Path(source)
+        values = read_toml(path)
+        if is_study(values):
+            return study_file.load(path, overrides, options, convert, values)
+        source = resolve_paths(values, base_of(path))
     spec, faults = read_base(lambda: with_entries(read_spec(source, overrides), convert))
     texts, problems = parameters.settings_with_places(wording.option("variant"), options.variants, convert)
     options, faults = replace(options, variants=texts), faults.with_problems(problems)

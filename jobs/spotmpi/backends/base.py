@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
@@ -33,6 +33,13 @@ def unrecorded(folder: Path, error: OSError) -> SpotmpiError:
 def no_workers(run: str) -> InputError:
     """The error for a run without any workers."""
     return input_error("run", run, "has no workers; only a pool and a run with a stream have them")
+
+
+def no_member(run: str, member: Member, counts: Mapping[str, int]) -> InputError:
+    """The error for a *member* that a run does not have, whose *counts* are its members by role."""
+    spans = [[f"{role}/{end}" for end in dict.fromkeys((0, count - 1))] for role, count in counts.items() if count]
+    has = ", ".join(" to ".join(span) for span in spans)
+    return input_error(wording.option("node"), member.text, f"run {run} has {has}")
 
 
 def require_role(run: str, role: str, known: Collection[str]) -> None:

@@ -17,6 +17,7 @@ from spotmpi.cli.options import Json, RunId, TargetOptions
 if TYPE_CHECKING:
     from spotmpi.agent.plan import Member
     from spotmpi.api.view import Throughput
+    from spotmpi.backends.targets import Target
     from spotmpi.core.events import Event, Lines
 
 
@@ -32,13 +33,12 @@ class FilterOptions:
     ] = None
     grep: Annotated[str | None, typer.Option("--grep", help="Only lines that match this regular expression.")] = None
 
-    @property
-    def filter(self) -> Filter:
-        """The filter that they describe; InputError for a wrong pattern or duration."""
-        from spotmpi.api.runs import member
+    def filter(self, run: str, target: Target) -> Filter:
+        """The filter that they describe; InputError for a wrong pattern or duration, or a member that *run* lacks."""
+        from spotmpi.api.runs import find_member, status
         from spotmpi.core.errors import input_error
 
-        chosen = None if self.node is None else member(self.node)
+        chosen = None if self.node is None else find_member(status(run, target), self.node)
         try:
             pattern = re.compile(self.grep or "")
         except (re.error, OverflowError, RecursionError) as error:
@@ -66,7 +66,8 @@ def command(
     from spotmpi.core.wording import echo
 
     target = where.target
-    print_events(api.logs(run, follow, target), options.filter, as_json, live=follow)
+    chosen = options.filter(run, target)
+    print_events(api.logs(run, follow, target), chosen, as_json, live=follow)
     if follow:
         report_cost(api.status(run, target, echo), target)  # status keeps its model where the spec asks for it
 
@@ -124,8 +125,9 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
             print(show(piece.values["text"]), flush=live)
         else:
             _echo_event(piece, throughput)
-    if members and chosen.member not in {None, *members}:
-        echo(f"no output of {chosen.member}, only of {', '.join(map(str, sorted(members)))}")
+    if chosen.member not in {None, *members}:
+        others = f"only of {', '.join(map(str, sorted(members)))}" if members else "nor of any other node"
+        echo(f"no output of {chosen.member}, {others}")
 
 
 def _echo_event(event: Event, throughput: Throughput) -> None:

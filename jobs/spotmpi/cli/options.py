@@ -127,9 +127,14 @@ class TargetOptions:
 
 
 def numbers(text: str | None) -> object:
-    """The number in *text*, or those that commas separate; anything else as it is, for the spec to refuse."""
-    if text is None or not re.fullmatch(r"-?\d+(,-?\d+)*", text):
-        return text
+    """The number in *text*, the value of --nodes, or those that commas separate."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"-?\d+(,-?\d+)*", text):
+        from spotmpi.core.errors import input_error
+
+        remedy = "write a number of nodes such as 2, or all that the run may have, such as 2,4"
+        raise input_error("--nodes", text, remedy)
     values = [int(each) for each in text.split(",")]
     return values if len(values) > 1 else values[0]
 

@@ -189,7 +189,7 @@ def command(
     work = _Work(spec, context.meta.get(_COMMAND), context.args, mode)
     source = _checked_source(work, options.image, changes, target)
     if mode.save is not None:
-        api.save_spec(mode.save, source, changes, target)
+        source, changes = api.save_spec(mode.save, source, changes, target), []
     if mode.dry_run:
         if mode.resume is not None:
             plan = api.plan_resume(mode.resume, changes, target, echo)

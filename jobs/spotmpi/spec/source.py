@@ -6,6 +6,7 @@ used, and relative to its file in TOML.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from spotmpi.agent.files import exists
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 from spotmpi.core.names import is_image_reference
+from spotmpi.core.reminders import reminders
 from spotmpi.spec.job import JobSpec, data_table
 from spotmpi.spec.kubernetes import CONFIG_MAP, SpecModel
 from spotmpi.streams.order import FUNCTION
@@ -116,7 +118,7 @@ def load_spec(path: Path, overrides: Iterable[str] = ()) -> JobSpec:
     if is_study(values):
         command = f"`spotmpi bench {shlex.quote(str(path))}`"
         raise input_error("spec", str(path), f"is a study, not a job spec: {command} measures it")
-    return from_values(resolve_paths(values, path.parent), overrides)
+    return from_values(resolve_paths(values, base_of(path)), overrides)
 
 
 def is_study(values: Mapping[str, Any]) -> bool:
@@ -124,10 +126,23 @@ def is_study(values: Mapping[str, Any]) -> bool:
     return not values.keys().isdisjoint(("spec", "parameters", "configurations"))
 
 
+def base_of(path: Path) -> Path:
+    """The folder to which paths in a spec or study are relative: its own; of a pipe or stdin the current one."""
+    return path.parent if path.is_file() and not path.absolute().is_relative_to("/dev") else Path()
+
+
 def read_toml(path: Path) -> dict[str, Any]:
-    """The values of a TOML file; InputError with the position if it is malformed."""
+    """The values of a TOML file; InputError with the position if it is malformed. A pipe can be read once."""
+
+    def awaited(seconds: float) -> str:
+        return f"{path} is a pipe that nobody has written a whole spec to, for {seconds:.0f} s"
+
     try:
-        with path.open(encoding="utf-8-sig") as file:  # some editors write a byte order mark
+        is_pipe = path.is_fifo()
+        with (
+            reminders(awaited, wording.print_message) if is_pipe else contextlib.nullcontext(),
+            path.open(encoding="utf-8-sig") as file,  # some editors write a byte order mark
+        ):
             text = file.read(_LONGEST + 1)
         if len(text) > _LONGEST:  # such as a data set, a disk, or /dev/zero
             raise input_error("spec", str(path), f"is longer than {_LONGEST:,} characters; name a spec file")

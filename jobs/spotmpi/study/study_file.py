@@ -17,7 +17,7 @@ from spotmpi.forecast.published import published_tables
 from spotmpi.spec import source
 from spotmpi.spec.job import Duration, JobSpec
 from spotmpi.spec.kubernetes import SpecModel
-from spotmpi.spec.source import Convert, load_spec, problem, read_toml, resolve_paths, with_entries
+from spotmpi.spec.source import Convert, base_of, load_spec, problem, read_toml, resolve_paths, with_entries
 from spotmpi.study import parameters as known_parameters
 from spotmpi.study.parameters import BASE, NODES, Value, Values, Variant, settings_with_places, vary
 from spotmpi.study.study import (
@@ -79,8 +79,11 @@ def load(
     overrides: Iterable[str] = (),
     options: StudyOptions = NO_OPTIONS,
     convert: Convert = str,
+    values: Mapping[str, Any] | None = None,
 ) -> Study:
     """The study in *path*; *overrides* change its base spec, *options* its repeats, seed and retries.
+
+    *values* are those of the file, where it has been read: a pipe can be read once.
 
     The base spec and the settings of parameters get the places of the entries that they name; *convert* gives those of
     what is read as a folder, where these are others.
@@ -89,8 +92,9 @@ def load(
         WrongStudy: with all problems of the file, its parameters, the spec and the options.
         InputError: the file cannot be read.
     """
-    values = {**read_toml(path), **options.overrides}
-    base, faults = read_base(lambda: with_entries(_base(values.get("spec"), path.parent, overrides), convert))
+    values = {**(read_toml(path) if values is None else values), **options.overrides}
+    spec, folder = values.get("spec"), base_of(path)
+    base, faults = read_base(lambda: with_entries(_base(spec, folder, overrides), convert))
     if "parameters" in values:
         values["parameters"], problems = _with_places(values["parameters"], "parameters", convert)
         faults = faults.with_problems(problems, JobSpec.model_fields if problems else ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import tomllib
 from pathlib import Path
 
@@ -148,6 +149,13 @@ def test_options_override_a_spec_and_set_overrides_options() -> None:
 def test_nodes_is_a_number_or_all_that_the_run_may_have(text: str, nodes: object) -> None:
     process = invoke("run", job("true"), "--nodes", text, "--dry-run")
     assert json.loads(process.stdout)["spec"].get("nodes", 1) == nodes
+
+
+def test_nodes_that_are_no_numbers_are_refused_with_how_the_command_line_has_them() -> None:
+    """It advised a list of TOML: [2, 4]."""
+    process = invoke("run", job("true"), "--nodes", "1,x", "--dry-run")
+    remedy = "write a number of nodes such as 2, or all that the run may have, such as 2,4"
+    assert (process.returncode, process.stderr) == (2, f"spotmpi: --nodes = '1,x': {remedy}\n")
 
 
 def test_save_writes_the_spec_that_a_command_stands_for_and_runs_it(tmp_path: Path) -> None:
@@ -295,3 +303,35 @@ def test_a_runs_folder_that_is_none_is_one_line(command: tuple[str, ...], tmp_pa
         assert (shown.returncode, shown.stdout) == (2, "")
         assert shown.stderr.startswith("spotmpi: --runs = '/") and shown.stderr.count("\n") == 1
         assert shown.stderr.endswith(f"/{place.name}': {problem} name another folder\n")
+
+
+@pytest.mark.parametrize("words", [("run", "--save", "saved.toml"), ("bench", "--dry-run")])
+def test_a_spec_may_come_from_a_pipe_whose_paths_are_relative_to_the_current_folder(words: tuple[str, ...]) -> None:
+    """It was read twice, the second time without a line, and its paths were looked for in /dev/fd."""
+    Path("hello.py").write_text("print('hello')")
+    reader_end, writer_end = os.pipe()
+    os.write(writer_end, b'command = ["python3", "hello.py"]\nlauncher = "none"\nfiles = ["hello.py"]\n')
+    os.close(writer_end)
+    result = invoke(words[0], f"/dev/fd/{reader_end}", *words[1:])
+    os.close(reader_end)
+    assert result.returncode == 0, result
+    if words[0] == "run":
+        assert (
+            result.stdout.splitlines()[0] == "hello"
+            and 'files = [\n    "hello.py",\n]' in Path("saved.toml").read_text()
+        )
+
+
+def test_a_wait_for_the_writer_of_a_spec_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo("spec")
+    messages: list[str] = []
+
+    def write(text: str) -> None:
+        messages.append(text)
+        if len(messages) == 1:
+            threading.Thread(target=Path("spec").write_text, args=('command = ["true"]',)).start()
+
+    monkeypatch.setattr("spotmpi.core.reminders.INTERVAL", 0.01)
+    monkeypatch.setattr("spotmpi.core.wording.print_message", write)
+    assert load_spec(Path("spec")).command == ["true"]
+    assert messages[0] == "spec is a pipe that nobody has written a whole spec to, for 0 s"

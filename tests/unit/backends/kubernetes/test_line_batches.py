@@ -140,3 +140,6 @@ def test_a_node_without_output_is_reported(capsys: pytest.CaptureFixture[str]) -
         print_events(Stream(run_events()), selection, as_json=False, live=False)
         output = capsys.readouterr()
         assert output.out == "" and ("no output" in output.err) == bool(message) and message in output.err
+    nothing = Stream(iter([Event(START, record.STARTED, 1)]))
+    print_events(nothing, Filter(COORDINATOR, re.compile(""), 0.0), as_json=False, live=False)
+    assert capsys.readouterr().err.endswith("no output of node 0, nor of any other node\n"), "it printed nothing"

@@ -286,7 +286,7 @@ def pull(
         remedy = "is for models of a registry, REGISTRY/NAME:TAG: those of a store are not signed; leave it out"
         raise input_error(wording.option("key"), str(key), remedy)
     model = pull_to_store(name, store, key, echo) if is_image(name) else find(name, store)
-    target = Path(into or f"{model.name}-{model.version}").absolute()
+    target = names.absolute(into or f"{model.name}-{model.version}")
     if target.exists():
         if _has(target, model.manifest):
             return target

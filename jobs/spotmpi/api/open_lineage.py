@@ -8,13 +8,14 @@ import urllib.request
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from spotmpi import __version__
 from spotmpi.agent.files import error_text
 from spotmpi.api.lineage import CODE, FILE, FOLDER, INPUT, LOCATIONS, RUN, Node, folder_of
-from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.names import absolute
+from spotmpi.core.wording import option
 
 _SCHEMA = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent"
 _FACETS = "https://openlineage.io/spec/facets"
@@ -47,11 +48,14 @@ def send(tree: Node, target: str) -> int:
 
     Raises:
         SpotmpiError: the file cannot be written, or the server refuses.
+        InputError: *target* is neither.
     """
     made = events(tree)
     if "://" not in target:
+        if not target or target.endswith("/"):
+            raise input_error(option("openlineage"), target, "give a file or a URL")
         try:
-            Path(target).write_text("".join(json.dumps(each) + "\n" for each in made), encoding="utf-8")
+            absolute(target).write_text("".join(json.dumps(each) + "\n" for each in made), encoding="utf-8")
         except OSError as error:
             raise SpotmpiError(f"{target} cannot be written: {error.strerror}; choose another file") from error
         return len(made)

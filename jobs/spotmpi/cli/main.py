@@ -35,7 +35,7 @@ _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space"),
     **dict.fromkeys((errno.EIO, errno.ESTALE), "check its disk or mount"),
     **dict.fromkeys((errno.ELOOP, errno.ENAMETOOLONG), "name another path"),
-    **dict.fromkeys((errno.EISDIR, errno.ENOTDIR), "move away what is there, or name another path"),
+    **dict.fromkeys((errno.EISDIR, errno.ENOTDIR, errno.EEXIST), "move away what is there, or name another path"),
     errno.EBADF: "open stdout and stderr",
 }
 _LOADER = "pydantic.plugin._loader"
@@ -215,17 +215,32 @@ def _process_value(parameter: Any, process: Any, ctx: Any, value: Any) -> Any:
     if parameter.callback is None:
         if parameter.multiple and annotation == list[str] and value:
             return list(value)
-        if annotation in (str, Path) and isinstance(value, str):
-            return annotation(value)
+        if annotation is str and isinstance(value, str):
+            return value
+        if annotation is Path and isinstance(value, str):
+            return _path(parameter, value)
     try:
         return process(ctx, value)
     except typer.BadParameter as error:  # in words of pydantic, without the value
         if value is None:  # it is missing
             raise
-        name = max(parameter.opts, key=len) if parameter.param_type_name == "option" else parameter.metavar
         kinds = (annotation, *get_args(annotation))
         remedy = "write a whole number" if int in kinds else "write a number" if float in kinds else error.message
-        raise input_error(name, value, remedy) from error
+        raise input_error(_name(parameter), value, remedy) from error
+
+
+def _path(parameter: Any, text: str) -> Path:
+    """The path that *text* names, where a shell leaves ``~``: after an equals sign and within quotes."""
+    if not text:
+        raise input_error(_name(parameter), text, "is empty: give a path")
+    if parameter.metavar == "FILE" and text.endswith("/"):
+        raise input_error(_name(parameter), text, "is a folder: name a file")
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path refuses what names no user
+
+
+def _name(parameter: Any) -> str:
+    """A parameter as its command's help has it."""
+    return max(parameter.opts, key=len) if parameter.param_type_name == "option" else parameter.metavar
 
 
 def _single(name: str, module: Any) -> typer.Typer:

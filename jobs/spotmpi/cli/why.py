@@ -35,13 +35,13 @@ def command(
     from spotmpi.core.wording import printable
 
     tree = trace(file, store)
-    if open_lineage:
+    if open_lineage is not None:
         from spotmpi.api import open_lineage as events
         from spotmpi.core.wording import counted, echo
 
         echo(f"{counted(events.send(tree, open_lineage), 'event')} of OpenLineage: {open_lineage}")
     if as_json:
         print(json.dumps(tree.values()))
-    elif not open_lineage:
+    elif open_lineage is None:
         for line in lines(tree):
             print(printable(line))

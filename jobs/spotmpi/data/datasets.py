@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
+from spotmpi.agent.files import exists, is_folder
 from spotmpi.backends import targets
 from spotmpi.backends.kubernetes.client.api import JOBSET, ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
@@ -164,6 +165,8 @@ def ls(folder: str, storage: Storage, echo: Echo = silent) -> list[dict[str, Any
 
 def pull(folder: str, into: Path, storage: Storage, echo: Echo = silent) -> Transfer:
     """Copy every file below *folder* of the volume to *into* on this machine; the same call continues after a break."""
+    if exists(into) and not is_folder(into):
+        raise input_error("into", str(into), "is a file: name a folder")
     return _with_store(storage, echo, lambda store, api: store.pull(folder_name(folder, reading=True), into))
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from spotmpi.agent.files import write_atomically
 from spotmpi.core import wording
-from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.wording import WHOLE, counted, printable, printable_lines
 from spotmpi.report.chart import picture, svg
 from spotmpi.report.charts import charts, picture_charts
@@ -209,6 +209,8 @@ def write(report: Report, folder: Path) -> ReportFiles:
             csv=_write_text(folder / "report.csv", _csv(report)),
             picture=image,
         )
+    except FileExistsError:
+        raise input_error(wording.option("out"), str(folder), "is a file: name a folder") from None
     except OSError as error:
         raise SpotmpiError(
             f"cannot write the report into {folder}: {error.strerror}; use {wording.option('out', 'FOLDER')}"

@@ -264,7 +264,7 @@ def test_iterations_that_are_recognized_in_lines_are_not_repeated_and_those_of_a
 
 def test_the_status_of_a_run_with_an_order_of_capacity_says_where_it_is_and_what_that_costs(tmp_path: Path) -> None:
     placed = {"event": "placed", "group": "g5", "type": "g5.xlarge", "market": "spot", "rate": 4.0, "reason": "first"}
-    moved = {**placed, "group": "g6", "type": "g6.xlarge", "rate": None, "reason": "g5 gave 3 of 4 nodes within 600s"}
+    moved = {**placed, "group": "g6", "type": "g6.xlarge", "rate": None, "reason": "g5 gave 3 of 4 nodes within 10m"}
     events: list[dict[str, object]] = [{"event": "submitted", "name": "x"}, placed, moved, {"event": "succeeded"}]
     (tmp_path / "x-1").mkdir()
     lines = [json.dumps({"t": 1_795_000_000.0 + number, **event}) for number, event in enumerate(events)]
@@ -275,7 +275,7 @@ def test_the_status_of_a_run_with_an_order_of_capacity_says_where_it_is_and_what
     assert json.loads(invoke("status", "x-1", "--runs", str(tmp_path), "--json").stdout)["placement"]["group"] == "g6"
     logged = invoke("logs", "x-1", "--runs", str(tmp_path)).stderr
     assert "capacity: g5 (g5.xlarge, spot, $4 an hour): first" in logged
-    assert "capacity: g6 (g6.xlarge, spot, price unknown): g5 gave 3 of 4 nodes within 600s" in logged
+    assert "capacity: g6 (g6.xlarge, spot, price unknown): g5 gave 3 of 4 nodes within 10m" in logged
 
 
 def test_status_and_logs_say_who_stands_by_and_who_was_promoted(tmp_path: Path) -> None:
@@ -315,3 +315,46 @@ def test_a_node_that_names_no_member_is_refused_with_what_does() -> None:
             result = invoke(*command, only_run().id, f"--node={node}")
             assert (result.returncode, result.stdout) == (2, ""), (command, node)
             assert result.stderr.splitlines()[-1] == f"spotmpi: --node = {node!r}: {remedy}", command
+
+
+def test_a_member_that_a_run_does_not_have_is_refused_with_those_that_it_has() -> None:
+    """A shell of any node opened on this machine, and logs printed nothing, or waited."""
+    invoke("run", job("true", nodes=2))
+    run = only_run()
+    for command in (("logs", "--follow"), ("shell",), ("drill", "--fault", "kill")):
+        for node, member in (("2", "node/2"), ("worker/0", "worker/0")):
+            result = invoke(*command, run.id, f"--node={node}")
+            assert (result.returncode, result.stdout) == (2, ""), (command, node)
+            message = f"spotmpi: --node = {member!r}: run {run.id} has node/0 to node/1"
+            assert result.stderr.splitlines()[-1] == message, command
+
+    assert "no output of node 1, nor of any other node\n" in invoke("logs", run.id, "--node=1").stderr
+    run.spec.write_text('command = ["true"]\nnodes = 2\n[stream]\nsource = "x"\nworkers.count = 3\n')
+    has = "node/0 to node/1, worker/0 to worker/2"
+    assert has in invoke("shell", run.id, "--node=worker/3").stderr
+    (run.logs / "1").mkdir(parents=True, exist_ok=True)
+    (run.logs / "1" / "worker-3.log").touch()  # of before a resize
+    assert "no output of worker 3" in invoke("logs", run.id, "--node=worker/3").stderr
+
+
+def test_paths_of_options_are_those_that_a_shell_would_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`--out=~/report` made a folder called "~", an unset variable the current folder, and `init specs/` a file."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    assert invoke("init", "~/job.toml").returncode == 0 and (tmp_path / "home" / "job.toml").is_file()
+    for words, message in (
+        (("init", ""), "FILE = '': is empty: give a path"),
+        (("run", "--runs=", "--", "true"), "--runs = '': is empty: give a path"),
+        (("run", "--save=specs/", "--", "true"), "--save = 'specs/': is a folder: name a file"),
+    ):
+        result = invoke(*words)
+        assert (result.returncode, result.stderr) == (2, f"spotmpi: {message}\n"), words
+    assert not Path("specs").exists() and not Path("~").exists()
+
+
+def test_a_file_where_the_folder_of_a_report_should_be_is_named() -> None:
+    """It said: File exists."""
+    invoke("run", job("for i in 1 2 3 4 5 6 7 8; do echo step $i loss 1; done"))
+    Path("file").touch()
+    result = invoke("report", "--out", "file")
+    assert (result.returncode, result.stderr) == (2, "spotmpi: --out = 'file': is a file: name a folder\n")

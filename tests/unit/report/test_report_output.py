@@ -319,7 +319,7 @@ def test_a_run_without_anything_to_draw_has_no_picture_and_still_a_page(runs: Pa
 
 def test_a_folder_that_cannot_be_written_is_reported_with_the_remedy(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SpotmpiError, match=r"cannot write the report into .*file.*out=\"FOLDER\""):
+    with pytest.raises(SpotmpiError, match=r"out = .*file': is a file: name a folder"):
         files.write(over_nodes(runs, (1, Recorded())), tmp_path / "file")
 
 

@@ -17,6 +17,7 @@ from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.core import names
 from spotmpi.core.environment import Environment
 from spotmpi.core.events import Event
+from spotmpi.core.wording import duration
 from spotmpi.plan.placement import PURPOSE
 from spotmpi.plan.volume_pod import LABEL_PURPOSE
 from tests.cloud.account.fake_account import FakeAccount
@@ -129,7 +130,7 @@ def test_a_gang_moves_as_a_whole_while_no_terminal_follows_it_and_goes_back_only
     ], followed.recent_events()
     assert [each["reason"] for each in placements[:2]] == [
         "the first in the order of its node groups",
-        f"near gave 1 of 2 nodes within {PATIENCE:g}s",
+        f"near gave 1 of 2 nodes within {duration(PATIENCE)}",
     ]
     recorded = [line for line in (followed.folder / record.EVENTS).read_text().splitlines() if '"placed"' in line]
     assert len(recorded) == 3, recorded
@@ -199,7 +200,7 @@ def test_a_pod_that_stands_by_takes_over_where_the_gang_is_and_moves_with_it(pla
     assert run.end().kind == "succeeded", run.recent_events()
     placements = [event.values for event in run.events if event.kind == record.PLACED]
     assert [(each["group"], each["rate"]) for each in placements] == [("near", 4.5), ("far", 4.5)], run.recent_events()
-    assert placements[1]["reason"] == f"near gave 1 of 2 nodes within {PATIENCE:g}s"
+    assert placements[1]["reason"] == f"near gave 1 of 2 nodes within {duration(PATIENCE)}"
     worlds = [each["world"].get("pods") for each in run.summary()["attempts"]]
     assert worlds[:2] == [["node/0", "node/1"], ["node/0", "standby/0"]], worlds
 

@@ -290,11 +290,12 @@ class Attempt:
         if exceeded is not None:
             return exceeded
         if not self.progress.alive and deadlines.start and now > deadlines.start + self._stalled:
-            return limit_request("start", "no output within limits.start (%gs); raise it" % allowed["start"])
+            limit = protocol.duration(allowed["start"])
+            return limit_request("start", "no output within limits.start (%s); raise it" % limit)
         patience = allowed["no_progress"]
         if self.progress.alive and patience and now > self.progress.last_progress + patience:
             last = "none" if self.progress.iteration is None else self.progress.iteration
-            reason = "no progress for limits.no_progress (%gs), last iteration %s" % (patience, last)
+            reason = "no progress for limits.no_progress (%s), last iteration %s" % (protocol.duration(patience), last)
             raised = self._exception_of_rank()
             wait = "rank %d has printed %s" % raised[1:] if raised else self.progress.longest_wait(now)
             wait = wait or self._ranks.lone_rank(0.0)

@@ -318,7 +318,7 @@ class Exchange:
         """What node 0 waits for before ranks may start, or None."""
         if self._copies is None or self._copies.fetched.is_set():
             return None
-        return "asks node 1 for the newest checkpoint in its memory (tries for %gs)" % PATIENCE
+        return "asks node 1 for the newest checkpoint in its memory (tries for %g s)" % PATIENCE
 
     def wait(self, clock: Clock, serve: Callable[[], bool]) -> None:
         """Wait until node 1 is connected, for `PATIENCE` once, as long as *serve* is true."""
@@ -328,7 +328,7 @@ class Exchange:
         while not self._copies.connected.wait(0.005) and serve():
             if clock.uptime() > deadline:
                 self._is_given_up = True
-                text = "node 0 has not answered on port %d for %gs: its checkpoints in memory may not be copied\n"
+                text = "node 0 has not answered on port %d for %g s: its checkpoints in memory may not be copied\n"
                 sys.stderr.write(text % (self._port, PATIENCE))
                 return
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import record
+from . import protocol, record
 from .connection import Connection
 from .context import AgentContext
 from .launch import largest_size
@@ -39,7 +39,7 @@ class ElasticCoordinator(Coordinator):
         if self._chosen:
             return ""
         sizes = ", ".join(map(str, self._elastic["sizes"]))
-        return "; after %gs it begins on as many of %s nodes as are ready" % (self._wait, sizes)
+        return "; after %s it begins on as many of %s nodes as are ready" % (protocol.duration(self._wait), sizes)
 
     def begin(self, attempt: int) -> None:
         """Begin the next attempt: any pod may be one of its nodes."""

@@ -208,7 +208,7 @@ def lone_hint(lone: str, seconds: float, patience: float | None) -> str:
 
 
 def _end_of_wait(patience: float | None) -> str:
-    return "; the attempt ends after limits.no_progress (%gs)" % patience if patience else ""
+    return "; the attempt ends after limits.no_progress (%s)" % protocol.duration(patience) if patience else ""
 
 
 def is_harmless(text: str) -> bool:

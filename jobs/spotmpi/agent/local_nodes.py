@@ -75,7 +75,7 @@ class LocalNodes(Members):
         if self.pods is not None:
             return None
         names = ", ".join("node %d" % node for node in sorted(self._away))
-        return "%s away, for at most %gs: the run needs %d nodes" % (names, AWAY, self._elastic["sizes"][0])
+        return "%s away, for at most %g s: the run needs %d nodes" % (names, AWAY, self._elastic["sizes"][0])
 
     def larger_size(self) -> Optional[int]:
         """As many as are there now, where more are allowed."""

@@ -196,7 +196,7 @@ def gpu_problem(requested: int, clock: Clock) -> str | None:
             clock.sleep(_COOLING)
             answer = _ask_gpus()
     except subprocess.TimeoutExpired:
-        return "nvidia-smi has not answered for %gs" % _GPU_TIMEOUT
+        return "nvidia-smi has not answered for %g s" % _GPU_TIMEOUT
     return gpu_fault(answer, requested)
 
 
@@ -340,6 +340,6 @@ def _write(folder: str, name: str) -> None:
     thread.start()
     thread.join(_DISK_TIMEOUT)
     if thread.is_alive():
-        raise OSError(errno.ETIMEDOUT, "no answer for %gs" % _DISK_TIMEOUT, folder)
+        raise OSError(errno.ETIMEDOUT, "no answer for %g s" % _DISK_TIMEOUT, folder)
     if failures:
         raise failures[0]

@@ -257,7 +257,8 @@ class Deadlines(NamedTuple):
         """
         if self.run and now > self.run:
             assert plan["limits"]["run"] is not None
-            return limit_request("run", "limits.run (%gs) is over; raise it and resume the run" % plan["limits"]["run"])
+            limit = protocol.duration(plan["limits"]["run"])
+            return limit_request("run", "limits.run (%s) is over; raise it and resume the run" % limit)
         if self.cost is not None and clock.elapsed() > self.cost:
             return limit_request("cost", cost_reason(plan, rate))
         if self.ending is not None and clock() > self.ending:

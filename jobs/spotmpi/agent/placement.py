@@ -7,6 +7,7 @@ import math
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple, TypedDict
 
+from . import protocol
 from .plan import Block, Deadline, Ending, Forecast, PlacedCapacity, Placement, RunPlan
 from .schema import read_object
 
@@ -105,8 +106,8 @@ class Gang(NamedTuple):
         if self.refusal:
             return "%s, and %s" % (gave, self.refusal)
         if self.is_partial_over(capacity, now):
-            return "%s, and no other within %gs" % (gave, capacity["partial"])
-        return "%s within %gs" % (gave, capacity["patience"])
+            return "%s, and no other within %s" % (gave, protocol.duration(capacity["partial"]))
+        return "%s within %s" % (gave, protocol.duration(capacity["patience"]))
 
 
 def initial(capacity: PlacedCapacity) -> State:

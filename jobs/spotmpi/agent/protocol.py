@@ -118,6 +118,19 @@ def dollars(value: float, sign: str = "$") -> str:
     return f"< {sign}0.01" if 0 < value < 0.005 else f"{sign}{value:,.2f}"
 
 
+def duration(value: float) -> str:
+    """The shortest spelling of a duration in seconds, as specs write it: "90s", "10m"; a measured time is "90 s"."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if value and value % length == 0:
+            return "%d%s" % (value // length, unit)
+    text = str(int(value)) if value == int(value) else repr(value)
+    if "e" in text:  # durations have no exponents
+        from decimal import Decimal
+
+        text = "{:f}".format(Decimal(text))
+    return "%ss" % text
+
+
 def truncate(reason: str) -> str:
     """The *reason* in at most `REASON_LENGTH` characters: a longer one loses its middle."""
     if len(reason) <= REASON_LENGTH:

@@ -11,7 +11,7 @@ import shutil
 import threading
 from collections.abc import Callable
 
-from . import hardware, network, record
+from . import hardware, network, protocol, record
 from .clock import CLOCK, Clock
 from .outcomes import NOT_RETRYABLE, Outcome, StopSignal, outcome_of_error
 from .peers import Coordinator
@@ -133,11 +133,12 @@ class Readiness:
             if self.failure:
                 return self.failure._replace(reason="node 0: %s" % self.failure.reason)
             if self._clock.uptime() > deadline:
-                reason = "limits.start (%gs) is over: %s" % (limit, text)
+                reason = "limits.start (%s) is over: %s" % (protocol.duration(limit), text)
                 return Outcome(NOT_RETRYABLE, reason)
             if text != last_text and self._clock.uptime() > last_event + EVENT_INTERVAL:
                 last_text, last_event = text, self._clock.uptime()
-                events.event(record.WAITING, reason="%s (limits.start allows %gs)" % (text, limit))
+                reason = "%s (limits.start allows %s)" % (text, protocol.duration(limit))
+                events.event(record.WAITING, reason=reason)
 
     def _unresolved(self) -> list[str]:
         """The hosts whose name does not resolve, or still leads to a pod of before."""

@@ -131,7 +131,7 @@ class NoticedNodes:
         if standby_ready >= len(notices) or now >= min(self._until[node] for node in notices):
             return True
         for node in new:
-            text = "%s: %s; training goes on for %.3g s (checkpoint.grace less checkpoint.margin)"
+            text = "%s: %s; training goes on for %g s (checkpoint.grace less checkpoint.margin)"
             more = " or until a pod stands by that takes its place" if self._standby else ""
             self._echo(text % (node, notices[node], self._going_on) + more)
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Collection, Optional, Sequence
 
-from . import placement
+from . import placement, protocol
 
 if TYPE_CHECKING:
     from .plan import PlacedCapacity
@@ -50,7 +50,8 @@ def next_state(
     values = placement.idle_values(state, list(idle.values()), capacity, sizes, now)
     gave = "%s gave %d of %s nodes" % (state["at"], gang.placed, " or ".join(map(str, sizes)))
     missing = _NO_CHECKPOINT if last["nodes"] > len(used) else "no other"
-    reason = "%s, and %s within %gs: %s" % (gave, missing, capacity["partial"], _released(len(idle), pause))
+    partial = protocol.duration(capacity["partial"])
+    reason = "%s, and %s within %s: %s" % (gave, missing, partial, _released(len(idle), pause))
     return {
         **placement.with_decision(state, placement.placement_of(capacity, state["at"]), now, reason, values),
         "away": {"pods": others, "until": now + pause, "pause": pause, "used": len(used)},

@@ -287,9 +287,9 @@ class Worker:
 
     def report_absence(self, limit: float) -> None:
         """Record that a worker ends, since node 0 has not come for *limit* seconds."""
-        context, name = self._context, "%gs" % limit
+        context, name = self._context, "%g s" % limit
         if limit == context.plan["limits"]["start"]:
-            name = "limits.start (%s)" % name
+            name = "limits.start (%s)" % protocol.duration(limit)
         text = "no connection to node 0 within %s: this worker ends" % name
         self._open_record().line(self._number, context.member, Line(None, "e", text))
 

@@ -15,7 +15,7 @@ from spotmpi.backends.base import Backend
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import SpotmpiError, UnknownRun
 from spotmpi.core.names import RunPaths
-from spotmpi.core.wording import Echo, silent
+from spotmpi.core.wording import Echo, duration, silent
 from spotmpi.runs.reader import RunState
 
 _NOTICEABLE = 2.0  # seconds of waiting without a word
@@ -61,10 +61,10 @@ def _waiting_notes(state: RunState, now: bool, echo: Echo) -> Iterator[None]:
         text = f"waiting until run {state.id} has written what it has to, and its processes have ended"
         with contextlib.suppress(SpotmpiError, OSError):
             grace = load_spec(RunPaths(Path(state.folder)).spec).checkpoint.grace
-            text += f", for at most {grace:g}s (checkpoint.grace)"
+            text += f", for at most {duration(grace)} (checkpoint.grace)"
     late = _NOTICEABLE + grace + _OVERDUE
     overdue = (
-        f"run {state.id} has not ended after {late:.0f}s: its agent may be stopped (SIGSTOP), or its machine or disk "
+        f"run {state.id} has not ended after {late:.0f} s: its agent may be stopped (SIGSTOP), or its machine or disk "
         "may not respond; Ctrl-C ends only this wait, and the run ends once its agent continues"
     )
     timers = [threading.Timer(_NOTICEABLE, echo, [text]), threading.Timer(late, echo, [overdue])]

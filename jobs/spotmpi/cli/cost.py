@@ -51,6 +51,7 @@ def _cost(what: str | None, back: float, price: float | None, target: Target) ->
 
     from spotmpi.backends import targets
     from spotmpi.core.errors import UnknownRun, input_error
+    from spotmpi.core.wording import duration
     from spotmpi.environments.cost import environment_cost, run_cost
     from spotmpi.runs import reader
 
@@ -63,7 +64,7 @@ def _cost(what: str | None, back: float, price: float | None, target: Target) ->
             if any(paths.id.startswith(what) for paths in reader.every(target.folder)):
                 raise  # the beginning of several ids
     if back > _RETENTION:
-        raise input_error("--since", f"{back / 86400:g}d", "give at most 42d: AWS keeps scaling activities no longer")
+        raise input_error("--since", duration(back), "give at most 42d: AWS keeps scaling activities no longer")
     target = target._replace(on=what or target.on)
     environment = targets.environment_of(target)
     if environment is None:

@@ -73,7 +73,7 @@ def _row(node: Node) -> tuple[str, ...]:
 
 
 def _age(seconds: float) -> str:
-    from spotmpi.spec.job import duration
+    from spotmpi.core.wording import duration
 
     unit = 86400 if seconds >= 2 * 86400 else 3600 if seconds >= 7200 else 60
     return duration(float(max(0, seconds) // unit * unit))

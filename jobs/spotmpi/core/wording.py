@@ -16,6 +16,7 @@ from typing import Any
 from spotmpi.agent.files import error_text
 from spotmpi.agent.protocol import counted as counted
 from spotmpi.agent.protocol import dollars as dollars
+from spotmpi.agent.protocol import duration as duration
 
 Echo = Callable[[str], None]  # how long operations report their progress: one line of text at a time
 LONGEST = 1000  # characters of a reason, a name or a value; of a longer one both ends are kept

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.eks import require_account
 from spotmpi.aws.scaling import SIZES_TAG, ScalingGroup, scaling_groups, schedule_sizes, set_sizes
+from spotmpi.core import wording
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.environments.stack_file import stack_of
@@ -95,7 +96,8 @@ def keep_warm(
     if not 0 <= nodes <= chosen.max:
         raise input_error("N", nodes, f"give 0 to {chosen.max}, the max of group {group} in the stack's file")
     if duration < _SHORTEST:
-        raise input_error("--for", f"{duration.total_seconds():g}s", "give at least 1m: AWS schedules by the minute")
+        text = wording.duration(duration.total_seconds())
+        raise input_error("--for", text, "give at least 1m: AWS schedules by the minute")
     aws, until = aws or open_account(environment.region), (now or datetime.now(UTC)) + duration
     require_account(aws, environment.cluster_arn)
     groups = [each for each in scaling_groups(aws, environment) if each.group == group]

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.price import Price
-from spotmpi.core.wording import counted, dollars
+from spotmpi.core.wording import counted, dollars, duration
 from spotmpi.forecast.model import Model, Prediction, Series
-from spotmpi.spec.job import duration
 
 MIN_EFFICIENCY = 0.5
 _HOUR = 3600.0

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from spotmpi.agent import protocol
 from spotmpi.pools.errors import PoolError, PoolLost
 
 if TYPE_CHECKING:
@@ -176,10 +177,10 @@ class SchedulerConnection:
         seconds, size = time.monotonic() - self._last_worker, description["size"]
         workers = "the only worker is" if size == 1 else f"all {size} workers are"
         if seconds > limit:
-            return (await self.ask_probe())[0] or f"nodes 1 to {size}: {workers} lost for {limit:g}s"
+            return (await self.ask_probe())[0] or f"nodes 1 to {size}: {workers} lost for {limit:g} s"
         if seconds > LOSS_TIMEOUT and not self._awaits_workers:
             self._awaits_workers = True
-            self.report(f"{workers} lost; calls wait up to {limit:g}s (limits.start) for replacements")
+            self.report(f"{workers} lost; calls wait up to {protocol.duration(limit)} (limits.start) for replacements")
         return None
 
     def _check_absent(self, absent: Iterable[int | None]) -> None:

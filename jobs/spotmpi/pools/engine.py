@@ -279,7 +279,7 @@ class Engine:
     async def _collect(self, name: str | None) -> list[str]:
         from spotmpi.programs.pool.settings import DRIVER_RETURN
 
-        wait = f"drivers that were cut off may come back for {DRIVER_RETURN:g}s, before others collect their calls"
+        wait = f"drivers that were cut off may come back for {DRIVER_RETURN:g} s, before others collect their calls"
         saying = self._loop.call_later(_SILENCE, self.connection.report, wait)
         try:
             keys = await self.connection.answer(lambda client: client.ask("collect", driver=self.driver, name=name))
@@ -424,7 +424,7 @@ class Engine:
                 break
             if waited > LOSS_TIMEOUT and not said:
                 said = True
-                limit = f"closing the pool waits for it up to {connection.patience:g}s"
+                limit = f"closing the pool waits for it up to {connection.patience:g} s"
                 connection.report(f"the scheduler does not answer; {limit}, since others could collect results again")
             await asyncio.sleep(RETRY)
         await connection.shut()

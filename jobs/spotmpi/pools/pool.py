@@ -364,7 +364,7 @@ def _within(seconds: float, function: Callable[[], T]) -> T | Exception:
     try:
         return results.get(timeout=seconds)
     except queue.Empty:
-        return TimeoutError(f"no answer within {seconds:g}s")
+        return TimeoutError(f"no answer within {seconds:g} s")
 
 
 def _payload(name: str, function: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:

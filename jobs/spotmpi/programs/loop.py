@@ -302,7 +302,7 @@ class _Training:
         if problem is None:
             self._reporter.checkpoint(iteration, Path(path), seconds, reason)
             return
-        retry = f"; training continues, the next try is in {self._options.checkpoint_every:g} s"
+        retry = f"; training continues, the next try is in {protocol.duration(self._options.checkpoint_every)}"
         self._reporter.warn(checkpoint.failure + (retry if self._iteration < self.total else ""))
 
     def _progress(self) -> TrainingProgress:

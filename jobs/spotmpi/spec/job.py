@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WrapValidator
 from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.agent.protocol import CHECKPOINT_EVERY, CHECKPOINT_KEEP
 from spotmpi.core.errors import Problem, input_error
+from spotmpi.core.wording import duration
 from spotmpi.spec.kubernetes import FilePath, Kubernetes, SpecModel
 from spotmpi.spec.stream import Stream
 from spotmpi.spec.workers import Count, Cpus, Memory, Pool, Price, Workers
@@ -32,19 +33,6 @@ def seconds(value: object) -> object:
             raise ValueError(f"write a duration {_EXAMPLES}")
         return float(match[1]) * _UNITS[match[2]]
     return value
-
-
-def duration(value: float) -> str:
-    """The shortest spelling of a duration in seconds, as specs write it."""
-    for unit in ("d", "h", "m"):
-        if value and value % _UNITS[unit] == 0:
-            return f"{int(value // _UNITS[unit])}{unit}"
-    text = str(int(value)) if value == int(value) else repr(value)
-    if "e" in text:  # durations have no exponents
-        from decimal import Decimal
-
-        text = f"{Decimal(text):f}"
-    return f"{text}s"
 
 
 def read_duration(field: str, value: float | str) -> float:

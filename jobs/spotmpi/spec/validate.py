@@ -364,7 +364,8 @@ def _cluster(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Proble
 def _margin(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     margin, grace = spec.checkpoint.margin, spec.checkpoint.grace
     if margin is not None and margin > grace:
-        yield Problem("checkpoint.margin", margin, f"is part of checkpoint.grace, which is {grace:g}s: at most that")
+        remedy = f"is part of checkpoint.grace, which is {wording.duration(grace)}: at most that"
+        yield Problem("checkpoint.margin", wording.duration(margin), remedy)
 
 
 def _money(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
@@ -378,7 +379,7 @@ def _money(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
     paid, grace = limit / capabilities.rate * 3600, spec.checkpoint.grace
     if paid <= grace:
         rate = f"${capabilities.rate:g} an hour"
-        remedy = f"pays for {paid:.3g}s at {rate}, but checkpoint.grace alone is {grace:g}s: raise it"
+        remedy = f"pays for {paid:,.1f} s at {rate}, but checkpoint.grace alone is {wording.duration(grace)}: raise it"
         yield Problem(field, limit, remedy)
 
 

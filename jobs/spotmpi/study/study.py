@@ -13,7 +13,7 @@ from typing import Any
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.core.price import Price
-from spotmpi.spec.job import JobSpec, duration
+from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import WrongKeys
 from spotmpi.study.parameters import Variant, read_variants
 
@@ -133,7 +133,7 @@ class Budget:
         cost = self.cost(trial, more) or 0.0
         if self.time_limit is not None and seconds + more > self.time_limit:
             expected = f", the next trial takes {_minutes(more)}" if more else ""
-            return f"limits.time = {duration(self.time_limit)!r} reached: {_minutes(seconds)} spent{expected}"
+            return f"limits.time = {wording.duration(self.time_limit)!r} reached: {_minutes(seconds)} spent{expected}"
         if self.money_limit is not None and dollars + cost > self.money_limit:
             text = f"{wording.dollars(dollars)} spent, the next trial costs {wording.dollars(cost)}"
             return f"limits.money = {self.money_limit:g} reached: {text}"
@@ -143,7 +143,7 @@ class Budget:
         spent_seconds, spent_dollars = self.spent(trials)
         exceeded = []
         if self.time_limit is not None and spent_seconds + seconds > self.time_limit:
-            exceeded.append(f"limits.time = {duration(self.time_limit)!r}")
+            exceeded.append(f"limits.time = {wording.duration(self.time_limit)!r}")
         if self.money_limit is not None and spent_dollars + sum(cost or 0.0 for cost in costs) > self.money_limit:
             exceeded.append(f"limits.money = {self.money_limit:g}")
         return f"; exceeds {' and '.join(exceeded)}, where it will stop" if exceeded else ""

@@ -119,7 +119,7 @@ class SuspendingSource:
         return False
 
 
-NO_PROGRESS = "no progress for limits.no_progress (300s), last iteration none"
+NO_PROGRESS = "no progress for limits.no_progress (5m), last iteration none"
 COST = "limits.cost ($1) is nearly spent"
 ENDING = "the Capacity Block cr-00000001 ends at 2026-11-19 11:06 UTC"
 
@@ -129,7 +129,7 @@ ENDING = "the Capacity Block cr-00000001 ends at 2026-11-19 11:06 UTC"
     [
         (8 * HOURS, 0.0, {"run": 600.0}, {}, SUCCEEDED, "None"),
         (0.0, 301.0, {"run": None}, {}, FAILURE, NO_PROGRESS),
-        (0.0, 601.0, {"run": 600.0}, {"no_progress": None}, NOT_RETRYABLE, "limits.run (600s) is over"),
+        (0.0, 601.0, {"run": 600.0}, {"no_progress": None}, NOT_RETRYABLE, "limits.run (10m) is over"),
         (8 * HOURS, 0.0, {"run": None, "cost": HOURS}, {"cost": 1.0}, NOT_RETRYABLE, COST),
         (0.0, HOURS, {"run": None, "ending": HOURS + 1}, {"no_progress": None}, SUCCEEDED, "None"),
         (0.0, HOURS, {"run": None, "ending": HOURS - 1}, {"no_progress": None}, NOT_RETRYABLE, ENDING),
@@ -187,7 +187,7 @@ def test_the_first_iteration_ended_before_the_others_that_its_line_reports(tmp_p
     assert attempt.progress.first_iteration_elapsed == clock.elapsed() - 49.5
 
 
-SILENCE = "no output within limits.start (60s); raise it"
+SILENCE = "no output within limits.start (1m); raise it"
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ TRACEBACK = ["Traceback (most recent call last):", '  File "t.py", line 4, in <m
 NAMED = (
     "rank 1 has printed ValueError: boom, and there was no progress for 15 s. If it was not caught, MPI_Finalize waits "
     "for the other ranks: with `python -m mpi4py` instead of `python` all end at once; the attempt ends after "
-    "limits.no_progress (300s)"
+    "limits.no_progress (5m)"
 )
 OTHER_NAMED = NAMED.replace("ValueError: boom", "Bad: x")
 
@@ -453,7 +453,7 @@ def test_a_run_says_that_mpi_waits_for_the_other_ranks_after_an_exception_of_one
 
 LONE = (
     "rank 1 has ended while others run, and there was no progress for 30 s. If these wait for it, as in a collective, "
-    "they wait for ever; the attempt ends after limits.no_progress (300s)"
+    "they wait for ever; the attempt ends after limits.no_progress (5m)"
 )
 
 

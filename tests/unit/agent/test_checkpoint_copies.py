@@ -448,7 +448,7 @@ def test_an_attempt_does_not_wait_for_long_for_copies_that_never_come(
         assert clock.seconds == PATIENCE + 1.0, "not again"
     finally:
         exchange.close()
-    assert capsys.readouterr().err.count(f"has not answered on port {exchange._port} for 5s") == 1, port
+    assert capsys.readouterr().err.count(f"has not answered on port {exchange._port} for 5 s") == 1, port
 
 
 def test_node_0_gives_up_a_next_node_that_does_not_answer(
@@ -459,7 +459,7 @@ def test_node_0_gives_up_a_next_node_that_does_not_answer(
     context: Any = context_of(tmp_path, Member(NODE, 0), restart_count=1)
     try:
         exchange.begin(context)
-        assert exchange.missing() == "asks node 1 for the newest checkpoint in its memory (tries for 0.2s)"
+        assert exchange.missing() == "asks node 1 for the newest checkpoint in its memory (tries for 0.2 s)"
         wait_until(lambda: exchange.missing() is None)
         wait_until(lambda: "no checkpoint from the memory of node 1: " in capsys.readouterr().err)
     finally:

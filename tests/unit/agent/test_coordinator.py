@@ -135,8 +135,8 @@ def test_node_0_waits_until_nothing_is_missing_and_records_for_what_at_most_once
 
     assert dns.clock.seconds == pytest.approx(106.0)
     assert [(round(time, 1), kind, reason) for time, kind, reason in waiting.events] == [
-        (100.3, "waiting", "2 of 3 hosts are not ready yet: run-1, run-2 (limits.start allows 60s)"),
-        (101.5, "waiting", "1 of 3 hosts are not ready yet: run-2 (limits.start allows 60s)"),
+        (100.3, "waiting", "2 of 3 hosts are not ready yet: run-1, run-2 (limits.start allows 1m)"),
+        (101.5, "waiting", "1 of 3 hosts are not ready yet: run-2 (limits.start allows 1m)"),
     ]
 
 
@@ -159,7 +159,7 @@ def test_data_that_is_being_copied_is_waited_for(dns: Dns) -> None:
     waiting.missing, waiting.staging.busy = [], True
     waiting.changes = {3: lambda: setattr(waiting.staging, "busy", False)}
     assert waiting.wait() is None
-    reason = "node 0: 30 % of 2.0 GB of data copied (limits.start allows 60s)"
+    reason = "node 0: 30 % of 2.0 GB of data copied (limits.start allows 1m)"
     assert [text for _, _, text in waiting.events] == [reason]
 
 

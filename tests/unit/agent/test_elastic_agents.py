@@ -93,7 +93,7 @@ def test_an_agent_of_node_0_that_is_replaced_before_the_first_ranks_waits_as_lon
 
     run.until("a wait", lambda: any(event.kind == "waiting" for event in run.events(0, 1)))
     (wait,) = [str(event.reason) for event in run.events(0, 1) if event.kind == "waiting"]
-    assert "after 540s it begins on as many of 1, 2 nodes as are ready" in wait, wait
+    assert "after 9m it begins on as many of 1, 2 nodes as are ready" in wait, wait
     run.start(1)
     started(run, 2, 2)
     end_well(run, tmp_path)

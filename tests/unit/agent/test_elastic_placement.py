@@ -19,6 +19,7 @@ from spotmpi.agent.placement_controller import Controller
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
+from spotmpi.core.wording import duration
 from spotmpi.plan.manifests import Submission, kubernetes_plan
 from spotmpi.spec.source import from_values
 from tests.clocks import SetClock
@@ -131,7 +132,7 @@ def test_it_goes_to_the_next_group_only_if_not_even_the_smallest_number_came(tmp
     run = ElasticRun(tmp_path, g5=1, g6=4)
     run.run_for(PATIENCE + 40)
     assert run.cluster.placed() == [0, 1, 2, 3] and run.state["at"] == "g6"
-    assert run.decisions[1]["reason"] == f"g5 gave 1 of 2 or 4 or 8 nodes within {PATIENCE:g}s"
+    assert run.decisions[1]["reason"] == f"g5 gave 1 of 2 or 4 or 8 nodes within {duration(PATIENCE)}"
     run.run_for(2 * PATIENCE)
     assert run.sizes == [4]
 
@@ -189,7 +190,7 @@ def test_a_node_0_that_gets_no_node_at_all_is_waited_for_no_longer_than_other_no
     run.cluster.last_first, run.cluster.may_scale = True, False  # so it cannot take one
     run.run_for(PATIENCE + 20)
     assert run.decisions[1]["group"] == "g6"
-    assert run.decisions[1]["reason"] == "g5 gave 3 of 2 or 4 or 8 nodes, and none for node 0 within 60s"
+    assert run.decisions[1]["reason"] == "g5 gave 3 of 2 or 4 or 8 nodes, and none for node 0 within 1m"
 
 
 def test_a_loss_shrinks_the_run_where_enough_nodes_are_left_and_moves_it_otherwise(tmp_path: Path) -> None:

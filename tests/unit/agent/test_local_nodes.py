@@ -71,7 +71,7 @@ def test_a_run_waits_while_too_few_are_there_and_says_for_which(machine: Machine
     for node in (1, 2, 3):
         machine.take(node)
     machine.nodes.begin(2)
-    assert machine.nodes.missing() == "node 1, node 2, node 3 away, for at most 15s: the run needs 2 nodes"
+    assert machine.nodes.missing() == "node 1, node 2, node 3 away, for at most 15 s: the run needs 2 nodes"
 
     Path(local_nodes._path(machine.folder, 2)).unlink()
     assert machine.nodes.missing() is None

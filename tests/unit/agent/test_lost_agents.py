@@ -124,7 +124,7 @@ def test_a_worker_that_is_killed_is_replaced_alone_and_the_others_begin_the_next
     ranks = [int(text.split()[1]) for node in range(3) for text in run.texts(node)]
     run.agents[1].kill()
     run.until("an interruption", lambda: "restarted" in kinds(run.events()))
-    waits = "1 of 3 hosts are not ready yet: 127.0.0.1 (limits.start allows 600s)"
+    waits = "1 of 3 hosts are not ready yet: 127.0.0.1 (limits.start allows 10m)"
     run.until("a wait", lambda: waits in [event.reason for event in run.events() if event.kind == "waiting"])
     assert all(run.agents[node].poll() is None for node in (0, 2))
 

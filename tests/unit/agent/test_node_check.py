@@ -60,7 +60,7 @@ def test_a_driver_that_hangs_is_a_fault_and_a_node_without_nvidia_smi_tells_noth
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(agent_node, "_GPU_TIMEOUT", 0.2)
     assert agent_node.gpu_problem(0, SetClock()) is None
-    assert agent_node.gpu_problem(1, SetClock()) == "nvidia-smi has not answered for 0.2s"
+    assert agent_node.gpu_problem(1, SetClock()) == "nvidia-smi has not answered for 0.2 s"
 
 
 @pytest.mark.parametrize("known", ["clocks_event_reasons", "clocks_throttle_reasons", "no such name"])
@@ -103,7 +103,7 @@ def test_a_run_volume_that_does_not_answer_is_an_error_that_may_pass(
     fifo = tmp_path / ".check"
     os.mkfifo(fifo)  # to open one without a reader waits
     monkeypatch.setattr(agent_node, "_DISK_TIMEOUT", 0.2)
-    with pytest.raises(OSError, match=r"no answer for 0\.2s") as raised:
+    with pytest.raises(OSError, match=r"no answer for 0\.2 s") as raised:
         agent_node._write(str(tmp_path), "check")
     assert raised.value.errno == errno.ETIMEDOUT
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)

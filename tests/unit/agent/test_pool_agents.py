@@ -201,7 +201,7 @@ def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
     assert worker.run(context, Tcp(), notice, 0.0) == 0
     entries = [pod_output.parse(line) for line in capsys.readouterr().out.splitlines()]
     texts = [entry.event.values["text"] for entry in entries if entry and entry.event]
-    assert waits == limits and texts == ["no connection to node 0 within 3600s: this worker ends"]
+    assert waits == limits and texts == ["no connection to node 0 within 3600 s: this worker ends"]
 
 
 def test_another_run_cannot_join_a_pool(pool: Callable[..., Pool]) -> None:

@@ -72,8 +72,8 @@ def test_a_representation_raises_nothing_and_waits_for_nobody(monkeypatch: pytes
 
     pool = pool_with(without_prices).open()
     assert repr(pool) == "<pool scan-1: 2 of 3 workers connected on 10.0.0.1, 10.0.0.2, 7 calls>"
-    monkeypatch.setattr(pools, "_within", lambda seconds, function: TimeoutError("no answer within 3s"))
-    assert repr(pool) == "<pool scan-1: no answer within 3s>"
+    monkeypatch.setattr(pools, "_within", lambda seconds, function: TimeoutError("no answer within 3 s"))
+    assert repr(pool) == "<pool scan-1: no answer within 3 s>"
     assert repr(pool_with(PoolSummary)) == "<pool scan-1: not open>"
 
 

@@ -87,7 +87,7 @@ def test_a_stop_that_nothing_answers_says_so_once_the_promised_time_is_over(
     first, second = backend.messages
     assert first == f"waiting until {waits_for}" + ("" if now else "(checkpoint.grace)")
     assert second == (
-        f"run scan-1 has not ended after {0 if now else 1}s: its agent may be stopped (SIGSTOP), or its machine or "
+        f"run scan-1 has not ended after {0 if now else 1} s: its agent may be stopped (SIGSTOP), or its machine or "
         "disk may not respond; Ctrl-C ends only this wait, and the run ends once its agent continues"
     )
 

@@ -146,7 +146,7 @@ def test_a_run_that_waits_asks_its_block_again_and_says_what_the_block_gave(tmp_
     assert FAR not in run.groups and run.groups[-1] == BLOCK
     lost = run.state["decisions"][1]
     assert lost["group"] == NEAR
-    assert lost["reason"].startswith("block gave 3 of 4 nodes, and no other within 300s; $4.00 per hour, ")
+    assert lost["reason"].startswith("block gave 3 of 4 nodes, and no other within 5m; $4.00 per hour, ")
 
 
 def test_a_part_of_a_gang_in_a_block_is_kept_while_no_other_group_is_asked(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_part_of_a_gang_in_a_block_is_kept_while_no_other_group_is_asked(tmp_p
     assert sum(held) > 0.3 * len(held)
     waits = [each for each in run.state["decisions"] if "until" in each]
     assert all(each["group"] == BLOCK for each in waits)
-    assert waits[0]["reason"].startswith("block gave 3 of 4 nodes, and no other within 300s (")
+    assert waits[0]["reason"].startswith("block gave 3 of 4 nodes, and no other within 5m (")
     assert waits[-1]["reason"].endswith("they are paid and wait, and near is asked in 60 min")
     run.cluster.free[NEAR] = SIZE
     run.run_until(lambda: run.cluster.places() == [NEAR] * SIZE, 7.4 * HOUR)

@@ -78,7 +78,7 @@ def test_a_part_of_a_gang_is_given_back_and_asked_for_again_as_long_as_there_is_
         run.run_for(10.0)
         held += 10.0 * run.cluster.places().count(NEAR)
     paused = [each for each in run.state["decisions"] if "until" in each]
-    assert "near gave 3 of 4 nodes, and no other within 300s (no zone has 4 spot" in paused[0]["reason"]
+    assert "near gave 3 of 4 nodes, and no other within 5m (no zone has 4 spot" in paused[0]["reason"]
     assert paused[0]["reason"].endswith("they are released, and near is asked in 5 min")
     assert [each["until"] - (each["t"] or 0.0) for each in paused[:2]] == [5 * MINUTE, 10 * MINUTE]
     assert held <= 3 * (len(paused) + 1) * (5 * MINUTE + 20)

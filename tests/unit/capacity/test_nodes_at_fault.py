@@ -49,7 +49,7 @@ def test_where_the_group_has_no_other_node_the_gang_goes_to_the_next_group(
     run = run_on(tmp_path, capacity, near=SIZE, other=SIZE, far=SIZE)
     run.run_until(lambda: False, DEADLINE)
     assert run.ended is not None and run.checked == [SICK, SICK] and run.groups == [NEAR, NEAR, OTHER]
-    assert run.state["decisions"][-1]["reason"].startswith("near gave 3 of 4 nodes within 120s")
+    assert run.state["decisions"][-1]["reason"].startswith("near gave 3 of 4 nodes within 2m")
 
 
 def test_where_no_group_has_others_the_run_waits_until_the_autoscaler_has_replaced_the_node_at_fault(

@@ -142,10 +142,10 @@ def test_a_connection_that_takes_too_long_to_end_prints_no_traceback(caplog: pyt
 def test_a_pool_ends_without_a_first_driver_and_some_time_after_the_last_one() -> None:
     watch = DriverWatch(start=600.0, limit=1800.0, now=0.0)
     assert watch.reason(False, 599.0) is None
-    assert watch.reason(False, 600.0) == "no driver connected within limits.start (600s)"
+    assert watch.reason(False, 600.0) == "no driver connected within limits.start (10m)"
     assert watch.reason(True, 700.0) is None
     assert watch.reason(False, 2499.0) is None
-    assert watch.reason(False, 2500.0) == "no driver for 1800s (limits.driver)"
+    assert watch.reason(False, 2500.0) == "no driver for 30m (limits.driver)"
 
 
 def test_a_pool_may_end_with_its_driver_or_wait_without_a_limit() -> None:
@@ -277,10 +277,10 @@ def test_workers_that_join_and_leave_between_two_looks_are_not_lost() -> None:
         connection._last_worker = time.monotonic() - seconds
         description = {"workers": {}, "joined": joined, "size": 2, "occupied": [], "replacement_limit": limit}
         answers.append(asyncio.run(connection.check_workers(description, {None})))
-    assert answers == [*[None] * 4, "nodes 1 to 2: all 2 workers are lost for 600s"]
-    assert messages == ["waiting: all 2 workers are lost; calls wait up to 600s (limits.start) for replacements"]
+    assert answers == [*[None] * 4, "nodes 1 to 2: all 2 workers are lost for 600 s"]
+    assert messages == ["waiting: all 2 workers are lost; calls wait up to 10m (limits.start) for replacements"]
     description = {"workers": {}, "joined": 4, "size": 2, "occupied": [], "replacement_limit": None}
-    assert asyncio.run(connection.check_workers(description, {None})) == "nodes 1 to 2: all 2 workers are lost for 12s"
+    assert asyncio.run(connection.check_workers(description, {None})) == "nodes 1 to 2: all 2 workers are lost for 12 s"
 
 
 def test_calls_that_wait_for_cancelled_ones_alone_say_so() -> None:

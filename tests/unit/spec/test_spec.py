@@ -18,8 +18,9 @@ import spotmpi
 from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.core import names
 from spotmpi.core.errors import InputError
+from spotmpi.core.wording import duration
 from spotmpi.spec import template
-from spotmpi.spec.job import JobSpec, duration, read_duration, seconds
+from spotmpi.spec.job import JobSpec, read_duration, seconds
 from spotmpi.spec.source import from_values, load_spec, read_spec, write_spec
 from tests.unit.spec.values import POSITIVE, tables
 
@@ -49,6 +50,15 @@ def test_text_that_is_no_duration_is_refused_with_its_field(text: str) -> None:
 @example(1e-05)
 def test_a_duration_is_written_as_it_is_read(value: float) -> None:
     assert seconds(duration(value)) == value
+
+
+def test_limits_in_messages_are_durations_as_specs_have_them() -> None:
+    """Some were "600s" or "1e+06s", where the spec had "10m"; measured times have a space: "30 s"."""
+    formatted = re.compile(r"(%[.\d]*[dfg]|\{[^{}]+:[,.\d]*[fg]\})[smhd]\b")
+    package = Path(spotmpi.__file__).parent
+    lines = [(path, line) for path in package.rglob("*.py") for line in path.read_text("utf-8").splitlines()]
+    found = [(path.name, line) for path, line in lines if formatted.search(line)]
+    assert [name for name, _ in found] == ["run_plan.py"], found  # a variable of ranks, always in seconds
 
 
 @settings(max_examples=80)

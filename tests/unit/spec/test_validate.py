@@ -288,7 +288,7 @@ def test_a_limit_needs_a_price_and_pays_at_least_for_a_checkpoint() -> None:
         "price: needed for limits.cost: set the price of a node, in US dollars per hour"
     ]
     assert [str(problem) for problem in validate(spec, capabilities(120.0))] == [
-        "limits.cost = 1.0: pays for 30s at $120 an hour, but checkpoint.grace alone is 60s: raise it"
+        "limits.cost = 1.0: pays for 30.0 s at $120 an hour, but checkpoint.grace alone is 1m: raise it"
     ]
     assert len(validate(spec, capabilities(60.0))) == 1, "a checkpoint and nothing else"
     assert validate(spec, capabilities(59.9)) == []
@@ -303,14 +303,14 @@ def test_a_limit_needs_a_price_and_pays_at_least_for_a_checkpoint() -> None:
     )
     assert [str(validate(by_deadline, capabilities(rate))[0]) for rate in (None, 120.0)] == [
         "price: needed for capacity.budget: set the price of a node, in US dollars per hour",
-        "capacity.budget = 1.0: pays for 30s at $120 an hour, but checkpoint.grace alone is 60s: raise it",
+        "capacity.budget = 1.0: pays for 30.0 s at $120 an hour, but checkpoint.grace alone is 1m: raise it",
     ]
 
 
 def test_the_margin_of_a_notice_is_part_of_the_grace() -> None:
     assert problems({**GOOD, "checkpoint": {"grace": "2m", "margin": "2m"}}) == []
     assert problems({**GOOD, "checkpoint": {"margin": "61s"}}) == [
-        "checkpoint.margin = 61.0: is part of checkpoint.grace, which is 60s: at most that"
+        "checkpoint.margin = '61s': is part of checkpoint.grace, which is 1m: at most that"
     ]
 
 

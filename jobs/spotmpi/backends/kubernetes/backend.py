@@ -42,7 +42,7 @@ from spotmpi.core import archives, names, wording
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import InputError, NotPermitted, SpotmpiError, UnreadableRun, input_error
 from spotmpi.core.events import Event, Lines, Stream
-from spotmpi.core.wording import Echo
+from spotmpi.core.wording import Echo, duration
 from spotmpi.images.build import build_for
 from spotmpi.images.environment import launchers_of
 from spotmpi.plan import cluster_plan, manifests, pods
@@ -56,7 +56,7 @@ from spotmpi.runs.folder import create, folder_events
 from spotmpi.runs.pod_output import PodEntry, RunCache
 from spotmpi.runs.recorded_plan import ClusterNamespace
 from spotmpi.spec import roles
-from spotmpi.spec.job import JobSpec, duration
+from spotmpi.spec.job import JobSpec
 from spotmpi.spec.validate import TargetCapabilities
 
 _KEY_PLACEHOLDER = "<generated at submission>"

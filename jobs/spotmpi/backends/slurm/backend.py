@@ -20,7 +20,7 @@ from spotmpi.agent.context import REQUESTS
 from spotmpi.agent.files import exists
 from spotmpi.agent.plan import NODE, WORKER, Member
 from spotmpi.agent.pod_context import AGENT_PLAN, CODE_ARCHIVE
-from spotmpi.backends.base import Plan, PoolAddress, unrecorded
+from spotmpi.backends.base import Plan, PoolAddress, no_member, unrecorded
 from spotmpi.backends.downloads import report_skipped
 from spotmpi.backends.kill_ranks import PROGRAM, require_killed
 from spotmpi.backends.slurm import queue
@@ -273,7 +273,7 @@ class SlurmBackend:
         limit = _recorded(paths)["queue_limit"] if job.state != queue.SUSPENDED else None
         if limit is not None and time.time() > queue.waits_since(paths, job) + limit:
             self._cancel(job)
-            self._record(paths, record.FAILED, f"limits.start ({limit:g}s) is over: {job.why()}")
+            self._record(paths, record.FAILED, f"limits.start ({wording.duration(limit)}) is over: {job.why()}")
         else:
             self._record(paths, record.WAITING, job.why())
 
@@ -362,9 +362,7 @@ class SlurmBackend:
             raise SpotmpiError(f"run {paths.id} has no nodes at the moment; see `spotmpi status {paths.id}`")
         hosts = queue.hosts(self._login, job)
         if member.role != NODE or member.number >= len(hosts):
-            raise input_error(
-                wording.option("node"), member.text, f"run {paths.id} has the nodes 0 to {len(hosts) - 1}"
-            )
+            raise no_member(paths.id, member, {NODE: len(hosts)})
         return job, hosts[member.number]
 
     def _cancel(self, job: QueuedJob) -> None:

@@ -64,7 +64,7 @@ class Watch:
         text = str(error).removesuffix("; try again")
         if self._silent_since is None:
             self._silent_since = now
-            reason = f"{text}; the run goes on there, and this follows it again within {self._patience:g}s"
+            reason = f"{text}; the run goes on there, and this follows it again within {self._patience:g} s"
             self._say(reason)
         if now >= self._silent_since + self._patience:
             remedy = f"the run goes on there, and `spotmpi logs -f {self._paths.id}` follows it"

@@ -116,7 +116,7 @@ class Login:
                 code = self._wait(process, given, target)
             except subprocess.TimeoutExpired as error:
                 raise NoAnswer(
-                    f"cannot {purpose}: {command[0]} did not answer within {self._limit:g}s; try again"
+                    f"cannot {purpose}: {command[0]} did not answer within {self._limit:g} s; try again"
                 ) from error
             finally:
                 if process.poll() is None:
@@ -185,7 +185,7 @@ class Controller:
         now = time.monotonic()
         if self._silent_since is None:
             self._silent_since = now
-            wait = f"this waits up to {self.limit:g}s for it" if needed else "what agents record counts meanwhile"
+            wait = f"this waits up to {self.limit:g} s for it" if needed else "what agents record counts meanwhile"
             self._echo(f"{error}; {wait}")
         if now - self._silent_since >= self.limit:
-            raise NoController(f"{error}, for {self.limit:g}s; {_REMEDY}") from error
+            raise NoController(f"{error}, for {self.limit:g} s; {_REMEDY}") from error

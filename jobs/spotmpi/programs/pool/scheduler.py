@@ -346,9 +346,9 @@ class DriverWatch:
         elif self._contact is None:
             assert self._start is not None
             if now - self._begin >= self._start:
-                return f"no driver connected within limits.start ({self._start:g}s)"
+                return f"no driver connected within limits.start ({protocol.duration(self._start)})"
         elif self._limit is not None and now - self._contact >= self._limit:
-            return f"no driver for {self._limit:g}s (limits.driver)"
+            return f"no driver for {protocol.duration(self._limit)} (limits.driver)"
         return None
 
 

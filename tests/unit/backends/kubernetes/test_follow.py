@@ -201,7 +201,7 @@ def test_a_snapshot_ends_a_run_that_has_waited_too_long(cluster: FakeCluster) ->
     cluster.put(unscheduled_pod(0, "no GPU", 690))
     (end,) = look(cluster, jobset(age=700))
     assert end.kind == record.FAILED
-    assert "limits.start (600s) is over" in str(end.reason) and "no GPU" in str(end.reason)
+    assert "limits.start (10m) is over" in str(end.reason) and "no GPU" in str(end.reason)
     assert cluster.deleted == [RUN]
 
 
@@ -304,7 +304,7 @@ def test_a_run_that_gave_nodes_back_waits_without_nodes_for_no_longer_than_the_s
     *_, last = look(cluster, waits)
     assert last.terminal == ends
     text = "no nodes are asked for, for 4 min: g6 gave 3 of 4 nodes"
-    before, after = ("limits.start (600s) is over: ", "") if ends else ("", " (gives up in 100 s)")
+    before, after = ("limits.start (10m) is over: ", "") if ends else ("", " (gives up in 100 s)")
     assert last.reason == f"{before}{text}{after}"
 
 
@@ -322,7 +322,7 @@ def test_a_run_that_asks_its_groups_again_and_again_waits_for_no_longer_than_the
     cluster.put(unscheduled_pod(0, "no GPU", 50))
     *_, last = look(cluster, waits)
     assert last.terminal == ends
-    before, after = ("limits.start (600s) is over: ", "") if ends else ("", " (gives up in 100 s)")
+    before, after = ("limits.start (10m) is over: ", "") if ends else ("", " (gives up in 100 s)")
     assert str(last.reason).startswith(before) and str(last.reason).endswith(after)
 
 
@@ -368,10 +368,10 @@ def test_a_user_who_may_not_delete_a_run_goes_on_waiting_for_it(cluster: FakeClu
     cluster.put(unscheduled_pod(0, "no GPU", 690))
     cluster.forbid("patch", "jobsets")
     (event,) = follow(cluster, jobset(age=700), enough=1)
-    assert event.kind == record.WAITING and "limits.start (600s) is over" in str(event.reason)
+    assert event.kind == record.WAITING and "limits.start (10m) is over" in str(event.reason)
 
 
-GIVEN_UP = jobset(annotations={manifests.ANNOTATION_GIVEN_UP: "limits.start (600s) is over"})
+GIVEN_UP = jobset(annotations={manifests.ANNOTATION_GIVEN_UP: "limits.start (10m) is over"})
 COMPLETED = jobset(status=condition("Completed"))
 STOPPED = jobset(annotations={manifests.ANNOTATION_STOPPED: "enough"})
 STOPPING = {**STOPPED, "metadata": {**STOPPED["metadata"], "deletionTimestamp": stamp()}}
@@ -387,7 +387,7 @@ def delete_unseen(cluster: FakeCluster) -> None:
     [
         pytest.param(
             lambda cluster: (cluster.put(GIVEN_UP), cluster.remove(GIVEN_UP)),
-            (record.FAILED, "limits.start (600s) is over"),
+            (record.FAILED, "limits.start (10m) is over"),
             id="given up by another terminal",
         ),
         pytest.param(

@@ -302,8 +302,8 @@ def test_without_the_configuration_of_a_cluster_nothing_is_sent_and_the_run_has_
     ("fault", "node", "problem"),
     [
         ("delete", 0, "supports .*evict.*kill"),
-        ("evict", 2, "has the nodes 0 to 1"),
-        ("kill", 9, "has the nodes 0 to 1"),
+        ("evict", 2, "has node/0 to node/1"),
+        ("kill", 9, "has node/0 to node/1"),
     ],
 )
 def test_a_fault_that_cannot_be_injected_is_refused(
@@ -341,13 +341,13 @@ def test_a_job_that_never_reached_slurmctld_is_given_to_it_again(
     assert [call.split()[0] for call in slurm.calls if call.startswith("sbatch")] == ["sbatch"] * 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("spotmpi: cannot submit the job: sbatch: error: ")
-    assert line.endswith("; this waits up to 120s for it")
+    assert line.endswith("; this waits up to 120 s for it")
 
 
 def test_a_job_that_slurmctld_is_not_back_for_has_failed(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:
     slurm.lose_controller()
     backend.controller.limit = 0.1
-    with pytest.raises(SpotmpiError, match=r"connect failure\), for 0.1s; `scontrol ping` shows"):
+    with pytest.raises(SpotmpiError, match=r"connect failure\), for 0.1 s; `scontrol ping` shows"):
         submit(backend)
     slurm.find_controller()
     assert backend.state(RUN).state == "failed"
@@ -367,7 +367,7 @@ def test_of_a_job_that_slurm_may_have_taken_no_end_is_recorded(backend: SlurmBac
     with pytest.raises(SpotmpiError) as failed:
         submit(backend)
     assert str(failed.value) == (
-        "cannot submit the job: sbatch did not answer within 0.5s; "
+        "cannot submit the job: sbatch did not answer within 0.5 s; "
         "`spotmpi status train-1` tells later whether Slurm has taken the job"
     )
     backend._login = Login(None)
@@ -419,7 +419,7 @@ def test_commands_wait_for_slurmctld_or_munge_and_say_so_once(
         assert state.state == "waiting"
     (message,) = messages
     assert message.startswith("cannot read the queue of Slurm: ")
-    assert message.endswith(f"{words.splitlines()[-1]}; this waits up to 30s for it")
+    assert message.endswith(f"{words.splitlines()[-1]}; this waits up to 30 s for it")
 
 
 def test_a_command_gives_slurmctld_up_with_one_line(
@@ -431,7 +431,7 @@ def test_a_command_gives_slurmctld_up_with_one_line(
     with pytest.raises(SpotmpiError) as caught:
         backend.state(RUN)
     assert str(caught.value) == (
-        f"cannot read the queue of Slurm: {DOWN}, for 0.1s; `scontrol ping` shows whether slurmctld answers; "
+        f"cannot read the queue of Slurm: {DOWN}, for 0.1 s; `scontrol ping` shows whether slurmctld answers; "
         "runs go on without it: repeat the command once it does"
     )
     assert len(messages) == 1
@@ -488,7 +488,7 @@ def test_a_stop_that_agents_do_not_carry_out_gives_up_without_slurmctld(
     agents_record(backend, STARTED)
     slurm.lose_controller()
     backend.controller.limit = 0.5
-    with pytest.raises(SpotmpiError, match=r"for 0.5s; `scontrol ping`"):
+    with pytest.raises(SpotmpiError, match=r"for 0.5 s; `scontrol ping`"):
         stop_run(backend, RUN, "enough")
 
 
@@ -548,7 +548,7 @@ def test_a_command_may_take_as_long_as_it_prints(tmp_path: Path) -> None:
     login = Login(None, limit=1.5)
     slow = ["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.3; done; cat"]
     assert login.run("count", slow, b"end") == b"1\n2\n3\n4\n5\n6\n7\n8\nend"
-    with pytest.raises(NoAnswer, match=r"cannot wait: sleep did not answer within 0\.3s"):
+    with pytest.raises(NoAnswer, match=r"cannot wait: sleep did not answer within 0\.3 s"):
         Login(None, limit=0.3).run("wait", ["sleep", "60"])
 
 
@@ -591,7 +591,7 @@ def test_a_follower_waits_for_a_login_node_that_does_not_answer_and_says_so_once
     assert [event.kind for event in events] == ["waiting", "submitted", "succeeded"]
     assert events[0].reason == (
         "cannot read the record of the run: Connection refused; the run goes on there, "
-        "and this follows it again within 600s"
+        "and this follows it again within 600 s"
     )
 
 

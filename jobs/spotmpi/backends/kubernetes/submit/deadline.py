@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, cast
 from spotmpi.backends.kubernetes.submit import capacity_blocks
 from spotmpi.backends.kubernetes.submit.target import no_placement_account, placement_rates
 from spotmpi.core.errors import Problem, SpotmpiError
-from spotmpi.core.wording import counted, dollars
+from spotmpi.core.wording import counted, dollars, duration
 from spotmpi.plan.cluster import ClusterTarget, beginning_on
 from spotmpi.plan.placement import Beginning
 from spotmpi.spec import roles
-from spotmpi.spec.job import JobSpec, duration
+from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import own_prices
 
 if TYPE_CHECKING:

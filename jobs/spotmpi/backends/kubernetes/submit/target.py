@@ -18,7 +18,7 @@ from spotmpi.plan.agent_plan import VOLUME
 from spotmpi.plan.cluster import ClusterTarget, in_order, on_groups
 from spotmpi.plan.run_plan import preload_note
 from spotmpi.spec import roles
-from spotmpi.spec.job import JobSpec, duration
+from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice, own_prices
 from spotmpi.spec.workers import StreamWorkers, Workers
 
@@ -256,9 +256,9 @@ def capacity_note(spec: JobSpec, target: ClusterTarget, rates: Mapping[str, floa
         what += f", or at least {spec.sizes[0]},"
     if spec.standby:
         what += f", and {spec.standby} to stand by,"
-    patience, gpus = duration(spec.capacity.patience), spec.resources.gpu
+    patience, gpus = wording.duration(spec.capacity.patience), spec.resources.gpu
     if spec.nodes > 1 and spec.capacity.partial < spec.capacity.patience:
-        patience += f", {duration(spec.capacity.partial)} once some are there"
+        patience += f", {wording.duration(spec.capacity.partial)} once some are there"
     then = " or " if spec.capacity.deadline is not None else ", else from "
     return [f"capacity: {what} from {then.join(groups)}; patience: {patience}, GPUs per slot: {gpus}"]
 

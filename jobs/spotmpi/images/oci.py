@@ -46,6 +46,7 @@ _LARGEST = 16 << 20  # bytes of a manifest, or of another answer; registries tak
 _TIMEOUT = httpx2.Timeout(60, connect=10)  # seconds without any byte
 _COMMIT = httpx2.Timeout(600, connect=10)  # the registry hashes the whole blob before it answers
 _BUSY = (408, 425, 429)  # statuses, besides those from 500 on, after which a client shall ask again
+WRITES = 5  # of a tag that others may write at the same time: no registry compares it with what they have read
 _TAGS = 10  # that a message names
 _MOST = 10_000  # entries of a list that comes in pages
 _BLOB = "spotmpi.blob"  # marks requests whose answers may be large, in the requests of redirects as well
@@ -112,6 +113,11 @@ def digest_of(content: bytes) -> str:
 
 def _encoded(manifest: Mapping[str, Any]) -> bytes:
     return json.dumps(manifest, separators=(",", ":")).encode()
+
+
+def overwritten(image: Image) -> SpotmpiError:
+    """The error for a signature that others' writes of the same tag have removed each time."""
+    return SpotmpiError(f"others sign {image} at the same time, and have overwritten this signature: sign it again")
 
 
 def _referrers_tag(digest: str) -> str:
@@ -206,10 +212,16 @@ class Repository:
         if "oci-subject" in response.headers:
             return
         described = {"mediaType": manifest["mediaType"], "digest": digest_of(content), "size": len(content)}
-        others = [each for each in self.referrers(subject) if each.get("digest") != described["digest"]]
         described["artifactType"] = manifest["artifactType"]
-        index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [*others, described]}
-        self._put(_referrers_tag(subject), _encoded(index), INDEX)
+        known = self.referrers(subject)
+        for _ in range(WRITES):
+            others = [each for each in known if each.get("digest") != described["digest"]]
+            index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [*others, described]}
+            self._put(_referrers_tag(subject), _encoded(index), INDEX)
+            known = self.referrers(subject)
+            if any(each.get("digest") == described["digest"] for each in known):
+                return
+        raise overwritten(self.image)
 
     @_retried
     def _put(self, label: str, content: bytes, kind: str) -> httpx2.Response:

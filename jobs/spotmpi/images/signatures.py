@@ -110,23 +110,34 @@ def sign(repository: Repository, pushed: Mapping[str, Any], key: ec.EllipticCurv
 
 
 def _sign_payload(image: Image, digest: str, key: ec.EllipticCurvePrivateKey) -> None:
+    identity = {"docker-reference": f"{image.host}/{image.name}"}
+    critical = {"identity": identity, "image": {"docker-manifest-digest": digest}, "type": _TYPE}
+    payload = json.dumps({"critical": critical, "optional": None}, separators=(",", ":")).encode()
+    signature = base64.b64encode(key.sign(payload, _SCHEME)).decode()
     with Repository(_place(image, digest)) as signatures:
-        manifest = signatures.find_manifest()
-        layers = manifest[0].get("layers") if manifest else []
-        if not isinstance(layers, list):
-            raise SpotmpiError(f"{signatures.image} has no layers: remove this tag, which is that of signatures")
-        if _is_signed(signatures, layers, digest, key.public_key()):
-            return
-        identity = {"docker-reference": f"{image.host}/{image.name}"}
-        critical = {"identity": identity, "image": {"docker-manifest-digest": digest}, "type": _TYPE}
-        payload = json.dumps({"critical": critical, "optional": None}, separators=(",", ":")).encode()
-        signature = base64.b64encode(key.sign(payload, _SCHEME)).decode()
-        layer = {**_pushed(signatures, payload, _PAYLOAD), "annotations": {_SIGNATURE: signature}}
-        layers = [*layers, layer]
-        files = {"type": "layers", "diff_ids": [each["digest"] for each in layers]}
-        config = json.dumps({"architecture": "", "os": "", "config": {}, "rootfs": files}).encode()
-        described = _pushed(signatures, config, _CONFIG)
-        signatures.push_manifest({"schemaVersion": 2, "mediaType": oci.MANIFEST, "config": described, "layers": layers})
+        layers = _layers(signatures)
+        for _ in range(oci.WRITES):
+            if _is_signed(signatures, layers, digest, key.public_key()):
+                return
+            layer = {**_pushed(signatures, payload, _PAYLOAD), "annotations": {_SIGNATURE: signature}}
+            layers = [*layers, layer]
+            files = {"type": "layers", "diff_ids": [each["digest"] for each in layers]}
+            config = json.dumps({"architecture": "", "os": "", "config": {}, "rootfs": files}).encode()
+            described = _pushed(signatures, config, _CONFIG)
+            manifest = {"schemaVersion": 2, "mediaType": oci.MANIFEST, "config": described, "layers": layers}
+            signatures.push_manifest(manifest)
+            layers = _layers(signatures)
+        if not _is_signed(signatures, layers, digest, key.public_key()):
+            raise oci.overwritten(image)
+
+
+def _layers(signatures: Repository) -> list[Any]:
+    """The signatures of a manifest, by its tag of them."""
+    manifest = signatures.find_manifest()
+    layers = manifest[0].get("layers") if manifest else []
+    if not isinstance(layers, list):
+        raise SpotmpiError(f"{signatures.image} has no layers: remove this tag, which is that of signatures")
+    return layers
 
 
 def _push_bundle(repository: Repository, pushed: Mapping[str, Any], key: ec.EllipticCurvePrivateKey) -> None:

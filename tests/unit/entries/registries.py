@@ -137,6 +137,7 @@ class Double:
     page: int = 1000  # entries of a list in one answer, as of the CNCF's
     noise: bytes = b""  # in the body of each refusal
     has_referrers: bool = False  # whether it has the API for them, which the CNCF's has not
+    others: list[tuple[str, str, bytes]] = field(default_factory=list)  # that come right after: tag, type and content
     storage: str | None = None  # another host, to which clients are sent for the content of blobs
     logins: list[str | None] = field(default_factory=list)  # that this one got
     faults: list[tuple[str, int]] = field(default_factory=list)  # the next ones: method, and status or 0 for a cut
@@ -230,6 +231,8 @@ class _RegistryHandler(_Handler):
                 return self.refuse(404, "MANIFEST_BLOB_UNKNOWN")
             for each in (label, digest):
                 self.data.manifests[name, each] = self.headers["Content-Type"], content
+            if self.data.others and self.data.others[0][0] == label:
+                self.data.manifests[name, label] = self.data.others.pop(0)[1:]
             listed = {"OCI_Subject": values["subject"]["digest"]} if self.has_list_of(values) else {}
             return self.answer(201, Docker_Content_Digest=digest, **listed)
         kind, content = self.data.manifests.get((name, label), ("", b""))

@@ -237,6 +237,32 @@ def test_a_push_with_a_key_adds_a_bundle_to_those_of_others_once(
     assert written == made
 
 
+@pytest.mark.usefixtures("model", "key")
+def test_signers_at_the_same_time_overwrite_no_signature(tmp_path: Path) -> None:
+    """The list of the one who wrote last lacked the other's: no registry compares it with what its writer had read."""
+    with registries.registry(tmp_path / "registry", real=False) as registry:
+        sign_with_others(registry, tmp_path)
+
+
+def sign_with_others(registry: registries.Registry, tmp_path: Path) -> None:
+    assert registry.data
+    url, image = f"http://{registry.host}/v2/team/digits", f"{registry.host}/team/digits:2"
+    push = ("models", "push", "digits:2", image)
+    digest = invoke(*push).stdout.strip().rpartition("@")[2]
+    pair(tmp_path / "other")
+    assert invoke(*push, "--sign-key", "other.key").returncode == 0
+    tags = {tag: values for (_, tag), values in registry.data.manifests.items() if tag.startswith("sha256-")}
+    registry.data.others = [(tag, *values) for tag, values in tags.items() for _ in range(2)]
+
+    assert invoke(*push, "--sign-key", "cosign.key").returncode == 0
+    assert registry.data.others == [] and len(referring(url, digest)) == len(signed(url, digest)) == 2
+    for tag, values in tags.items():
+        registry.data.others = [(tag, *values)] * 5
+        pair(tmp_path / "third")
+        errors = failure(*push[1:], "--sign-key", "third.key")
+        assert errors.endswith("at the same time, and have overwritten this signature: sign it again")
+
+
 def referring(url: str, digest: str) -> list[dict[str, Any]]:
     """The manifests that refer to one, in the order of the registry's list or of the tag in its place."""
     found = httpx2.get(f"{url}/referrers/{digest}")

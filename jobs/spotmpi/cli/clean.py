@@ -8,7 +8,9 @@ from spotmpi.cli.options import Json, RunsFolder, TargetOptions
 
 
 def command(
-    older: Annotated[str, typer.Option("--older", help="Runs that ended longer ago than this, such as 30d.")],
+    older: Annotated[
+        str, typer.Option("--older", help="Runs that ended longer ago than this, such as 30d.", metavar="AGE")
+    ],
     yes: Annotated[bool, typer.Option("--yes", help="Delete them; without it they are only listed.")] = False,
     runs: RunsFolder = None,
     as_json: Json = False,

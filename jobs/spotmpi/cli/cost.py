@@ -26,7 +26,9 @@ def command(
             help="A run's id or its beginning, or a stack (default: the environment of --on).", metavar="ID|STACK"
         ),
     ] = None,
-    since: Annotated[str, typer.Option("--since", help="For an environment: how far back, at most 42d.")] = "7d",
+    since: Annotated[
+        str, typer.Option("--since", help="For an environment: how far back, at most 42d.", metavar="AGE")
+    ] = "7d",
     price: Annotated[
         float | None,
         typer.Option("--price", help="For a run: US dollars per node and hour, where AWS does not know the price."),

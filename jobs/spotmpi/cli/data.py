@@ -147,7 +147,9 @@ def pull(
 
 @app.command("clean")
 def clean(
-    older: Annotated[str, typer.Option("--older", help="What no run has named for longer than this, such as 30d.")],
+    older: Annotated[
+        str, typer.Option("--older", help="What no run has named for longer than this, such as 30d.", metavar="AGE")
+    ],
     yes: Annotated[bool, typer.Option("--yes", help="Delete them; without it they are only listed.")] = False,
     where: StorageOptions = StorageOptions(),
     as_json: Json = False,

@@ -13,7 +13,7 @@ from spotmpi.cli.options import Json, Node, RunId, TargetOptions
 def command(
     run: RunId,
     node: Node = "0",
-    fault: Annotated[str, typer.Option("--fault", help="evict, delete or kill.")] = "evict",
+    fault: Annotated[str, typer.Option("--fault", help="The fault.", metavar="evict|delete|kill")] = "evict",
     where: TargetOptions = TargetOptions(),
     as_json: Json = False,
 ) -> None:

@@ -14,7 +14,10 @@ def command(
         Path | None, typer.Argument(help="Where to write the spec; default: job.toml.", metavar="FILE")
     ] = None,
     script: Annotated[
-        str | None, typer.Option("--script", help="Script to run; default: train.py, main.py or the only *.py file.")
+        str | None,
+        typer.Option(
+            "--script", help="Script to run; default: train.py, main.py or the only *.py file.", metavar="FILE"
+        ),
     ] = None,
     example: Annotated[
         str | None, typer.Option("--example", metavar="NAME", help="Copy a ready spec or study, such as digits or cpu.")

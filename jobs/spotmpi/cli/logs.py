@@ -43,7 +43,7 @@ class FilterOptions:
             pattern = re.compile(self.grep or "")
         except (re.error, OverflowError, RecursionError) as error:
             raise input_error("--grep", self.grep, f"is not a regular expression: {error}") from None
-        if not self.since:
+        if self.since is None:
             return Filter(chosen, pattern, 0.0)
         from spotmpi.spec.job import read_duration
 

@@ -212,6 +212,11 @@ def _process_value(parameter: Any, process: Any, ctx: Any, value: Any) -> Any:
         missing = () if parameter.multiple or parameter.nargs == -1 else None
         return missing if parameter.callback is None else parameter.callback(ctx, parameter, missing)
     annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    is_option = parameter.param_type_name == "option"
+    if is_option and _name(parameter) != "--grep" and (value == "" or (parameter.multiple and "" in value)):
+        raise input_error(
+            _name(parameter), "", "is empty, as an unset variable of a shell is: give a value, or omit it"
+        )
     if parameter.callback is None:
         if parameter.multiple and annotation == list[str] and value:
             return list(value)

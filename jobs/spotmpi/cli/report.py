@@ -33,7 +33,7 @@ class ComparisonOptions:
         tuple[str, str] | None,
         typer.Option(
             "--compare",
-            help="Show what changed from sweep A to sweep B, two words, and whether it exceeds noise.",
+            help="Show what changed from sweep A to sweep B, and whether it exceeds noise.",
             metavar="A B",
         ),
     ] = None

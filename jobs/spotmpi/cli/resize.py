@@ -8,7 +8,9 @@ from spotmpi.cli.options import RunId, TargetOptions
 
 Stage = Annotated[
     str | None,
-    typer.Option("--stage", help="prepare (the default), or postprocess where that has workers of its own."),
+    typer.Option(
+        "--stage", help="prepare (the default), or postprocess where that has workers of its own.", metavar="STAGE"
+    ),
 ]
 
 

@@ -35,7 +35,10 @@ class TraceOptions:
 def command(
     spec: Annotated[Path, typer.Argument(help="Job spec with a table [capacity].", metavar="SPEC")],
     traces: Annotated[
-        Path, typer.Option("--traces", help="Folder of traces: NAME.json or NAME/full.json for each zone and type.")
+        Path,
+        typer.Option(
+            "--traces", help="Folder of traces: NAME.json or NAME/full.json for each zone and type.", metavar="FOLDER"
+        ),
     ],
     options: TraceOptions = TraceOptions(),
     settings: Set = None,

@@ -30,9 +30,11 @@ def command(
     import subprocess
 
     from spotmpi.api import runs as api
-    from spotmpi.core.errors import SpotmpiError
+    from spotmpi.core.errors import SpotmpiError, input_error
     from spotmpi.core.wording import echo
 
+    if not 0 < port < 65536:
+        raise input_error("--port", port, "give 1 to 65535")
     program = shutil.which("tensorboard")
     if program is None:
         raise SpotmpiError("command not found: tensorboard; install it, for example with `uv tool install tensorboard`")

@@ -31,7 +31,7 @@ class StepOptions:
     ] = None
     expires: Annotated[
         str | None,
-        typer.Option("--expires", help="AWS scales the node groups to 0 after this time, such as 8h."),
+        typer.Option("--expires", help="AWS scales the node groups to 0 after this time, such as 8h.", metavar="TIME"),
     ] = None
     replace_nodes: Annotated[
         bool, typer.Option("--replace-nodes", help="Interrupt live runs if the update replaces or ends their nodes.")

@@ -15,8 +15,9 @@ from typing import Any, BinaryIO
 
 from spotmpi.agent import store as files_of_folder
 from spotmpi.agent.files import exists, is_folder, lock_file, locked, remove_folder
-from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import absolute
+from spotmpi.core.wording import option
 from spotmpi.streams.storage import local_path
 
 _BLOCK = 1 << 20
@@ -54,6 +55,8 @@ class Storage:
     """The files below *url*; names are relative to it, with slashes."""
 
     def __init__(self, url: str) -> None:
+        if url.endswith("://"):
+            raise input_error(option("store"), url, "names no bucket or host: write it like s3://bucket/store")
         self.url = url.rstrip("/") if "://" in url else str(absolute(url))
         local = local_path(self.url)
         self.folder = Path(local) if local else None

@@ -337,14 +337,19 @@ def test_a_member_that_a_run_does_not_have_is_refused_with_those_that_it_has() -
     assert "no output of worker 3" in invoke("logs", run.id, "--node=worker/3").stderr
 
 
+EMPTY = "is empty, as an unset variable of a shell is: give a value, or omit it"
+
+
 def test_paths_of_options_are_those_that_a_shell_would_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`--out=~/report` made a folder called "~", an unset variable the current folder, and `init specs/` a file."""
+    """`--out=~/x` made a folder called "~", `--file "$UNSET"` shipped the current one, and `init x/` wrote a file."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     assert invoke("init", "~/job.toml").returncode == 0 and (tmp_path / "home" / "job.toml").is_file()
     for words, message in (
         (("init", ""), "FILE = '': is empty: give a path"),
-        (("run", "--runs=", "--", "true"), "--runs = '': is empty: give a path"),
+        (("run", "--runs=", "--", "true"), f"--runs = '': {EMPTY}"),
+        (("run", "--on", "", "--", "true"), f"--on = '': {EMPTY}"),
+        (("run", "--file=", "--", "true"), f"--file = '': {EMPTY}"),
         (("run", "--save=specs/", "--", "true"), "--save = 'specs/': is a folder: name a file"),
     ):
         result = invoke(*words)
@@ -358,3 +363,13 @@ def test_a_file_where_the_folder_of_a_report_should_be_is_named() -> None:
     Path("file").touch()
     result = invoke("report", "--out", "file")
     assert (result.returncode, result.stderr) == (2, "spotmpi: --out = 'file': is a file: name a folder\n")
+
+
+def test_values_that_cannot_be_are_refused_with_those_that_can() -> None:
+    """An empty image had no others to name, and a port was left to TensorBoard."""
+    for words, message in (
+        (("run", "--set", 'image=""', "--", "true"), "image = '': use one of: chainermn, pytorch"),
+        (("tensorboard", "x", "--port", "0"), "--port = 0: give 1 to 65535"),
+    ):
+        result = invoke(*words)
+        assert (result.returncode, result.stderr) == (2, f"spotmpi: {message}\n"), words

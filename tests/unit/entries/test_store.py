@@ -442,3 +442,9 @@ def test_what_an_interrupted_removal_has_left_is_no_entry_and_in_nobodys_way(sto
     later, _ = entry(tmp_path, created=2.0)
     assert store.add(later, sources) == store.find("ratings") and store.find("ratings").created == 2.0
     assert store.problems(later) == []
+
+
+def test_an_address_without_a_bucket_is_refused() -> None:
+    """It listed no models in "s3:"."""
+    with pytest.raises(InputError, match=r"store = 's3://': names no bucket or host: write it like s3://bucket/store"):
+        Store("s3://")

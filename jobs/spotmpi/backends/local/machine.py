@@ -68,7 +68,9 @@ def inspect_client(spec: JobSpec, is_target: bool = False) -> TargetCapabilities
     from spotmpi.spec.validate import TargetCapabilities  # not needed to follow a run
 
     return TargetCapabilities(
-        programs={each: programs_of(each) for each in environment.known_images()} if spec.image or spec.program else {},
+        programs={each: programs_of(each) for each in environment.known_images()}
+        if spec.image is not None or spec.program
+        else {},
         functions=_function_problems(spec, is_target),
         code_is_folder=spec.code is None or _is_folder(spec.code),
         unreadable_files=tuple(path for path in spec.files if not _is_folder(path) and not _is_file(path)),

@@ -375,7 +375,8 @@ def with_placement(plan: RunPlan, state: State) -> RunPlan:
     if capacity is None:
         return plan
     placement, limits = placement_of(capacity, state["at"]), plan["limits"]
-    limits = {**limits, "start": limits["start"] + wait_for_nodes(capacity, state, plan.get("submitted", 0.0))}
+    wait = wait_for_nodes(capacity, state, plan.get("submitted", 0.0))
+    limits = {**limits, "start": round(limits["start"] + wait, 1)}
     here: RunPlan = {**plan, "rate": placement["rate"], "machine": dict(placement["machine"]), "limits": limits}
     ending = _ending(capacity, placement)
     return here if ending is None else {**here, "ending": ending}

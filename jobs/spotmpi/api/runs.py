@@ -199,7 +199,10 @@ def find_member(state: RunState, node: int | str) -> Member:
         return chosen
     from spotmpi.spec.source import load_spec
 
-    spec = load_spec(paths.spec)
+    try:
+        spec = load_spec(paths.spec)
+    except SpotmpiError:  # as of another version
+        return chosen
     counts = {NODE: spec.nodes, **{each.role: each.count for each in spec.workers}, STANDBY: spec.standby}
     counts |= {role: now["wanted"] for role, now in state.workers.items()}
     if chosen.number >= counts.get(chosen.role, 0):

@@ -172,7 +172,7 @@ def find_wait(seen: Observations, run: FollowedRun, first_look: float, now: floa
         return Wait(with_countdown(reason, left), running)
     if any(pod_phase(pod) == "Running" for pod in leaders):
         return Wait(reason, running)
-    return Wait(f"limits.start ({duration(run.start_limit)}) is over: {reason}", running, is_over=True)
+    return Wait(f"limits.start ({duration(round(run.start_limit, 1))}) is over: {reason}", running, is_over=True)
 
 
 def _waits_since(run: FollowedRun, leaders: Sequence[Object], first_look: float) -> float | None:

@@ -71,7 +71,7 @@ def test_a_sweep_of_a_foreign_program_ends_in_a_table_and_a_page_or_another_fold
     assert invoke("report", enough, "--out", str(tmp_path / "out")).returncode == 0
     assert (tmp_path / "out" / "report.png").is_file()
     refused = invoke("report", run, "--out", "spec.toml")
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "--out" in refused.stderr
 
 

@@ -245,7 +245,7 @@ def _path(parameter: Any, text: str) -> Path:
 
 def _name(parameter: Any) -> str:
     """A parameter as its command's help has it."""
-    return max(parameter.opts, key=len) if parameter.param_type_name == "option" else parameter.metavar
+    return str(max(parameter.opts, key=len) if parameter.param_type_name == "option" else parameter.metavar)
 
 
 def _single(name: str, module: Any) -> typer.Typer:

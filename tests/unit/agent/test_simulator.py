@@ -246,6 +246,8 @@ def check_checkpoints(run: Run) -> None:
             # The pod of the first notice is gone after its grace, however long ranks went on.
             grace = run.schedule.grace - END_TIME
             fenced = any(fact.at <= killed[0] for fact in run.of(number, "replaced"))  # by its successor, at once
+            errors = [fact.at for fact in run.of(number, "disk error")]  # at once, too, where nothing can be recorded
+            fenced = fenced or any(killed[0] - 3 * TICK <= at <= killed[0] for at in errors)
             assert fenced or (stored and stored[0] <= killed[0]) or killed[0] >= wish + grace, "no time for it"
             assert killed[0] <= wish + run.schedule.grace, "programs end too late"
 
@@ -419,6 +421,12 @@ ENDED_AND_REPLACED = Schedule(
     failures=0,
     interruptions=0,
 )
+NOTICE_ON_A_SILENT_VOLUME = Schedule(
+    events=(Event(1, "replace", 20), Event(32, "reclaim", 1), Event(40, "stumble", 11)),
+    nodes=1,
+    checkpoint=9.0,
+    grace=12.0,
+)
 DELETED = Schedule(events=(Event(20, "delete"),), nodes=2, checkpoint=9.0, failures=0, replaces=True)
 RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.0, replaces=True)
 
@@ -446,6 +454,7 @@ RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.
 @example(REPLACED_IN_RECOVERY)
 @example(RECLAIMED_ALONE)
 @example(DELETED)
+@example(NOTICE_ON_A_SILENT_VOLUME)
 @example(ENDED_AND_REPLACED)
 @example(IGNORES_THE_NOTICE)
 @example(LOST_IN_PROMOTION)

@@ -256,8 +256,8 @@ def test_what_reads_and_compares_unix_time_is_found_however_it_is_written() -> N
 
 
 def test_agents_get_their_clock_as_an_argument() -> None:
-    """Fetching and the commands for a folder of the volume run alone in their pods, without an agent."""
+    """Fetching and the commands for a folder of the volume run alone in their pods, and agents remove no open file."""
     folder = PROJECT / "jobs" / "spotmpi" / "agent"
     texts = {path.name: path.read_text() for path in folder.glob("*.py")}
-    alone = {"fetch.py", "store.py", "web_file.py"}
+    alone = {"fetch.py", "files.py", "store.py", "web_file.py"}
     assert {name for name, text in texts.items() if "import time\n" in text} == {"clock.py", *alone}

@@ -33,11 +33,13 @@ LOCAL = "a file system of the kernel or of the pod alone"
 PLACES = {
     "jobs/spotmpi/agent/__main__.py": (1, "a TMPDIR that cannot be seen is as good as none"),
     "jobs/spotmpi/agent/checkpoint_files.py": (2, "a checkpoint that is not seen costs the work since an older one"),
+    "jobs/spotmpi/agent/files.py": (1, "what is left of a removed folder, whose removal failed otherwise"),
     "jobs/spotmpi/agent/fork_server.py": (1, "what is not seen is left to a new interpreter"),
     "jobs/spotmpi/api/models.py": (
         7,
         "what is not seen is refused, or an older checkpoint is kept, which the answer names",
     ),
+    "jobs/spotmpi/api/runs.py": (1, CHECK),
     "jobs/spotmpi/api/simulation.py": (2, CHECK),
     "jobs/spotmpi/agent/local_ranks.py": (1, "accelerate looks for its file of defaults in the same way"),
     "jobs/spotmpi/agent/node.py": (1, LOCAL),
@@ -79,7 +81,7 @@ PLACES = {
     "jobs/spotmpi/programs/voc.py": (1, CHECK),
     "jobs/spotmpi/programs/weights.py": (1, CHECK),
     "jobs/spotmpi/runs/data_fingerprint.py": (1, CHECK),
-    "jobs/spotmpi/spec/source.py": (2, CHECK),
+    "jobs/spotmpi/spec/source.py": (3, CHECK),
     "jobs/spotmpi/spec/template.py": (4, f"{CHECK}; {OWN}; whether a folder is small enough for a line of `init`"),
     "jobs/spotmpi/streams/dataset.py": (1, "modules that are loaded"),
     "jobs/spotmpi/streams/part_files.py": (1, FRESH),

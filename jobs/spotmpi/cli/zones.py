@@ -45,8 +45,8 @@ def command(
     types: Annotated[str, typer.Option("--types", help="EC2 instance types to compare, with commas.", metavar="A,B")],
     nodes: Annotated[int, typer.Option("--nodes", "-n", help="How many nodes are needed.")],
     region: Annotated[
-        str, typer.Option("--region", help="AWS regions, with commas (default: the one of your AWS login).")
-    ] = "",
+        str | None, typer.Option("--region", help="AWS regions, with commas (default: the one of your AWS login).")
+    ] = None,
     options: RowOptions = RowOptions(),
     as_json: Json = False,
 ) -> None:
@@ -55,7 +55,7 @@ def command(
     from spotmpi.environments.zones.comparison import compare_zones
 
     design = read_stack(options.write).design if options.write else None
-    comparison = compare_zones(_split_list(types), nodes, _split_list(region), design=design)
+    comparison = compare_zones(_split_list(types), nodes, _split_list(region or ""), design=design)
     if not as_json:
         show(comparison)
     increase = request_increase(comparison, options.row, options.yes) if options.request else None

@@ -548,7 +548,7 @@ def test_a_driver_that_closes_waits_for_a_scheduler_that_is_frozen(monkeypatch: 
         take_while_cut_off(pool, scheduler)
     assert scheduler.released == ["abs-spotmpi-9f-0-0"]
     assert connection.said == [
-        "waiting: the scheduler does not answer; closing the pool waits for it up to 30s, since others could collect "
+        "waiting: the scheduler does not answer; closing the pool waits for it up to 30 s, since others could collect "
         "results again"
     ]
 
@@ -579,7 +579,7 @@ def test_a_driver_that_collects_says_that_others_may_come_back(
     scheduler.waits = lambda question: question == "collect" and not connection.said
     assert pool.collect() == {}
     assert connection.said == [
-        "waiting: drivers that were cut off may come back for 15s, before others collect their calls"
+        "waiting: drivers that were cut off may come back for 15 s, before others collect their calls"
     ]
 
 

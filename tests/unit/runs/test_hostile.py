@@ -21,6 +21,7 @@ from spotmpi.agent.plan import COORDINATOR
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.progress import Progress
 from spotmpi.api import view
+from spotmpi.backends.targets import Target
 from spotmpi.cli import tables
 from spotmpi.cli.logs import FilterOptions, print_events
 from spotmpi.cli.report import print_report
@@ -104,7 +105,8 @@ def _show_everywhere(paths: RunPaths, monkeypatch: pytest.MonkeyPatch, text: str
     tables.show_runs([state], as_json=False)
     tables.show_status(state, as_json=False)
     events = list(folder_events(paths, follow=False, alive=lambda: False))
-    print_events(events, FilterOptions().filter, as_json=False, live=False)
+    chosen = FilterOptions().filter(paths.id, Target(runs_folder=paths.folder.parent))
+    print_events(events, chosen, as_json=False, live=False)
     screen = io.StringIO()
     terminal = functools.partial(console.Console, file=screen, force_terminal=True, width=200)
     monkeypatch.setattr(console, "Console", lambda **more: terminal())

@@ -313,7 +313,7 @@ RESUMES = """
 import os, time
 from spotmpi.agent import protocol
 
-path = "/spotmpi/volume/iteration-" + os.environ["JOB_COMPLETION_INDEX"]
+path = "/spotmpi/volume/iteration-" + (os.environ.get("SPOTMPI_JOB_INDEX") or os.environ["JOB_COMPLETION_INDEX"])
 done = int(open(path).read()) if os.path.exists(path) else 0
 print(protocol.encode("context", total_iterations=TOTAL), flush=True)
 while done < TOTAL:

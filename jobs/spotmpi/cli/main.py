@@ -235,12 +235,14 @@ def _process_value(parameter: Any, process: Any, ctx: Any, value: Any) -> Any:
 
 
 def _path(parameter: Any, text: str) -> Path:
-    """The path that *text* names, where a shell leaves ``~``: after an equals sign and within quotes."""
+    """The path that *text* names."""
+    from spotmpi.core.names import expand
+
     if not text:
         raise input_error(_name(parameter), text, "is empty: give a path")
     if parameter.metavar == "FILE" and text.endswith("/"):
         raise input_error(_name(parameter), text, "is a folder: name a file")
-    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path refuses what names no user
+    return expand(text)
 
 
 def _name(parameter: Any) -> str:

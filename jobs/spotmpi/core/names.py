@@ -57,9 +57,14 @@ def default_runs_folder() -> Path:
     return absolute(os.environ.get("SPOTMPI_RUNS") or "runs")
 
 
-def absolute(folder: str | Path) -> Path:
-    """*folder* from the root, also with a ``~``, which shells leave after an equals sign and within quotes."""
-    return Path(os.path.expanduser(folder)).absolute()  # noqa: PTH111 - Path refuses what names no user
+def absolute(path: str | Path) -> Path:
+    """*path* from the root, with the home folder in place of a ``~``."""
+    return expand(path).absolute()
+
+
+def expand(path: str | Path) -> Path:
+    """*path* without a ``~``, which shells leave after an equals sign and within quotes, unless it names no user."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path refuses what names no user
 
 
 def default_store() -> str:

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from spotmpi.agent.files import exists
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
-from spotmpi.core.names import is_image_reference
+from spotmpi.core.names import expand, is_image_reference
 from spotmpi.core.reminders import reminders
 from spotmpi.spec.job import JobSpec, data_table
 from spotmpi.spec.kubernetes import CONFIG_MAP, SpecModel
@@ -367,13 +367,13 @@ def resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
         values = {**values, "init": path}
     checkpoint = values.get("checkpoint")
     if isinstance(checkpoint, dict) and isinstance(checkpoint.get("path"), str):
-        values = {**values, "checkpoint": {**checkpoint, "path": str(_expand(checkpoint["path"]))}}
+        values = {**values, "checkpoint": {**checkpoint, "path": str(expand(checkpoint["path"]))}}
 
     def resolve(path: str) -> str:
         return _resolve(base, path)
 
     def absolute(path: str) -> str:  # a link is shipped under its own name
-        return os.path.normpath(base.absolute() / _expand(path))
+        return os.path.normpath(base.absolute() / expand(path))
 
     def source(path: str) -> str:
         pattern = absolute(path)
@@ -382,15 +382,10 @@ def resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
     return _convert(values, resolve, absolute, source)
 
 
-def _expand(path: str) -> Path:
-    """The path below the home folder that it names; as it is where no user has that name."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path refuses what names no user
-
-
 def _resolve(base: Path, path: str) -> str:
     """The absolute path; as it is where no file can have it, which validation reports."""
     try:
-        return str((base / _expand(path)).resolve())
+        return str((base / expand(path)).resolve())
     except (OSError, RuntimeError, ValueError):  # too long, a loop of links, a NUL character
         return path
 

@@ -7,7 +7,7 @@ spotmpi-standby                   the first with a standby pod, which is one pod
 jobset-mpirun, jobset-torchrun    a JobSet of two pods, all of which it replaces when one fails; mpirun by ssh
 elastic                           torchrun with a c10d rendezvous, in an Indexed Job that replaces failed pods
 mpi-operator                      an MPIJob with a launcher and two workers
-torchft                           two replica groups over gloo, in an Indexed Job; only if --sides names it, see below
+torchft                           two replica groups over gloo, in an Indexed Job: one goes on without the other
 
 Each side trains a small network of PyTorch (scripts/faults/train.py) on the CPU, which writes a checkpoint to a shared
 volume every so many iterations. It gets its faults in turns of three, each after the recovery from the one before;
@@ -15,9 +15,8 @@ the sides take turns. Recovery is read from outside: from the last iteration to 
 fault. Samples and parameters are compared with those of an undisturbed run. A side that does not recover in time, or
 does not start, is reported with its reason, and the others go on. Needs Linux and root, as the cluster tier does.
 
-Left out: torchft, whose groups train as two processes on one machine, but in two pods of the test cluster do not get
-past the second iteration, for a reason that was not found; and Kubeflow Trainer, which makes of a TrainJob a JobSet
-with torchrun such as the one that is measured here, by a controller that the test cluster does not have.
+Left out: Kubeflow Trainer, which makes of a TrainJob a JobSet with torchrun such as the one that is measured here, by a
+controller that the test cluster does not have.
 """
 
 from __future__ import annotations

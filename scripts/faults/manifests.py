@@ -87,7 +87,9 @@ def torchft_job(image: str, program: str) -> list[Object]:
     run = f"torchrun --standalone --nproc-per-node=1 --max-restarts={MANY} {program} --with torchft"
     script = f"until getent hosts lighthouse >/dev/null; do sleep 0.1; done\nREPLICA=$JOB_COMPLETION_INDEX exec {run}"
     services = [headless_service("lighthouse"), headless_service(NAME)]
-    return [*services, lighthouse, _job(pod(image, script, variables))]
+    # A group that comes back fetches the state from the host name of another, which must be known outside of its pod.
+    spec = {**pod(image, script, variables), "setHostnameAsFQDN": True}
+    return [*services, lighthouse, _job(spec)]
 
 
 def headless_service(name: str) -> Object:

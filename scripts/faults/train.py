@@ -173,7 +173,7 @@ class Folder:
         name = f"{rank}-{attempt}-{os.getpid()}.jsonl"
         # Open as long as the process; each line is written at once.
         file = (self._path / "records" / name).open("a", buffering=1)
-        own = {"attempt": attempt, "rank": rank, "host": socket.gethostname(), "pid": os.getpid()}
+        own = {"attempt": attempt, "rank": rank, "host": socket.gethostname().partition(".")[0], "pid": os.getpid()}
 
         def record(training: Training, samples: list[int]) -> None:
             done = {"time": time.time(), "iteration": training.iteration, "parameters": training.parameters()}

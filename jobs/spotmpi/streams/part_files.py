@@ -206,7 +206,9 @@ class _Table:
 
         if self._writer is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = pyarrow.parquet.ParquetWriter(self._path, table.schema, compression="zstd")
+            self._writer = pyarrow.parquet.ParquetWriter(
+                self._path, table.schema, compression="zstd", write_page_checksum=True
+            )
         names = self._writer.schema.names
         try:
             if sorted(table.column_names) != sorted(names):

@@ -91,7 +91,7 @@ def _parquet(results: Any) -> bytes:
     import pyarrow.types
 
     file = BytesIO()
-    pyarrow.parquet.write_table(table, file)
+    pyarrow.parquet.write_table(table, file, write_page_checksum=True)
     has_types = table.num_columns and not any(map(pyarrow.types.is_null, table.schema.types))
     return file.getvalue() if table.num_rows or has_types else FileWithoutRows(file.getvalue())
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from spotmpi.streams import columns, kafka, tables, tar, topics
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import FUNCTION, Part, Settings, Slice, describe
-from spotmpi.streams.storage import check_unchanged, file_system, version, with_retries
+from spotmpi.streams.storage import check_unchanged, file_system, read_whole, version, with_retries
 from spotmpi.streams.tables import CSV, JSON, PARQUET
 from spotmpi.streams.text_files import COMPRESSIONS
 
@@ -211,7 +211,7 @@ def read_table(settings: Settings, parts: Sequence[Part]) -> Any:
 def _rows(settings: Settings, system: Any, slices: Sequence[Slice]) -> Any:
     kind = _format(slices[0].part.name)
     if kind == _BYTES:
-        return _for_each(slices, lambda each: (each.part.name, system.cat_file(each.part.name)))
+        return _for_each(slices, lambda each: (each.part.name, read_whole(system, each.part.name)))
     if kind == _TAR:
         samples = _for_each(slices, lambda each: tar.read_samples(settings.source, each))
         return [sample for each in samples for sample in each]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import re
+import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -28,6 +31,7 @@ ENTRY = re.compile(r"/(datasets|models)/([^/]+)/([0-9a-f]{64})/files(?:/|$)")
 
 T = TypeVar("T")
 _FILE = "file://"
+_lock = threading.Lock()
 
 
 def local_path(place: str) -> str | None:
@@ -184,3 +188,40 @@ def _described(size: int, version: str) -> str:
     if re.fullmatch(r"\d{1,10}\.\d+", version):
         version = datetime.fromtimestamp(float(version)).isoformat(" ", "milliseconds")
     return f"{counted(size, 'byte')} of {version}"
+
+
+def read_whole(system: Any, name: str) -> bytes:
+    """The content of a file; StreamError where it is of a data set whose manifest has another SHA-256 for it."""
+    content: bytes = system.cat_file(name)
+    entry = ENTRY.search(name)
+    if entry is None or entry[1] != "datasets":
+        return content
+    folder, path = name[: entry.start()] + f"/datasets/{entry[2]}/{entry[3]}", name[entry.end() :]
+    digest = hashlib.sha256(content).hexdigest()
+    for _ in range(2):
+        with _lock:  # of the threads that read parts at a time
+            expected = _digests(system, folder).get(path)
+            if expected in (None, digest):
+                return content
+            _digests.cache_clear()  # it may have been removed and built again meanwhile
+    raise StreamError(f"{name} is damaged: its SHA-256 is not that of the manifest; {remedy_of_damage(name)}")
+
+
+@functools.lru_cache(maxsize=4)
+def _digests(system: Any, folder: str) -> dict[str, str]:
+    """The SHA-256 of the files of a data set by path, by its manifest; empty where it has none yet."""
+    try:
+        manifest = json.loads(system.cat_file(f"{folder}/manifest.json"))
+    except FileNotFoundError:
+        return {}
+    return {file["path"]: file["sha256"] for file in manifest["files"]}
+
+
+def remedy_of_damage(name: str) -> str:
+    """What helps where a file is damaged, which as one of a data set nobody corrects."""
+    entry = ENTRY.search(name)
+    if entry is None or entry[1] != "datasets":
+        return "correct the file, or leave it out of the source"
+    title = f"{entry[2]}@{entry[3][:12]}"
+    verify = f"`spotmpi data verify {title}` says which of its files are damaged"
+    return f"it is of the data set {title}: {verify}; remove the folder of the data set and build it again"

@@ -7,6 +7,7 @@ import functools
 import importlib
 import json
 import lzma
+import os
 import re
 import threading
 from collections import OrderedDict
@@ -17,10 +18,11 @@ from typing import Any
 from spotmpi.streams import columns, text_files
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Part, Settings, Slice
-from spotmpi.streams.storage import ENTRY, file_system
+from spotmpi.streams.storage import ENTRY, file_system, read_whole, remedy_of_damage
 
 PARQUET, CSV, JSON = "Parquet", "CSV", "JSON Lines"
 _MAX_BLOCK = 2**31 - 1  # bytes that pyarrow reads at a time
+_SMALL = 5 << 20  # bytes that fsspec reads from a storage at a time anyway
 _TAIL = 1 << 12  # bytes at the end of a file, of which some are no white space
 _EXACT = 2**53  # from here on not every whole number is a float
 _NOT_SPACE = re.compile(r"\S")
@@ -189,12 +191,11 @@ def _read_whole(source: str, part: Part, kind: str) -> Any:
     _require_pyarrow(name)
     import pyarrow
 
-    with file_system(source)[0].open(name) as file:
-        content = file.read()
+    content = read_whole(file_system(source)[0], name)
     try:
         content = text_files.decompressed(name, content)
     except (OSError, lzma.LZMAError) as error:
-        raise StreamError(f"{name} cannot be decompressed: {error}; {_remedy(name)}") from error
+        raise StreamError(f"{name} cannot be decompressed: {error}; {remedy_of_damage(name)}") from error
     text_files.require_utf8(name, content)
     try:
         if kind == CSV:
@@ -379,12 +380,20 @@ def _numbers_in(value: Any) -> Iterator[Decimal]:
 
 @functools.lru_cache(maxsize=4)
 def _parquet(source: str, name: str, version: str) -> Any:
-    """An open Parquet file: its footer is read once for all row groups."""
+    """An open Parquet file: its footer is read once for all row groups.
+
+    A small one of an entry is read whole, since the checksums of its pages leave out the footer.
+    """
     _require_pyarrow(name)
     import pyarrow.parquet
 
+    system, _ = file_system(source)
     with _undamaged(name):
-        return pyarrow.parquet.ParquetFile(file_system(source)[0].open(name))
+        file = system.open(name)
+        if ENTRY.search(name) and file.seek(0, os.SEEK_END) <= _SMALL:
+            file.close()
+            file = pyarrow.BufferReader(read_whole(system, name))
+        return pyarrow.parquet.ParquetFile(file, page_checksum_verification=True)
 
 
 def close_files() -> None:
@@ -412,17 +421,7 @@ def _undamaged(name: str) -> Iterator[None]:
 
 def _unreadable(name: str, kind: str, error: Exception) -> StreamError:
     reason = "".join(each if each.isprintable() else "?" for each in str(error).partition("\n")[0].rstrip("."))
-    return StreamError(f"{name} cannot be read as {kind}: {reason}; {_remedy(name)}")
-
-
-def _remedy(name: str) -> str:
-    """What helps where a file is damaged, which as one of a data set nobody corrects."""
-    entry = ENTRY.search(name)
-    if entry is None or entry[1] != "datasets":
-        return "correct the file, or leave it out of the source"
-    title = f"{entry[2]}@{entry[3][:12]}"
-    verify = f"`spotmpi data verify {title}` says which of its files are damaged"
-    return f"it is of the data set {title}: {verify}; remove the folder of the data set and build it again"
+    return StreamError(f"{name} cannot be read as {kind}: {reason}; {remedy_of_damage(name)}")
 
 
 def _require_pyarrow(name: str) -> None:

@@ -92,13 +92,14 @@ class EntryCommands:
         """Show what a {word} was made from, its files and aliases."""
         opened = open_store(store)
         found = opened.find(name, self._kind)
-        if html is None:
-            _show_manifest(found, opened, as_json)
-        else:
+        if html is not None:
             from spotmpi.api.entry_page import entry_report
             from spotmpi.report import files
 
             files.write_page(entry_report(found, opened, time.time()), html)
+        if html is None or as_json:
+            _show_manifest(found, opened, as_json, {} if html is None else {"page": str(html)})
+        else:
             print(f"{found.title} -> {html}")
 
     def diff(
@@ -253,8 +254,11 @@ def _row(entry: dict[str, Any]) -> Sequence[str]:
     )
 
 
-def _show_manifest(manifest: Manifest, store: Store, as_json: bool) -> None:
-    """Print what an entry was made from, where its files are, of many files the first ones, and its aliases."""
+def _show_manifest(manifest: Manifest, store: Store, as_json: bool, also: dict[str, str]) -> None:
+    """Print what an entry was made from, where its files are, of many files the first ones, and its aliases.
+
+    JSON has the keys *also*.
+    """
     from spotmpi.api.lineage import entry_node, lines
     from spotmpi.cli.tables import moment
     from spotmpi.core.wording import printable
@@ -265,7 +269,7 @@ def _show_manifest(manifest: Manifest, store: Store, as_json: bool) -> None:
         import msgspec
 
         history = {alias: [_promotion(each) for each in past] for alias, past in aliases.items()}
-        print(json.dumps({**msgspec.to_builtins(manifest), "path": place, "history": history}))
+        print(json.dumps({**msgspec.to_builtins(manifest), "path": place, "history": history, **also}))
         return
     print(*map(printable, lines(entry_node(manifest, store))), sep="\n")
     print(f"files in {printable(place)}:")

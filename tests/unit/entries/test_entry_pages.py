@@ -134,6 +134,15 @@ def test_a_data_set_has_a_page_too_and_hostile_names_are_text() -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt; over time" in page and "<script>" not in page
 
 
+def test_a_page_and_json_are_both_given() -> None:
+    """A script that asked for both got no JSON."""
+    ratings()
+    output = invoke("data", "show", "ratings", "--html", "page.html", "--json")
+    assert Path("page.html").read_text().startswith("<!doctype html>")
+    alone = json.loads(invoke("data", "show", "ratings", "--json").stdout)
+    assert json.loads(output.stdout) == {**alone, "page": "page.html"}
+
+
 def test_a_page_that_cannot_be_written_is_one_line() -> None:
     ratings()
     output = invoke("data", "show", "ratings", "--html", "absent/page.html")

@@ -31,10 +31,9 @@ FATAL = "fatal"  # starting again cannot help: reason
 STREAM = "stream"
 STREAM_SOURCE = "source.json"  # in the folder of the stream: the source list of the run
 
+LINE_KEYS = frozenset({"t", "uptime", "attempt", "member", "kind"})  # of a line of the record, not of the training
 # Keys that no group of a metrics pattern may use: only protocol lines can fill them, or the record fills them itself.
-RESERVED_KEYS = frozenset(
-    {"seconds", "waited", "ranks", "interrupted", "hosts", "versions", "t", "uptime", "attempt", "member", "kind"}
-)
+RESERVED_KEYS = LINE_KEYS | {"seconds", "waited", "ranks", "interrupted", "hosts", "versions"}
 
 _START = b'{"spotmpi":'
 _RANK_END = re.compile(r'\{"spotmpi":"rank_end","rank":(\d{1,9}),"code":(-?[1-9]\d{0,2})\}$')

@@ -176,7 +176,7 @@ def _ended(run: str, does: str) -> SpotmpiError:
 
 def _new_events(events: Iterable[Event], before: RunState) -> Iterator[Event]:
     """The events after the newest iteration of the state *before*: a fault cannot be injected into the past."""
-    newest = before.scalars.get("t")
+    newest = before.reported
     for event in events:
         if newest is None:
             yield event

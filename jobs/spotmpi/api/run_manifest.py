@@ -17,8 +17,6 @@ from spotmpi.runs import fingerprint, reader
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.source import read_toml
 
-_NOT_METRICS = ("t", "uptime", "attempt", "member", "kind", "seconds")  # of a line of metrics: when it came, and whence
-
 
 def run_manifest(
     kind: str, state: RunState, name: str, files: tuple[File, ...], parents: Sequence[Reference], store: Store
@@ -38,7 +36,7 @@ def run_manifest(
     image = {**(work.get("image") or {}), **({"digest": state.container} if state.container else {})}
     hashes = fingerprint.own_files(code)
     # The result of a run, else its last scalars.
-    values = summary.get("result") or {name: each for name, each in state.scalars.items() if name not in _NOT_METRICS}
+    values = summary.get("result") or state.scalars
     return Manifest(
         kind=kind,
         name=name,

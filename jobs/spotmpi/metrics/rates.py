@@ -35,8 +35,7 @@ ARRIVAL_RULE = (
     f"of these lines. Of a run the first {_MOST:,} iterations count."
 )
 _BEYOND = f"beyond the first {_MOST:,}"
-_LINE_KEYS = frozenset({"t", "uptime", "attempt", "member", "kind"})  # of the line, not of the training
-_NON_SCALARS = _LINE_KEYS | {"iteration", "time", "seconds", "epoch", "waited"}
+_NON_SCALARS = protocol.LINE_KEYS | {"iteration", "time", "seconds", "epoch", "waited"}
 Line = Mapping[str, Any]  # one line of metrics.jsonl
 
 
@@ -389,7 +388,7 @@ def _without_disturbed(windows: list[_Window], disturbed: set[int]) -> tuple[lis
 
 
 def _values(line: Line) -> dict[str, Any]:
-    return {key: value for key, value in line.items() if key not in _LINE_KEYS}
+    return {key: value for key, value in line.items() if key not in protocol.LINE_KEYS}
 
 
 def is_number(value: object) -> TypeGuard[float]:

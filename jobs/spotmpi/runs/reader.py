@@ -63,6 +63,7 @@ class RunState:
     interruptions: int = 0
     iteration: int | None = None
     total_iterations: int | None = None
+    reported: float | None = None  # when, in Unix seconds
     scalars: dict[str, Any] = field(default_factory=dict)
     owner: str | None = None
     container: str | None = None  # the image that pods run, by digest: from the plan, or as observed when pulled
@@ -392,13 +393,14 @@ def _apply_metric(values: dict[str, Any], metric: dict[str, Any]) -> None:
         values["total_iterations"] = metric["total_iterations"]
     if metric.get("iteration") is None:
         return
-    values["iteration"] = metric["iteration"]
+    values.update(iteration=metric["iteration"], reported=metric["t"])
     # Of a checkpoint path and seconds say nothing of the model.
-    is_checkpoint = metric.get("kind") in (protocol.CHECKPOINT, protocol.RESUMED)
+    if metric.get("kind") in (protocol.CHECKPOINT, protocol.RESUMED):
+        return
     scalars = {
         key: value
         for key, value in metric.items()
-        if isinstance(value, float | int | str) and key != "ranks" and (key == "t" or not is_checkpoint)
+        if isinstance(value, float | int | str) and key not in protocol.RESERVED_KEYS
     }
     earlier = values.get("scalars", {}).items()
     # A value that is no longer a number, such as the loss of a model that diverged, has no last value.

@@ -51,9 +51,9 @@ class ScriptedBackend:
 
     def state(self, run: str) -> RunState:
         metrics = [event for event in self._events[: self._recorded] if event.kind == "metric"]
-        scalars = {"t": metrics[-1].time + self._ahead} if metrics else {}
+        reported = metrics[-1].time + self._ahead if metrics else None
         iteration = metrics[-1].values["iteration"] if metrics else None
-        return RunState(run, "", "digits", "running", scalars=scalars, iteration=iteration)
+        return RunState(run, "", "digits", "running", iteration=iteration, reported=reported)
 
     def require_fault(self, run: str, member: Member, fault: str) -> None:
         if member.number > 1:

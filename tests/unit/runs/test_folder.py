@@ -183,8 +183,19 @@ def test_where_a_checkpoint_lies_is_no_scalar_of_the_model(tmp_path: Path) -> No
     for kind in (protocol.RESUMED, protocol.CHECKPOINT):
         run_record.metric(1, COORDINATOR, kind, {"iteration": 2, "path": "/runs/x/checkpoints/2", "seconds": 1.0})
     run_record.close()
-    scalars = reader.state(names.RunPaths(tmp_path)).scalars
-    assert scalars["loss"] == 0.5 and not {"path", "seconds"} & {*scalars}
+    assert reader.state(names.RunPaths(tmp_path)).scalars == {"iteration": 2, "loss": 0.5}
+
+
+def test_the_state_says_when_an_iteration_was_reported_and_nothing_of_the_line_is_a_scalar(tmp_path: Path) -> None:
+    times = iter([1.0, 2.0, 3.0])
+    run_record = record.Record(str(tmp_path), lambda: next(times))
+    run_record.metric(2, COORDINATOR, protocol.METRIC, {"iteration": 2, "loss": 0.5, "epoch": 1, "waited": 0.1})
+    state = reader.state(names.RunPaths(tmp_path))
+    assert (state.reported, state.scalars) == (1.0, {"iteration": 2, "loss": 0.5, "epoch": 1})
+    run_record.metric(2, COORDINATOR, protocol.CHECKPOINT, {"iteration": 3, "path": "3", "seconds": 1.0})
+    state = reader.state(names.RunPaths(tmp_path))
+    assert (state.reported, state.scalars) == (2.0, {"iteration": 2, "loss": 0.5, "epoch": 1})
+    run_record.close()
 
 
 def test_a_torn_record_of_an_attempt_hides_no_other(tmp_path: Path) -> None:

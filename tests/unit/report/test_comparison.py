@@ -113,7 +113,12 @@ def test_different_work_is_compared_only_by_force_and_marked(runs: Path) -> None
 def test_sweeps_without_a_common_configuration_and_wrong_options_are_refused(runs: Path) -> None:
     record_rates(runs, "old", {1: rates_near(10.0)})
     record_rates(runs, "new", {2: rates_near(10.0)})
-    assert "no measured variant and node count in common" in invoke("report", "--compare", "old", "new")[2]
+    spec = grid_study(SPEC, StudyOptions([1], repeats=1))  # ten iterations are the warm-up
+    record_trials(sweep_folder("none", runs), spec, lambda trial: Recorded(10.0, iterations=10), "none-{number}")
+    for other, figures in (("new", "base, 2 nodes"), ("none", "nothing measured")):
+        code, out, err = invoke("report", "--compare", "old", other)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"--compare: no figures in common: one has base, 1 node, the other {figures}; compare what" in err
     assert invoke("report", "old", "--fail-below", "0.9")[0] == 2
     for share in ("nan", "0", "1.5"):
         assert "above 0 and at most 1" in invoke("report", "--compare", "old", "new", "--fail-below", share)[2]

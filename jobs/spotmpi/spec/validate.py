@@ -266,16 +266,18 @@ def _code(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
             yield Problem(key, value, "is for a command of your own; the programs of an image bring their code")
     if spec.code is not None and not capabilities.code_is_folder:
         yield Problem("code", spec.code, "not a readable folder; check the path")
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for path in spec.files:
         name = PurePath(path).name
         if path in capabilities.unreadable_files:
             yield Problem("files", path, "not a readable file or folder; check the path")
         elif not name:
             yield Problem("files", path, "has no name under which it could be shipped; name what is needed in it")
+        elif seen.get(name) == path:
+            yield Problem("files", path, "is named twice: name it once")
         elif name in seen:
             yield Problem("files", path, f"another file has the name {name} too; rename one of them")
-        seen.add(name)
+        seen[name] = path
 
 
 def _dataset(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:

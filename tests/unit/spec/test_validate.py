@@ -353,11 +353,12 @@ def test_an_image_that_pods_could_pull_is_given_by_its_reference() -> None:
 
 
 def test_each_file_that_is_shipped_can_be_read_and_has_a_name_of_its_own() -> None:
-    files = ["/a/one.py", "/b/two.py", "/b/one.py", "/", "/c/lost.py"]
-    assert problems({**COMMAND, "files": files}, TARGET._replace(unreadable_files=(files[-1],))) == [
+    files = ["/a/one.py", "/b/two.py", "/b/one.py", "/", "/c/lost.py", "/b/two.py"]
+    assert problems({**COMMAND, "files": files}, TARGET._replace(unreadable_files=(files[4],))) == [
         "files = '/b/one.py': another file has the name one.py too; rename one of them",
         "files = '/': has no name under which it could be shipped; name what is needed in it",
         "files = '/c/lost.py': not a readable file or folder; check the path",
+        "files = '/b/two.py': is named twice: name it once",
     ]
     assert problems({**GOOD, "files": ["/a"]}) == [
         "files = ['/a']: is for a command of your own; the programs of an image bring their code"

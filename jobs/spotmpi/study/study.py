@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from spotmpi.capacity.job import hours
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.core.price import Price
@@ -150,9 +151,7 @@ class Budget:
 
 
 def _minutes(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return f"{seconds:.0f} s" if seconds < 120 else hours(seconds)
 
 
 SEED = 1

@@ -149,7 +149,7 @@ def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_
     limits = {"money": 0.70, "trial": "10m"}
     limited = study(["g4dn", "g5"], limits=limits, repeats=2, nodes=[1, 2])
     priced = pricing.with_prices(limited, lab_target, quiet)
-    assert priced.budget.estimate(priced.trials()) == "8 trials, about 80 min and $0.65"
+    assert priced.budget.estimate(priced.trials()) == "8 trials, about 1 h 20 min and $0.65"
 
     sweep = carry_out(priced, tmp_path / "runs")
     assert (sweep.limit_reached, sweep.finished) == (None, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,9 +94,17 @@ def test_the_token_is_a_credential_in_the_version_that_its_reader_asks_for(
         (("local",), "STACK|FILE|ARN = 'local': name a stack or a file of its outputs"),
         ((LAB.cluster_arn, "--into", "broken"), "KUBECONFIG = 'broken': not a kubeconfig"),
         ((LAB.cluster_arn, "--into", "/proc/none/config"), "cannot be written"),
+        (
+            (LAB.cluster_arn, "--into", "/dev/full"),
+            "KUBECONFIG = '/dev/full': is not a file: name one",
+        ),
+        ((LAB.cluster_arn, "--into", "pipe"), "KUBECONFIG = 'pipe': is not a file"),
+        ((LAB.cluster_arn, "--into", "huge"), "KUBECONFIG = 'huge': not a kubeconfig (it is larger than 16 MiB)"),
     ],
 )
 def test_wrong_input_is_one_line(lab: EksCluster, words: tuple[str, ...], line: str) -> None:
     Path("broken").write_text("a: [")
+    Path("huge").write_text("#" * (16 << 20) + "\n")
+    os.mkfifo("pipe")
     code, _, err = invoke("kubeconfig", *words)
     assert code == 2 and line in err and err.count("\n") == 1

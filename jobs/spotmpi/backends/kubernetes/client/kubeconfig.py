@@ -46,6 +46,7 @@ _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFil
 _EXEC = "client.authentication.k8s.io"
 _REMEDY = "check KUBECONFIG and `kubectl config get-contexts`"
 
+_LARGEST = 16 << 20  # characters of a kubeconfig; etcd takes objects of 1.5 MiB
 _ENDPOINT_LIFETIME = 60.0  # seconds: a cluster that is built anew has another endpoint
 _TOKEN_LIFETIME = 10 * 60.0  # seconds, well below those of `eks.LIFETIME`
 
@@ -166,11 +167,15 @@ def paths() -> list[Path]:
 def require_kubeconfig(path: Path) -> Mapping[str, Any]:
     """The content of one file as it is; InputError where it is not a kubeconfig."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        with path.open(encoding="utf-8") as file:  # a device has no end
+            text = file.read(_LARGEST + 1)
+        if len(text) > _LARGEST:
+            raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
+        values = yaml.safe_load(text) or {}
         _parse({**values, **{key: values.get(key) or [] for key in LISTS}})
     except (
         OSError,
-        UnicodeError,
+        ValueError,
         yaml.YAMLError,
         msgspec.ValidationError,
         KeyError,

@@ -103,6 +103,8 @@ def _rewrite(path: Path, change: Any, create: bool = False) -> bool:
     """Replace the content of a kubeconfig by what *change* makes of it; whether it changed."""
     if not create and not is_file(path):
         return False
+    if exists(path) and not is_file(path):
+        raise input_error("KUBECONFIG", str(path), "is not a file: name one, which may be new")
     values = require_kubeconfig(path) if exists(path) else {}
     changed = change(dict(values))
     if changed == values:

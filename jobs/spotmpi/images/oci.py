@@ -410,28 +410,37 @@ def _bearer(answer: httpx2.Response) -> str | None:
 def _basic(image: Image) -> str | None:
     """The credentials for a registry as a header: those of docker's configuration, or in ECR those of AWS."""
     folder = os.environ.get("DOCKER_CONFIG") or names.absolute("~/.docker")
+    host = _HUB_LOGIN if image.host == _HUB else image.host
     try:
-        config = json.loads(Path(folder, "config.json").read_bytes())
+        config = _table(json.loads(Path(folder, "config.json").read_bytes()), "it")
+        helper = _table(config.get("credHelpers"), "`credHelpers`").get(host) or config.get("credsStore")
+        login = _table(_table(config.get("auths"), "`auths`").get(host), f"`auths` of {host}").get("auth")
+        if login and b":" not in base64.b64decode(login, validate=True):
+            raise ValueError(f"`auth` of {host} is not the Base64 of user:password")
     except FileNotFoundError:
-        config = {}
-    except (OSError, ValueError) as error:
+        helper = login = None
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         remedy = f"correct it, or remove it and `docker login {image.host}`"
         raise SpotmpiError(f"{folder}/config.json cannot be read: {error_text(error)}; {remedy}") from error
-    host = _HUB_LOGIN if image.host == _HUB else image.host
-    helper = (config.get("credHelpers") or {}).get(host) or config.get("credsStore")
-    known = (config.get("auths") or {}).get(host) or {}
-    if known.get("auth"):
-        return f"Basic {known['auth']}"
+    if login:
+        return f"Basic {login}"
     if helper and (found := _from_helper(str(helper), host)):
         return found
     region = ecr_region(image.host)
     if region is None:
         return None
     try:
-        login = registry_login(region)
+        of_region = registry_login(region)
     except CloudError as error:
         raise SpotmpiError(f"AWS gives no login for {image.host}: {error}") from error
-    return _header(login.user, login.password)
+    return _header(of_region.user, of_region.password)
+
+
+def _table(value: Any, what: str) -> dict[str, Any]:
+    """A value of docker's configuration that is a table or null; ValueError for another one, as docker and oras."""
+    if not isinstance(value, dict | None):
+        raise ValueError(f"{what} is not a JSON object")
+    return value or {}
 
 
 def _from_helper(helper: str, host: str) -> str | None:

@@ -300,9 +300,16 @@ def test_logins_come_from_the_helper_of_docker_and_a_broken_configuration_is_one
         (tmp_path / "docker").mkdir()
         (tmp_path / "docker" / "config.json").write_text('{"credsStore": "test"}')
         assert invoke("models", "push", "digits", f"{registry.host}/team/digits:2").returncode == 0
-        (tmp_path / "docker" / "config.json").write_text("{")
-        line = failure("pull", f"{registry.host}/team/digits:2")
-        assert "docker/config.json cannot be read" in line and f"`docker login {registry.host}`" in line
+        wrong = ["{", "[]", "[" * 100_000, '{"auths": []}', '{"credHelpers": "test"}']
+        of_host = ("lace", {"auth": 3}, {"auth": "ada:lace"}, {"auth": "bGFjZQ=="})  # the last one has no colon
+        wrong += [json.dumps({"auths": {registry.host: each}}) for each in of_host]
+        for text in wrong:
+            (tmp_path / "docker" / "config.json").write_text(text)
+            line = failure("pull", f"{registry.host}/team/digits:2")
+            assert "docker/config.json cannot be read: " in line and f"`docker login {registry.host}`" in line
+            assert "unexpected" not in line
+        (tmp_path / "docker" / "config.json").write_text('{"auths": null, "credHelpers": null, "credsStore": "test"}')
+        assert invoke("models", "pull", f"{registry.host}/team/digits:2", "digits-2").returncode == 0
 
 
 def test_stores_behind_urls_push_and_pull_too(

@@ -52,7 +52,7 @@ def _cost(what: str | None, back: float, price: float | None, target: Target) ->
     import time
 
     from spotmpi.backends import targets
-    from spotmpi.core.errors import UnknownRun, input_error
+    from spotmpi.core.errors import InputError, SpotmpiError, UnknownRun, input_error
     from spotmpi.core.wording import duration
     from spotmpi.environments.cost import environment_cost, run_cost
     from spotmpi.runs import reader
@@ -68,7 +68,15 @@ def _cost(what: str | None, back: float, price: float | None, target: Target) ->
     if back > _RETENTION:
         raise input_error("--since", duration(back), "give at most 42d: AWS keeps scaling activities no longer")
     target = target._replace(on=what or target.on)
-    environment = targets.environment_of(target)
+    try:
+        environment = targets.environment_of(target)
+    except InputError:  # there is such an environment
+        raise
+    except SpotmpiError as error:
+        if what is None:
+            raise
+        runs = f"no run has the id {what} (`spotmpi list` lists the runs)"
+        raise SpotmpiError(f"{runs}, and no environment of this name is found: {error}") from error
     if environment is None:
         raise input_error("ID|STACK", what, "give a run of `spotmpi list`, a stack, or an environment by --on")
     return environment_cost(environment, time.time() - back, target)

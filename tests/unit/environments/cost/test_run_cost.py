@@ -218,3 +218,19 @@ def test_a_runs_cost_is_printed_and_saved_when_its_follower_sees_it_end(
     assert account.requests == []
     code, _, err = invoke("logs", "-f", "small", "--runs", str(tmp_path))
     assert code == 0 and "cost" not in err
+
+
+@pytest.mark.parametrize("with_pulumi", [True, False])
+def test_a_word_that_is_neither_a_run_nor_a_stack_is_said_to_be_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_pulumi: bool
+) -> None:
+    """The line named pulumi alone, though a run was meant."""
+    if with_pulumi:
+        fake = tmp_path / "pulumi"
+        fake.write_text("#!/bin/sh\necho \"error: no stack named 'big-2' found\" >&2\nexit 255\n")
+        fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":" if with_pulumi else None)
+    code, out, err = invoke("cost", "big-2", "--runs", str(tmp_path))
+    reason = "stack big-2 is not built: " if with_pulumi else "command not found: pulumi"
+    first = "no run has the id big-2 (`spotmpi list` lists the runs), and no environment of this name is found: "
+    assert (code, out, err.count("\n")) == (1, "", 1) and err.startswith(f"spotmpi: {first}{reason}")

@@ -34,6 +34,14 @@ def error_text(error: object) -> str:
     return _NUMBER.sub("", str(error))
 
 
+def key_log_text(error: OSError) -> Optional[str]:
+    """What to say of an error of the file in SSLKEYLOGFILE, which Python opens with TLS; None of another file."""
+    if not error.filename or error.filename != os.environ.get("SSLKEYLOGFILE"):
+        return None
+    remedy = "unset the variable, or name another file"
+    return "SSLKEYLOGFILE = %r cannot be written (%s): %s" % (error.filename, error.strerror, remedy)
+
+
 def _mode(path: Path) -> Optional[int]:
     """The type and mode of what is at *path*, links followed; None for nothing, OSError where that cannot be read."""
     try:

@@ -363,6 +363,8 @@ def _report_traceback(error: BaseException) -> int:
 
 def _lines(error: BaseException) -> list[str]:
     """What is printed of *error*: what happened, the value and the remedy, a line for each problem."""
+    from spotmpi.agent.files import key_log_text
+
     if isinstance(error, InputError | FileNotFoundError) and _current_folder_is_gone():
         return ["the current folder does not exist any more; change to another one"]
     if isinstance(error, InputError):
@@ -374,6 +376,8 @@ def _lines(error: BaseException) -> list[str]:
         return [f"{message.rstrip('.')}; `{context.command_path} --help` shows what it takes"]
     if isinstance(error, SpotmpiError):
         return [str(error)]
+    if isinstance(error, OSError) and (text := key_log_text(error)):
+        return [text]
     if isinstance(error, OSError) and error.errno in _REMEDIES:
         what = f"cannot access {error.filename}: {error.strerror}" if error.filename else error.strerror
         return [f"{what}; {_REMEDIES[error.errno]}"]

@@ -75,6 +75,17 @@ def test_one_that_stays_so_is_one_line(
     assert contents(registry).faults == []
 
 
+def test_a_log_of_keys_that_cannot_be_written_is_named_by_its_variable(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was an unexpected FileNotFoundError."""
+    monkeypatch.setenv("SSLKEYLOGFILE", "absent/keys")
+    line = failure("pull", f"{registry.host}/team/digits:1")
+    assert line.startswith(
+        "spotmpi: SSLKEYLOGFILE = 'absent/keys' cannot be written (No such file or directory): unset"
+    )
+
+
 @pytest.mark.parametrize("status", [400, 409, 413])
 def test_a_refusal_for_good_is_not_tried_again_and_names_no_address_of_an_upload(
     registry: Registry, status: int

@@ -51,7 +51,14 @@ from spotmpi.pools.results import ResultFetcher
 from spotmpi.programs.pool import call
 from spotmpi.programs.pool.files import File
 from spotmpi.programs.pool.scheduler import DriverWatch
-from spotmpi.programs.pool.settings import quiet_loggers, settings, version_difference, versions, worker_member
+from spotmpi.programs.pool.settings import (
+    quiet_loggers,
+    security,
+    settings,
+    version_difference,
+    versions,
+    worker_member,
+)
 
 
 def test_a_run_has_a_certificate_of_its_own_authority_that_is_valid_by_any_clock() -> None:
@@ -74,6 +81,20 @@ def test_only_their_owner_can_read_the_files_of_certificates(tmp_path: Path) -> 
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
     context = ssl.create_default_context(cafile=str(folder / protocol.TLS_CA))
     context.load_cert_chain(folder / protocol.TLS_CERTIFICATE, folder / protocol.TLS_KEY)
+
+
+def test_a_log_of_keys_that_cannot_be_written_is_named_by_its_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool ended with FileNotFoundError of a path that nobody had given to it."""
+    folder = str(write_certificates(tmp_path / "pool", run_certificates("scan-1")))
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
+    assert security(folder).get_connection_args("client")["ssl_context"].keylog_filename == str(tmp_path / "keys")
+    absent = str(tmp_path / "absent" / "keys")
+    monkeypatch.setenv("SSLKEYLOGFILE", absent)
+    message = f"SSLKEYLOGFILE = '{absent}' cannot be written (No such file or directory): unset the variable, or name"
+    with pytest.raises(OSError, match=re.escape(message)):
+        security(folder)
 
 
 def test_the_certificates_of_a_run_satisfy_a_strict_check_on_both_ends(tmp_path: Path) -> None:

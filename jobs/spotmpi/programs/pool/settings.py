@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spotmpi.agent import protocol
+from spotmpi.agent.files import key_log_text
 from spotmpi.agent.plan import WORKER, Member, read_member
 
 if TYPE_CHECKING:
@@ -106,9 +108,18 @@ def worker_member(name: str) -> Member | None:
 
 
 def security(folder: str) -> Security:
-    """The TLS settings of a pool from the PEM files in *folder*; without them nobody is served."""
+    """The TLS settings of a pool from the PEM files in *folder*; without them nobody is served.
+
+    Raises:
+        OSError: SSLKEYLOGFILE names a file that cannot be written.
+    """
     from distributed.security import Security
 
+    if key_log := os.environ.get("SSLKEYLOGFILE"):
+        try:
+            Path(key_log).open("ab").close()
+        except OSError as error:
+            raise OSError(key_log_text(error)) from error
     ca, certificate, key = (str(Path(folder, name)) for name in protocol.TLS_FILES)
     roles = {
         f"tls_{role}_{part}": path

@@ -4,8 +4,8 @@
 
 Actors in threads use a pool in every way, while another kills, freezes and resizes it, cuts connections and sets
 clocks. Each has random numbers of its own, so that a seed repeats what they do, though not when. Warnings are errors. A
-call may end with `CallAborted`, which says why. Any other wrong outcome is a failure, and so is a time of `LIMIT` in which
-no call ends: on a busy machine one call may wait longer, for hundreds of others.
+call may end with `CallAborted`, which says why. Any other wrong outcome is a failure, and so is a time of `LIMIT` in
+which no call ends: on a busy machine one call may wait longer, for hundreds of others.
 """
 
 from __future__ import annotations

@@ -136,6 +136,10 @@ def _names(source: str, split: str | None) -> list[str]:
             raise StreamError(f"the source {source} is in the bucket {bucket}: {remedy}")
         remedy = "no file has this name or pattern; check it, or add the files"
         raise StreamError(f"the source {source} is empty: {remedy}")
+    endless = next((name for name in names if entries[name]["type"] == "other"), None)
+    if endless:
+        remedy = "a source is read more than once: copy it to a file, or leave it out"
+        raise StreamError(f"{endless} is a pipe, a socket or a device, not a file; {remedy}")
     if len({_format(name) for name in names}) > 1:
         raise StreamError(f"the source {source} mixes formats: name the files of one, such as *.parquet")
     compressed = next((name for name in names if _is_compressed(name)), None)
@@ -201,6 +205,8 @@ def _read_files(settings: Settings, slices: Sequence[Slice]) -> Any:
 
 def read_table(settings: Settings, parts: Sequence[Part]) -> Any:
     """All rows of *parts* as a table of pyarrow; StreamError for files that are not tables."""
+    if not parts:
+        raise StreamError(f"the data set {settings.source} has no files, and so no table")
     kind = _format(parts[0].name)
     if kind in (_TAR, _BYTES):
         raise StreamError(f"{parts[0].name} is not a table: use Parquet, CSV or JSON Lines, or read its content")

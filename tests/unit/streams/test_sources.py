@@ -212,6 +212,14 @@ def test_a_source_without_files_and_one_of_two_formats_are_refused(parquet: Path
         order_of(parquet, 1)
 
 
+def test_a_pipe_and_a_device_are_no_files_of_a_source(parquet: Path) -> None:
+    """They were read for ever, or until something was written to the pipe."""
+    os.mkfifo(parquet / "pipe")
+    for source, name in ((parquet, "pipe"), (parquet / "pipe", "pipe"), ("/dev/zero", "zero")):
+        with pytest.raises(StreamError, match=f"{name} is a pipe, a socket or a device, not a file; a source is read"):
+            order_of(source, 1)
+
+
 def test_a_file_that_is_not_of_its_format_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("no table")
     with pytest.raises(

@@ -48,7 +48,7 @@ _EMPTY = "application/vnd.oci.empty.v1+json"
 _STATEMENT = "application/vnd.in-toto+json"
 _STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 _SIGNED = "https://sigstore.dev/cosign/sign/v1"  # what a statement says of its subject
-_LARGEST = 1 << 20  # bytes of a payload
+_LARGEST = 1 << 20  # bytes of a payload, or of a key
 _MOST = 100  # signatures of each format that are looked at
 _PASSWORD = "COSIGN_PASSWORD"
 _MAKE = "`openssl ecparam -name prime256v1 -genkey -noout -out cosign.key` makes one"
@@ -271,7 +271,8 @@ def _place(image: Image, digest: str) -> Image:
 
 def _content(path: Path, option: str) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:  # a device has no end
+            return file.read(_LARGEST)
     except OSError as error:
         remedy = "name a PEM file that you may read"
         reason = f"cannot be read: {error.strerror or error}; {remedy}"

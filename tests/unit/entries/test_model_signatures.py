@@ -474,6 +474,8 @@ def test_what_is_no_key_is_refused_before_anything_is_sent(tmp_path: Path, key: 
             Path(name).write_bytes(content)
         line = failure("push", "digits", "127.0.0.1:1/team/digits:2", "--sign-key", name, code=2)
         assert message in line and "--sign-key = " in line, line
+    endless = failure("push", "digits", "127.0.0.1:1/team/digits:2", "--sign-key", "/dev/zero", code=2)
+    assert "is not a private key in PEM" in endless
     for name, message in (("absent", "cannot be read"), ("cosign.key", "is a private key; `openssl ec -in")):
         assert message in failure("pull", "127.0.0.1:1/team/digits:2", "--key", name, code=2)
     assert "those of a store are not signed" in failure("pull", "digits", "--key", "cosign.pub", code=2)

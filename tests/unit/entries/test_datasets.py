@@ -450,6 +450,14 @@ def test_a_changed_byte_of_a_file_that_is_read_whole_is_found(raw: Path, modules
             Source(*inputs.resolve("raw", f"{found.path}/{folder}", Store()).files).read()
 
 
+def test_a_data_set_without_files_has_no_table(raw: Path, modules: Modules, pool: InProcess) -> None:
+    """It was an IndexError."""
+    modules.write(sets="import spotmpi\n@spotmpi.dataset\ndef none(raw):\n    return None\n")
+    found = modules.load().none.options(pool=pool)(raw)
+    with pytest.raises(StreamError, match=r"^the data set .* has no files, and so no table$"):
+        _ = found.table
+
+
 def test_what_is_built_again_with_other_files_is_not_damaged(
     raw: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import functools
 import importlib
@@ -302,13 +303,30 @@ def _read_json(name: str, content: bytes) -> Any:
 
     if not content:
         return pyarrow.table({})
+    # A null as the first row ends the process (apache/arrow#47409).
+    has_null_first = re.match(rb"(\xef\xbb\xbf)?\s*null\b", content) is not None
+    rows = b"{}\n" + content.removeprefix(codecs.BOM_UTF8) if has_null_first else content
 
-    def read(kinds: dict[str, Any]) -> Any:
-        return pyarrow.json.read_json(
-            pyarrow.BufferReader(content),
-            read_options=pyarrow.json.ReadOptions(block_size=_block_size(content)),
+    def read_once(kinds: dict[str, Any]) -> Any:
+        table = pyarrow.json.read_json(
+            pyarrow.BufferReader(rows),
+            read_options=pyarrow.json.ReadOptions(block_size=_block_size(rows)),
             parse_options=pyarrow.json.ParseOptions(explicit_schema=pyarrow.schema(kinds) if kinds else None),
         )
+        return table.slice(1) if has_null_first else table
+
+    def read(kinds: dict[str, Any]) -> Any:
+        table = read_once(kinds)
+        try:
+            table.validate()
+        except pyarrow.ArrowInvalid:  # a list that begins with null, of a type that is inferred (apache/arrow#51305)
+            form = table.schema
+            table = read_once({field.name: _with_booleans(field.type) for field in form})
+            for index, field in enumerate(form):
+                if field.type != table.schema.field(index).type:
+                    values = pyarrow.array(table.column(index).to_pylist(), field.type)
+                    table = table.set_column(index, field, values)
+        return table
 
     def numbers(column: str) -> Iterator[Decimal]:
         text, decoder, end = content.decode("utf-8-sig").rstrip(), json.JSONDecoder(parse_float=_decimal), 0
@@ -317,6 +335,18 @@ def _read_json(name: str, content: bytes) -> Any:
             yield from _numbers_in(line.get(column) if line else None)
 
     return _with_whole_numbers(name, read({}), numbers, read)
+
+
+def _with_booleans(kind: Any) -> Any:
+    """A type of JSON with truth values in place of nulls, so that it is known."""
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_struct(kind):
+        return pyarrow.struct([field.with_type(_with_booleans(field.type)) for field in kind])
+    if types.is_list(kind):
+        return pyarrow.list_(_with_booleans(kind.value_type))
+    return pyarrow.bool_() if types.is_null(kind) else kind
 
 
 def _block_size(content: bytes) -> int:

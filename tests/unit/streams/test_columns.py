@@ -142,6 +142,28 @@ def test_extensions_in_lists_and_objects_of_parquet_are_the_values_that_they_are
     }
 
 
+@pytest.mark.parametrize("first", ["", "null\n", " \n\tnull\nnull\n", "\ufeffnull\n"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        [None, 1],
+        [None, None, "x"],
+        [None, None],
+        [[None, 1], None, [2]],
+        [None, {"b": [None, 1]}],
+        {"b": [None, None], "c": [None, ID]},
+    ],
+    ids=str,
+)
+def test_lists_and_files_that_begin_with_null_are_read_as_they_are(tmp_path: Path, value: Any, first: str) -> None:
+    """Of the lists pyarrow makes arrays without the null, and a null as the first row ends the process by SIGSEGV."""
+    rows = [{"a": value, "n": 1}, {"a": value, "n": 2}]
+    (tmp_path / "a.jsonl").write_text(first + "".join(f"{json.dumps(row)}\n" for row in rows))
+    source = Source(str(tmp_path), sources.files_of(str(tmp_path)), ["a.jsonl"])
+    source.table.validate(full=True)
+    assert source.table.to_pylist() == [{"a": None, "n": None}] * first.count("null") + rows
+
+
 def test_whole_numbers_in_lists_beside_nulls_are_exact(tmp_path: Path) -> None:
     write(tmp_path, [{"ids": [ID, None]}, {"ids": [ID]}, {"ids": None}, {"ids": []}], "jsonl")
     (array,) = columns_of(tmp_path, 4)["ids"]

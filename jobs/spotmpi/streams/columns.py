@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import functools
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -27,7 +28,7 @@ def schema_of(table: Any, name: str) -> Any:
 
 def require_distinct(names: list[str], file: str) -> None:
     """Raise StreamError for two columns of a name: a batch would have one of them."""
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise StreamError(f"{file} has two columns named {twice!r}: rename one")
 
@@ -54,9 +55,9 @@ def unify(schemas: Mapping[str, Any]) -> str:
             other = next(other for each, other in files.items() if not _fit(_with_codes(each, codes), schema))
             remedy = "give each column one type in all files"
             raise StreamError(f"{other}, {name} cannot be read together: {error}; {remedy}") from error
-    fields = []
+    fields, by_name = [], [{field.name: field for field in schema} for schema in files]
     for field in whole:
-        known = [schema.field(field.name) for schema in files if field.name in schema.names]
+        known = [each[field.name] for each in by_name if field.name in each]
         nulls = len(known) < len(files) or any(each.nullable for each in known)
         if {each.type for each in known} != {field.type} or len(known) < len(files) or (nulls and is_exact(field.type)):
             fields.append(field.with_nullable(nulls))

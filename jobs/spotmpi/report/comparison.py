@@ -83,9 +83,8 @@ def compare(before: Report, after: Report, force: bool = False) -> Comparison:
     earlier, later = _cells(before), _cells(after)
     both = [key for key in earlier if key in later]
     if not both:
-        names = ("; ".join(map(_key_name, each)) or "nothing measured" for each in (earlier, later))
-        remedy = "no figures in common: one has {}, the other {}; compare what has the same variants and node counts"
-        remedy = remedy.format(*names)
+        one, other = ("; ".join(map(_key_name, each)) or "nothing measured" for each in (earlier, later))
+        remedy = f"no figures in common: one has {one}, the other {other}; compare runs of the same variants and nodes"
         raise input_error(wording.option("compare"), None, remedy)
     # Of each row: variants of the same name may have other settings in the two sweeps.
     pairs = [(earlier[key].runs[0], later[key].runs[0]) for key in both]

@@ -118,7 +118,7 @@ def test_sweeps_without_a_common_configuration_and_wrong_options_are_refused(run
     for other, figures in (("new", "base, 2 nodes"), ("none", "nothing measured")):
         code, out, err = invoke("report", "--compare", "old", other)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert f"--compare: no figures in common: one has base, 1 node, the other {figures}; compare what" in err
+        assert f"--compare: no figures in common: one has base, 1 node, the other {figures}; compare runs" in err
     assert invoke("report", "old", "--fail-below", "0.9")[0] == 2
     for share in ("nan", "0", "1.5"):
         assert "above 0 and at most 1" in invoke("report", "--compare", "old", "new", "--fail-below", share)[2]

@@ -46,7 +46,7 @@ _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFil
 _EXEC = "client.authentication.k8s.io"
 _REMEDY = "check KUBECONFIG and `kubectl config get-contexts`"
 
-_LARGEST = 16 << 20  # characters of a kubeconfig; etcd takes objects of 1.5 MiB
+_LARGEST = 16 << 20  # characters of a kubeconfig, which has some thousand for each cluster
 _ENDPOINT_LIFETIME = 60.0  # seconds: a cluster that is built anew has another endpoint
 _TOKEN_LIFETIME = 10 * 60.0  # seconds, well below those of `eks.LIFETIME`
 

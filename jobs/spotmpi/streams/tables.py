@@ -304,7 +304,7 @@ def _read_json(name: str, content: bytes) -> Any:
     if not content:
         return pyarrow.table({})
     # A null as the first row ends the process (apache/arrow#47409).
-    has_null_first = re.match(rb"(\xef\xbb\xbf)?\s*null\b", content) is not None
+    has_null_first = re.match(rb"(\xef\xbb\xbf)?\s*null", content) is not None
     rows = b"{}\n" + content.removeprefix(codecs.BOM_UTF8) if has_null_first else content
 
     def read_once(kinds: dict[str, Any]) -> Any:

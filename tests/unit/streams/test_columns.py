@@ -162,6 +162,9 @@ def test_lists_and_files_that_begin_with_null_are_read_as_they_are(tmp_path: Pat
     source = Source(str(tmp_path), sources.files_of(str(tmp_path)), ["a.jsonl"])
     source.table.validate(full=True)
     assert source.table.to_pylist() == [{"a": None, "n": None}] * first.count("null") + rows
+    (tmp_path / "a.jsonl").write_text(f"{first}nullable\n")
+    with pytest.raises(StreamError, match=r"a\.jsonl cannot be read as JSON Lines"):
+        table_of(tmp_path / "a.jsonl")
 
 
 def test_whole_numbers_in_lists_beside_nulls_are_exact(tmp_path: Path) -> None:

@@ -279,17 +279,10 @@ class Attempt:
         if self.stop_signal.kill_requested() or late:
             self._signal_all(signal.SIGKILL)
 
-    def exceeded_deadline(self, now: float | None = None) -> StopRequest | None:
-        """The end of an attempt that has gone on until one of its deadlines; that of its start is of no account."""
-        now = self.clock.uptime() if now is None else now
-        return self.launch.deadlines.exceeded(self.plan, self.launch.rate or 0.0, self.clock, now)
-
     def _exceeded_limit(self, now: float) -> StopRequest | None:
-        allowed, deadlines = self.plan["limits"], self.launch.deadlines
-        exceeded = self.exceeded_deadline(now)
-        if exceeded is not None:
-            return exceeded
-        if not self.progress.alive and deadlines.start and now > deadlines.start + self._stalled:
+        """The end of an attempt that prints nothing, or makes no progress; *stop_signal* knows the other limits."""
+        allowed, start = self.plan["limits"], self.launch.start_deadline
+        if not self.progress.alive and start and now > start + self._stalled:
             limit = protocol.duration(allowed["start"])
             return limit_request("start", "no output within limits.start (%s); raise it" % limit)
         patience = allowed["no_progress"]

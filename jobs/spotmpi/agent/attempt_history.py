@@ -10,7 +10,7 @@ from typing import Any, Literal
 from . import files, hardware, outcomes, protocol, record
 from .clock import CLOCK, Clock
 from .launch import World, world_of
-from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome, run_outcome
+from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Deadlines, Outcome, run_outcome
 from .plan import Member, RunPlan, read_member
 from .progress import Progress
 from .schema import (
@@ -53,6 +53,7 @@ class AttemptHistory:
         self._begin_allocation()
         self._has_ended_one = False
         self.attempts = read_attempts(run_record.folder)
+        self.run_deadline: float | None = None  # when ``limits.run`` is over, as `Clock.uptime` counts
         self.world: World | None = None  # of the newest attempt
         self.hardware: dict[int, hardware.Facts] = {}  # of the attempt's nodes, as far as agents reported it
 
@@ -132,9 +133,10 @@ class AttemptHistory:
         """Seconds for which attempts since the submission had their nodes, as far as agents recorded that."""
         return sum(attempt.get("elapsed", 0.0) for attempt in self._counted())
 
-    def cost_deadline(self) -> float | None:
-        """When the current attempt has to start to end so that ``limits.cost`` holds, by `Clock.elapsed`; or None."""
-        return self._cost_deadline(self.allocated_since, self._elapsed_from)
+    def deadlines(self) -> Deadlines:
+        """When the current attempt, or the one that would follow now, has to start to end."""
+        ending = self.plan.get("ending")
+        return Deadlines(self.run_deadline, self._cost_deadline(), ending and ending["at"], self._rate or 0.0)
 
     def avoided(self) -> dict[str, str]:
         """The machines on which this run is not to go on, and why, since its first submission."""
@@ -216,7 +218,7 @@ class AttemptHistory:
             self.record.event(record.INTERRUPTED, reason=outcome.reason, interruptions=self.interruptions)
         limit: Literal["failures", "interruptions"] = "failures" if outcome.cause == FAILURE else "interruptions"
         futile = outcomes.same_again(outcome, self.attempts) or self._count_limit(limit, outcome.reason)
-        return futile or self._repeated_loss(outcome) or self._cost_limit()
+        return futile or self._repeated_loss(outcome) or self._deadline()
 
     def reconcile_lost_attempt(self) -> Outcome | None:
         """`final_outcome` of the last attempt if its agent was lost before it could record one; otherwise None."""
@@ -282,18 +284,15 @@ class AttemptHistory:
             return None
         return Outcome(NOT_RETRYABLE, "%s; %s" % (outcome.reason, outcomes.loss_reason(node)))
 
-    def _cost_limit(self) -> Outcome | None:
-        """The end of a run whose cost limit leaves nothing for another attempt."""
-        now = self.clock.elapsed()
-        deadline = self._cost_deadline(self.clock(), now)
-        if deadline is None or now < deadline:
-            return None
-        assert self._rate is not None, "what has no rate has no limit"
-        return Outcome(NOT_RETRYABLE, outcomes.cost_reason(self.plan, self._rate))
+    def _deadline(self) -> Outcome | None:
+        """The end of a run whose limits leave nothing for another attempt, whose nodes would be paid for in vain."""
+        exceeded = self.deadlines().exceeded(self.plan, self.clock)
+        return exceeded and exceeded.outcome
 
-    def _cost_deadline(self, moment: float, elapsed: float) -> float | None:
-        left = outcomes.seconds_left(self.plan, self._rate, self._counted(), moment)
-        return None if left is None else elapsed + left
+    def _cost_deadline(self) -> float | None:
+        """When the current attempt has to start to end so that ``limits.cost`` holds, by `Clock.elapsed`; or None."""
+        left = outcomes.seconds_left(self.plan, self._rate, self._counted(), self.allocated_since)
+        return None if left is None else self._elapsed_from + left
 
     @property
     def _rate(self) -> float | None:

@@ -26,7 +26,6 @@ from .outcomes import (
     PAUSES,
     STOPPED,
     SUCCEEDED,
-    Deadlines,
     Outcome,
     is_futile,
     outcome_of_error,
@@ -104,15 +103,15 @@ class CoordinatedAttempt(_NodeZero):
         self._oom_kills = hardware.oom_kills(context.mounts.cgroup)  # before this attempt
         self.met_error = self.was_futile = False
 
-    def run(self, run_deadline: float | None) -> Outcome:
-        """How it ended, which is recorded also where nothing was launched; ``limits.run`` is over at *run_deadline*."""
+    def run(self) -> Outcome:
+        """How it ended, which is recorded also where nothing was launched."""
         launched = self._context.clock.uptime()
         try:
             launch = self._launch()
             if isinstance(launch, Outcome):
                 outcome = launch
             else:
-                attempt = self._start(launch, run_deadline)
+                attempt = self._start(launch)
                 self._progress, self._started = attempt.progress, self._context.clock()
                 launched = self._context.clock.uptime()
                 outcome = self._run_launchers(attempt)
@@ -132,35 +131,38 @@ class CoordinatedAttempt(_NodeZero):
     def _launch(self) -> Launch | Outcome:
         """What is launched once every member is ready, or why nothing can be."""
         history = self._history
+        self._stop_signal.deadlines = history.deadlines()
         launch = self._transport.prepare(
             self._context, self._number, self._stop_signal, history.record, history.allocated_since
         )
-        if not isinstance(launch, Outcome) and self._context.slurm:
+        if isinstance(launch, Outcome):
+            return launch
+        if self._context.slurm:
             machine = history.avoided_machine(nodes_in(self._members.machines))
             if machine is not None:
                 return self._end_on_avoided(machine)
-        return launch
-
-    def _start(self, launch: Launch, run_deadline: float | None) -> Attempt:
-        """The attempt, once all members know that it starts."""
-        machines, pods = nodes_in(self._members.machines), self._members.pods
-        plan, clock, history = self._context.plan, self._context.clock, self._history
+        pods = self._members.pods
         if pods is not None:
             self._repeat(lambda: history.set_pods(self._context.with_pods(pods).plan, pods, self._members.others()))
+            self._stop_signal.deadlines = history.deadlines()  # at their price
+        exceeded = self._stop_signal.deadlines.exceeded(self._context.plan, self._context.clock)
+        return exceeded.outcome if exceeded else launch
+
+    def _start(self, launch: Launch) -> Attempt:
+        """The attempt, once all members know that it starts."""
+        machines = nodes_in(self._members.machines)
+        plan, clock, history = self._context.plan, self._context.clock, self._history
         self._repeat(lambda: history.record_start(self._number, [machines[node] for node in sorted(machines)]))
         self._members.broadcast(go=1)
-        assert history.world is not None, "it has begun"
         start = clock.uptime() + plan["limits"]["start"]  # counts from this attempt
-        ending = plan.get("ending")
-        deadlines = Deadlines(start, run_deadline, history.cost_deadline(), ending and ending["at"])
-        launch = launch._replace(rate=history.world.rate, deadlines=deadlines, ranks=self._members.ranks)
+        launch = launch._replace(start_deadline=start, ranks=self._members.ranks)
         return Attempt(self._number, plan, launch, history.record, self._stop_signal, clock)
 
     def _run_launchers(self, attempt: Attempt) -> Outcome:
         self._stop_signal.progress = attempt.progress
         outcome = attempt.run()
         if outcome.cause == SUCCEEDED:
-            outcome = self._wait_for_launchers(attempt)
+            outcome = self._wait_for_launchers()
         if outcome.cause == FAILURE:
             outcome = self._find_interruption() or self._add_oom_nodes(outcome)
             outcome = self._add_missing_workers(outcome)
@@ -170,12 +172,12 @@ class CoordinatedAttempt(_NodeZero):
             outcome = outcome._replace(lost_nodes=self._stop_signal.lost_nodes())
         return outcome
 
-    def _wait_for_launchers(self, attempt: Attempt) -> Outcome:
-        """How the launchers of the other nodes ended, once that of node 0 in *attempt* has succeeded."""
+    def _wait_for_launchers(self) -> Outcome:
+        """How the launchers of the other nodes ended, once that of node 0 has succeeded."""
         clock, is_silent = self._context.clock, True
         says_so_at = clock.uptime() + _QUIET
         while len(self._members.ended) < (count := self._context.with_pods(self._members.pods).remote_launchers):
-            stop_request = self._stop_signal.pending() or attempt.exceeded_deadline()
+            stop_request = self._stop_signal.pending()
             if stop_request:
                 return stop_request.outcome
             self._members.serve(0.1)
@@ -304,7 +306,6 @@ class AttemptLoop(_NodeZero):
         self._errors = 0  # of this machine, which ended the last attempts
         self._futile = 0  # the last attempts, as many as came to nothing
         self._started = context.clock.uptime()
-        self._run_deadline: float | None = None  # as `Clock.uptime` counts
 
     def run(self) -> int:
         """Run attempts until the end; the exit code."""
@@ -336,7 +337,7 @@ class AttemptLoop(_NodeZero):
             plan = self._context.plan
             waits_for_all = plan["launcher"] == "none" and plan["run_on"] == "all" and not self._context.replaces_nodes
             return Outcome(NOT_RETRYABLE if waits_for_all else end).exit_code
-        self._run_deadline = self._deadline_of_run(history)
+        history.run_deadline = self._deadline_of_run(history)
         final = history.reconcile_lost_attempt() or restart_limit(self._context.plan, self._context.restart_count)
         while True:
             outcome, continues = self._run_attempt(history, final)
@@ -374,7 +375,7 @@ class AttemptLoop(_NodeZero):
 
     def _run_one(self, history: AttemptHistory, members: Members, number: int) -> Outcome:
         attempt = CoordinatedAttempt(self._context, self._transport, self._notice, history, members, number)
-        outcome = attempt.run(self._run_deadline)
+        outcome = attempt.run()
         self._errors = self._errors + 1 if attempt.met_error else 0
         self._futile = self._futile + 1 if attempt.was_futile else 0
         return outcome

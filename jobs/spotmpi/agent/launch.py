@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
 
 from . import launchers, protocol
-from .outcomes import Deadlines
 from .plan import NODE, WORKER, Command, Elastic, Member, Role, RunPlan, gang, workers
 from .schema import WorldRecord
 
@@ -48,7 +47,7 @@ class World(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """What an attempt starts on this machine, and until when.
+    """What an attempt starts on this machine.
 
     The *commands* end together with the first that fails; without any, the attempt lasts until it is to end. *replicas*
     are restarted each by itself meanwhile.
@@ -58,8 +57,7 @@ class Launch(NamedTuple):
     environment: Dict[str, str]
     pid_file: str  # of rank 0
     replicas: Optional[Replicas] = None
-    rate: Optional[float] = None  # US dollars per hour of all nodes
-    deadlines: Deadlines = Deadlines()
+    start_deadline: Optional[float] = None  # when it has to print something, as `Clock.uptime` counts
     ranks: Mapping[Member, Mapping[int, str]] = {}  # as `Members` has those of other nodes
 
 

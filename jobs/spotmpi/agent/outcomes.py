@@ -240,28 +240,25 @@ def cost_reason(plan: RunPlan, rate: float) -> str:
 
 
 class Deadlines(NamedTuple):
-    """When an attempt is over: *start* and *run* as `Clock.uptime` counts, *cost* as `Clock.elapsed` does.
+    """When an attempt is over, or is not to begin: *run* as `Clock.uptime` counts, *cost* as `Clock.elapsed` does.
 
     *ending* is in Unix seconds.
     """
 
-    start: Optional[float] = None
     run: Optional[float] = None
     cost: Optional[float] = None
     ending: Optional[float] = None  # of its nodes
+    rate: float = 0.0  # US dollars per hour of all nodes
 
-    def exceeded(self, plan: RunPlan, rate: float, clock: Clock, now: float) -> StopRequest | None:
-        """The end of an attempt that costs *rate* US dollars per hour, once one but that of its start is over.
-
-        *now* is what `Clock.uptime` counts.
-        """
-        if self.run and now > self.run:
+    def exceeded(self, plan: RunPlan, clock: Clock) -> StopRequest | None:
+        """The end of an attempt once one of them is over."""
+        if self.run is not None and clock.uptime() >= self.run:
             assert plan["limits"]["run"] is not None
             limit = protocol.duration(plan["limits"]["run"])
             return limit_request("run", "limits.run (%s) is over; raise it and resume the run" % limit)
-        if self.cost is not None and clock.elapsed() > self.cost:
-            return limit_request("cost", cost_reason(plan, rate))
-        if self.ending is not None and clock() > self.ending:
+        if self.cost is not None and clock.elapsed() >= self.cost:
+            return limit_request("cost", cost_reason(plan, self.rate))
+        if self.ending is not None and clock() >= self.ending:
             return limit_request("ending", plan["ending"]["reason"])
         return None
 

@@ -19,7 +19,7 @@ from .clock import Clock
 from .context import REQUESTS, AgentContext, Members, Mounts, stop_reason
 from .files import exists, write_atomically
 from .launch import change_reason
-from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
+from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Deadlines, Outcome, StopRequest
 from .plan import NODE, RunPlan, nodes_in, workers
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start
@@ -165,6 +165,7 @@ class CoordinatorStopSignal:
         self._noticed = NoticedNodes(context.plan, context.clock, echo)
         # Of the attempt, once its ranks are started, which go on for a while after a notice.
         self.progress: Progress | None = None
+        self.deadlines = Deadlines()  # of the attempt
 
     def pending(self) -> StopRequest | None:
         """The `StopRequest` that is pending, or None."""
@@ -182,7 +183,9 @@ class CoordinatorStopSignal:
         if notice:
             return StopRequest(Outcome(INTERRUPTION, notice), True)
         failure = self._deletion() or self._lost_hosts() or self.launcher_failure()
-        return StopRequest(failure, False) if failure else self._growth()
+        if failure:
+            return StopRequest(failure, False)
+        return self.deadlines.exceeded(self._context.plan, self._context.clock) or self._growth()
 
     def _growth(self) -> StopRequest | None:
         """The end, at a checkpoint, of an attempt that can go on with more nodes; a program without any stays."""

@@ -98,7 +98,8 @@ class SuspendingSource:
         self, folder: Path, clock: JumpingClock, slept: float, worked: float, stopped: float = 0.0, silent: bool = False
     ) -> None:
         self.attempt: Attempt | None = None
-        self._silent = silent
+        self.deadlines = Deadlines()  # which `CoordinatorStopSignal` looks at as well
+        self._silent, self._clock = silent, clock
         steps = 1 if worked > 400.0 else int(worked / STALL) + 1  # hours matter to deadlines alone
         self._actions: list[Callable[[], None]] = [
             lambda: clock.advance(slept, stopped),
@@ -110,7 +111,7 @@ class SuspendingSource:
     def pending(self) -> StopRequest | None:
         if self.attempt and (self.attempt.progress.alive or self._silent) and self._actions:
             self._actions.pop(0)()
-        return None
+        return self.deadlines.exceeded(self.attempt.plan, self._clock) if self.attempt else None
 
     def patience(self) -> float | None:
         return None
@@ -159,11 +160,11 @@ def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the
     }
     source = SuspendingSource(tmp_path, clock, slept, worked)
     counts = {"run": clock.uptime(), "cost": clock.elapsed(), "ending": clock()}
-    until = {name: None if seconds is None else counts[name] + seconds for name, seconds in deadlines.items()}
+    until = {name: counts[name] + seconds for name, seconds in deadlines.items() if seconds is not None}
     record = Record(str(tmp_path), clock)
     command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": waits, "environment": {}}
-    ends = Deadlines(clock.uptime() + 60.0)._replace(**until)
-    launch = Launch([command], {}, str(tmp_path / "rank-0.pid"), rate=1.0, deadlines=ends)
+    source.deadlines = Deadlines(**until, rate=1.0)
+    launch = Launch([command], {}, str(tmp_path / "rank-0.pid"), start_deadline=clock.uptime() + 60.0)
     source.attempt = Attempt(1, plan, launch, record, source, clock)
 
     outcome = source.attempt.run()
@@ -514,8 +515,7 @@ def run_to_the_end(
     clock = JumpingClock()
     record, source = Record(str(folder), clock), SuspendingSource(folder, clock, 0.0, worked, stopped, silent)
     plan |= {"environment": {}, "slots": 1, "backend": "local", "hosts": ["127.0.0.1"] * nodes, "run_on": "all"}
-    deadlines = Deadlines(clock.uptime() + 60.0)
-    launch = Launch([command], {}, str(folder / "rank-0.pid"), deadlines=deadlines, ranks=elsewhere)
+    launch = Launch([command], {}, str(folder / "rank-0.pid"), start_deadline=clock.uptime() + 60.0, ranks=elsewhere)
     source.attempt = Attempt(1, plan, launch, record, source, clock)
     outcome = source.attempt.run()
     record.close()

@@ -305,7 +305,7 @@ def test_a_clock_that_is_set_during_attempts_spends_and_saves_no_money(run: Reco
         history.end(number, Progress(0.0), FAILED, started=SUBMITTED)
         run.clock.unix += step
     history.begin()
-    assert history.cost_deadline() == run.clock.seconds + 100 - 69 - 30
+    assert history.deadlines().cost == run.clock.seconds + 100 - 69 - 30
 
 
 def test_a_node_that_is_lost_again_and_again_ends_the_run_unless_the_program_failed(run: RecordedRun) -> None:
@@ -326,7 +326,7 @@ def test_a_node_that_is_lost_again_and_again_ends_the_run_unless_the_program_fai
 def test_a_run_ends_where_its_cost_limit_leaves_no_time_for_another_attempt(run: RecordedRun) -> None:
     run.plan["limits"]["cost"], run.plan["rate"] = 1.0, 36.0  # 100 s
     history = run.history()
-    assert history.cost_deadline() == SUBMITTED + 100 - 30
+    assert history.deadlines().cost == SUBMITTED + 100 - 30
     run.attempt(history, FAILED, seconds=69.0)
     assert history.final_outcome(FAILED) is None
     run.clock.seconds += 1
@@ -344,7 +344,7 @@ def test_an_attempt_that_was_lost_with_its_agent_is_paid_at_its_own_rate(run: Re
     history = run.history()
     history.begin()
     os.utime(run.folder / "attempts" / "2", (run.clock.seconds, run.clock.seconds))
-    assert history.cost_deadline() == pytest.approx(run.clock.seconds + 160 - 30)
+    assert history.deadlines().cost == pytest.approx(run.clock.seconds + 160 - 30)
 
 
 def test_time_before_an_attempt_is_paid_from_when_its_nodes_were_held(run: RecordedRun) -> None:
@@ -352,12 +352,12 @@ def test_time_before_an_attempt_is_paid_from_when_its_nodes_were_held(run: Recor
     history = run.history()
     run.clock.seconds += 20
     history.begin()
-    assert history.cost_deadline() == SUBMITTED + 20 + 100 - 30
+    assert history.deadlines().cost == SUBMITTED + 20 + 100 - 30
     run.clock.seconds += 5
     history.end(1, Progress(0.0), FAILED, run.clock.seconds)
     run.clock.seconds += 15
     history.begin()
-    assert history.cost_deadline() == SUBMITTED + 20 + 100 - 30, "the pause is paid, too"
+    assert history.deadlines().cost == SUBMITTED + 20 + 100 - 30, "the pause is paid, too"
 
 
 def test_an_attempt_without_a_record_is_an_interruption_with_the_last_reported_iteration(run: RecordedRun) -> None:

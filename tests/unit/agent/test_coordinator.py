@@ -326,7 +326,7 @@ def test_an_attempt_knows_the_ranks_that_other_nodes_report(tmp_path: Path) -> N
     context, attempt = SimpleNamespace(plan=plan, clock=SetClock(0.0)), MagicMock()
     attempt._context, attempt._members, attempt._history.world.rate = context, members, None
     launch = Launch([], {}, str(tmp_path / "pid"))
-    assert CoordinatedAttempt._start(attempt, launch, None).launch.ranks is members.ranks
+    assert CoordinatedAttempt._start(attempt, launch).launch.ranks is members.ranks
 
 
 def test_a_notice_before_ranks_train_ends_an_attempt_at_once() -> None:

@@ -63,6 +63,7 @@ class LocalRun:
         self.attempts = 0
         self.progress: dict[str, Any] = {}  # of each attempt
         self.launches: list[Launch] = []
+        self.deadlines: list[float | None] = []  # of each launch
         self.plan: Any = {"limits": dict(LIMITS), "run": "r-1", "name": "r", "work": {}, "rate": None, "grace": 1.0}
         self.plan.update(environment={}, oversubscribed=False, launcher="none", run_on="all", slots=1, python="python3")
         self.plan.update(python="python3", hosts=["127.0.0.1"], mpi={"args": [], "path": None, "family": 0})
@@ -70,8 +71,11 @@ class LocalRun:
         (self.folder / "events.jsonl").touch()
         patch.setattr(coordinator, "Attempt", self._attempt)
 
-    def _attempt(self, number: int, plan: Any, launch: Launch, *others: Any) -> Any:
+    def _attempt(
+        self, number: int, plan: Any, launch: Launch, run_record: Record, source: CoordinatorStopSignal, clock: Any
+    ) -> Any:
         self.launches.append(launch)
+        self.deadlines.append(source.deadlines.run)
         progress = Progress(0.0)
         vars(progress).update(self.progress)
         return SimpleNamespace(number=number, progress=progress, run=self._run)
@@ -167,7 +171,16 @@ def test_an_attempt_after_a_night_asleep_has_the_time_that_the_run_has_left(run:
     run.plan["limits"]["run"], run.ends = 600.0, [FAILED, DONE]
     run.after = lambda: setattr(run.clock, "unix", run.clock.unix + 8 * 3600)
     run.run()
-    assert [launch.deadlines.run for launch in run.launches] == [700.0, 700.0]
+    assert run.deadlines == [700.0, 700.0]
+
+
+def test_no_attempt_begins_once_the_time_of_the_run_is_over(run: LocalRun) -> None:
+    """Its nodes would be paid for, though it could only end."""
+    run.plan["limits"]["run"], run.ends = 8.0, [FAILED, FAILED, DONE]
+    assert run.run() == 78 and run.attempts == 2, "5 s each"
+    assert run.kinds()[-2:] == ["started", "failed"]
+    assert run.summary()["reason"] == "limits.run (8s) is over; raise it and resume the run"
+    assert run.summary()["failures"] == 2
 
 
 def test_a_signal_ends_a_run_that_nothing_starts_again_and_names_its_reason(run: LocalRun) -> None:

@@ -17,7 +17,7 @@ from spotmpi.agent import pod_record
 from spotmpi.agent.attempt import TERM_GRACE, Attempt
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.context import AgentContext
-from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, Outcome
+from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, Deadlines, Outcome
 from spotmpi.agent.readiness import Readiness
 from spotmpi.agent.record import TERMINAL
 from spotmpi.agent.stop_requests import CoordinatorStopSignal, NoticedNodes
@@ -314,6 +314,9 @@ def check_launches(run: Run) -> None:
         lost = {fact.value for fact in run.facts if fact.kind == "lost" and fact.at > launched.at - 4 * TICK}
         absent = launched.value.absent
         assert not set(absent) - lost, f"attempt {launched.attempt} was launched without {absent}"
+        limit, is_exact = run.schedule.run, not run.happened("clock", "frozen", before=launched.at)
+        if limit is not None and is_exact:
+            assert launched.at <= limit + TICK, f"attempt {launched.attempt} was launched after limits.run"
 
 
 CHECKS: tuple[Callable[[Run], None], ...] = (
@@ -427,6 +430,7 @@ NOTICE_ON_A_SILENT_VOLUME = Schedule(
     checkpoint=9.0,
     grace=12.0,
 )
+LOST_AT_THE_LIMIT = Schedule(events=(Event(38, "reclaim", 3), Event(48, "crash")), nodes=3, checkpoint=3.0, run=40.0)
 DELETED = Schedule(events=(Event(20, "delete"),), nodes=2, checkpoint=9.0, failures=0, replaces=True)
 RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.0, replaces=True)
 
@@ -453,6 +457,7 @@ RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.
 @example(LOST_AT_AN_INTERRUPTION)
 @example(REPLACED_IN_RECOVERY)
 @example(RECLAIMED_ALONE)
+@example(LOST_AT_THE_LIMIT)
 @example(DELETED)
 @example(NOTICE_ON_A_SILENT_VOLUME)
 @example(ENDED_AND_REPLACED)
@@ -670,16 +675,17 @@ def without_grace(patch: pytest.MonkeyPatch) -> None:
 
 
 def by_unix_time(patch: pytest.MonkeyPatch) -> None:
-    exceeded = Attempt._exceeded_limit
+    exceeded = Deadlines.exceeded
 
-    def exceeded_limit(attempt: Any, now: float) -> Any:
-        return exceeded(attempt, now + attempt.clock() - EPOCH - attempt.clock._agent.world.now)
+    def exceeded_by_unix_time(deadlines: Deadlines, plan: Any, clock: Any) -> Any:
+        run = None if deadlines.run is None else deadlines.run - clock() + EPOCH + clock._agent.world.now
+        return exceeded(deadlines._replace(run=run), plan, clock)
 
-    patch.setattr(Attempt, "_exceeded_limit", exceeded_limit)
+    patch.setattr(Deadlines, "exceeded", exceeded_by_unix_time)
 
 
 def unaware_of_its_cost(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(AttemptHistory, "cost_deadline", lambda history: None)
+    patch.setattr(AttemptHistory, "_cost_deadline", lambda history: None)
 
 
 def forgetful_of_its_end(patch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ lost, which is then padding only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -207,10 +208,19 @@ def _newest(folder: str) -> float:
 
 
 def remove_entry(place: str) -> None:
-    """Remove a folder, its manifest first: without one an entry is none."""
+    """Remove a folder, its manifest first: without one an entry is none.
+
+    On a network file system the folder of a file that somebody has open stays, for the next removal: see
+    `spotmpi.agent.files.remove_folder`, which pods do not get with this text.
+    """
     with contextlib.suppress(FileNotFoundError):
         os.remove(os.path.join(place, "manifest.json"))
-    shutil.rmtree(place)
+    try:
+        shutil.rmtree(place)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EBUSY):
+            raise
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def require_folder(folder: str) -> None:

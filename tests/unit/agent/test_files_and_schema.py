@@ -11,6 +11,7 @@ import pytest
 
 from spotmpi.agent.files import remove_folder, write_atomically
 from spotmpi.agent.schema import read_attempt, read_object
+from spotmpi.agent.store import remove_entry
 from tests import nfs
 
 LIMITS = {"start": 60.0, "run": None, "no_progress": None, "failures": 1, "interruptions": 2}
@@ -56,6 +57,22 @@ def test_a_folder_on_nfs_stays_until_its_last_open_file_is_closed(
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError):
         remove_folder(folder)
+
+
+def test_an_entry_of_a_volume_is_removed_but_for_the_files_that_somebody_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which go as soon as they are closed, and their folder the next time that what is unused is removed."""
+    entry = tmp_path / "entry"
+    (entry / "a").mkdir(parents=True)
+    for name in ("a/read", "b", "manifest.json"):
+        (entry / name).touch()
+    nfs.keep_open_files(monkeypatch)
+    with (entry / "a" / "read").open():
+        remove_entry(str(entry))
+        assert [path.name[:4] for path in entry.rglob("*")] == ["a", ".nfs"]
+    remove_entry(str(entry))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_on_nfs_that_is_closed_during_a_removal_does_not_end_it(

@@ -60,6 +60,7 @@ AT_ONCE = 1.0  # seconds between two losses in which no program has exceeded its
 # What ends a program that cannot be read, in the reason: Python's exceptions, and its lines of a program that it lacks.
 _NO_MODULE = r": (?:ModuleNotFoundError\b|\S+: (?:No module named|Error while finding module .*ModuleNotFoundError)\b)"
 _SPOTMPI = r"No module named '?spotmpi\b"
+_NO_LIBRARY = r"No module named '?encodings\b"  # the first that an interpreter imports
 _NO_SCRIPT = r": \S+: can't open file .*\[Errno 2\]"
 _SYNTAX = r": (?:SyntaxError|IndentationError|TabError)\b"
 
@@ -295,6 +296,8 @@ def same_again(outcome: Outcome, attempts: Iterable[AttemptRecord]) -> Outcome |
         remedy = (
             "; set checkpoint.memory, with which programs find spotmpi.checkpoint, or install spotmpi in this Python"
         )
+    elif re.search(_NO_MODULE, reason) and re.search(_NO_LIBRARY, reason):
+        remedy = "; this Python does not find its own library: unset PYTHONHOME, which names the folder of another one"
     elif re.search(_NO_MODULE, reason):
         remedy = "; install the module (in the image, where there is one), or send it with `code` or `files`"
     elif re.search(_NO_SCRIPT, reason):

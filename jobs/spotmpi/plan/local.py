@@ -88,6 +88,8 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
         protocol.ENV_HOSTS: "1",
         **python_path,
     }
+    if machine.image_bin and "PYTHONHOME" in machine.variables:  # with that of another, its Python finds no module
+        environment["PYTHONHOME"] = ""  # as unset
     if spec.stream:
         environment[protocol.ENV_STREAM] = spec.stream.settings.to_json()
         environment[protocol.ENV_STREAM_FOLDER] = str(paths.stream)

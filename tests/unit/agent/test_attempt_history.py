@@ -229,6 +229,10 @@ INSTALL = "; install the module (in the image, where there is one), or send it w
             "python: Error while finding module specification for 'x.y' (ModuleNotFoundError: No module named 'x')",
             INSTALL,
         ),
+        (
+            "ModuleNotFoundError: No module named 'encodings'",
+            "; this Python does not find its own library: unset PYTHONHOME, which names the folder of another one",
+        ),
         ("SyntaxError: invalid syntax", ""),
         (
             "python: can't open file '/a b/x.py': [Errno 2] No such file or directory",

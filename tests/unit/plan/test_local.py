@@ -194,6 +194,25 @@ def test_folders_that_the_program_needs_come_before_those_of_the_specs_python_pa
     assert plan["environment"]["PYTHONPATH"] == folders
 
 
+@pytest.mark.parametrize(
+    ("values", "home"),
+    [
+        ({**DIGITS, "image": "chainermn"}, ""),
+        ({**DIGITS, "image": "chainermn", "env": {"PYTHONHOME": "/opt/python"}}, "/opt/python"),
+        ({"command": ["x"]}, None),
+    ],
+    ids=["an image", "an image with one of its own", "the user's Python"],
+)
+def test_the_python_of_an_image_takes_no_home_of_another_from_the_terminal(
+    values: dict[str, Any], home: str | None
+) -> None:
+    """It would find no module of its own; to Python an empty variable is none (CPython's Python/initconfig.c)."""
+    machine = (MACHINE if "image" in values else BARE)._replace(variables=frozenset({"PYTHONHOME"}))
+    assert local_plan(from_values(values), PATHS, machine, {})["environment"].get("PYTHONHOME") == home
+    environment = local_plan(from_values({**DIGITS, "image": "chainermn"}), PATHS, MACHINE, {})["environment"]
+    assert "PYTHONHOME" not in environment, "there is none to take"
+
+
 def test_python_is_that_of_the_image_or_the_one_on_path() -> None:
     torchrun = {"command": ["x"], "launcher": "torchrun"}
     assert commands(torchrun, BARE)[0][0] == "python3"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -25,7 +26,7 @@ from spotmpi.backends.kubernetes.client.errors import is_missing, reason_of_end,
 from spotmpi.backends.kubernetes.client.view import ClusterView
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from tests.cloud.cluster.answers import status
-from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.fake_cluster import FakeCluster, write_kubeconfig
 from tests.cloud.cluster.objects import a_pod, event, node, of_kind
 from tests.cloud.cluster.store import Object
 from tests.contract.processes import wait_until
@@ -569,6 +570,41 @@ def test_a_timeout_is_reported_with_its_length(cluster: FakeCluster, monkeypatch
     words = r"could not look: the cluster did not answer within 0\.1 s; try again"
     with pytest.raises(SpotmpiError, match=words), translate_errors("look"):
         asyncio.run(cluster.api().list(POD))
+
+
+def test_what_a_silent_cluster_lets_wait_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cluster_api, "READ_TIMEOUT", 0.1)
+    monkeypatch.setattr(cluster_api, "QUIET", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", address, "lab")))
+        api = ClusterApi(None, None)
+
+        async def find() -> None:
+            for _ in range(2):
+                with pytest.raises(httpx2.ReadTimeout):
+                    await api.find(POD, "a")
+
+        asyncio.run(find())
+    assert capsys.readouterr().err == "waiting until the cluster answers (gives up after 0.1 s)\n"
+
+
+def test_of_a_cluster_that_has_answered_no_wait_is_named(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may think about its answers, and gets requests all the time that a run is followed."""
+    api = cluster.api()
+
+    async def find() -> None:
+        monkeypatch.setattr(cluster_api, "QUIET", 3600.0)
+        await api.find(POD, "a")
+        monkeypatch.setattr(cluster_api, "QUIET", 0.0)
+        await api.find(POD, "a")
+
+    asyncio.run(find())
+    assert capsys.readouterr().err == ""
 
 
 SECRET = of_kind("Secret", "ssh", "training", data={"id": "eA=="})

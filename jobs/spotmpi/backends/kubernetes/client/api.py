@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, BinaryIO
 
@@ -32,7 +33,10 @@ from spotmpi.backends.kubernetes.client.kubeconfig import (
     in_pod,
     proxy_of,
 )
+from spotmpi.backends.kubernetes.client.login_program import ACCESS
+from spotmpi.core.reminders import QUIET
 from spotmpi.core.structs import inspected
+from spotmpi.core.wording import print_message
 from spotmpi.plan.pods import CONTAINER
 
 Object = dict[str, Any]
@@ -132,19 +136,40 @@ class _Client(GenericAsyncClient):
     lightkube requests a watch that has ended without an error anew at once; where a proxy ends each, this one waits.
     """
 
+    _is_announced = False
+
     async def send(self, req: httpx2.Request, stream: bool = False) -> Any:
         """The response to a request; that of the last try if the server stays busy."""
         if "watch" in req.url.params:
             await self._pause(str(req.url.copy_remove_param("resourceVersion")))
         tries = 1
         while True:
-            response: Any = await super().send(req, stream)  # type: ignore[no-untyped-call]
+            with contextlib.nullcontext() if stream else self._announcement(req):
+                response: Any = await super().send(req, stream)  # type: ignore[no-untyped-call]
             delay = response.headers.get("Retry-After", "")
             if response.status_code not in _BUSY or not delay.isdecimal() or tries == _BUSY_TRIES:
                 return response
             tries += 1
             await response.aclose()
             await asyncio.sleep(min(float(delay), _LONGEST_DELAY))
+
+    @contextlib.contextmanager
+    def _announcement(self, request: httpx2.Request) -> Iterator[None]:
+        """Print what is waited for where a cluster that has not answered yet is silent; a login speaks for itself."""
+
+        def announce() -> None:
+            logs_in = ACCESS in request.extensions and "Authorization" not in request.headers
+            if not (self._is_announced or logs_in):
+                self._is_announced = True
+                print_message(f"waiting until the cluster answers (gives up after {READ_TIMEOUT:g} s)")
+
+        wait = None if self._is_announced else asyncio.get_running_loop().call_later(QUIET, announce)
+        try:
+            yield
+            self._is_announced = True  # it is not silent
+        finally:
+            if wait is not None:
+                wait.cancel()
 
     async def _pause(self, watch: str) -> None:
         """Wait until the last request of the same *on_event* is a moment ago."""

@@ -13,6 +13,7 @@ from typing import BinaryIO, TypeVar
 
 from spotmpi.core import names, wording
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.reminders import QUIET
 from spotmpi.core.wording import Echo, echo
 
 ANSWER_LIMIT = 120.0  # seconds for which a command waits: slurmctld of a busy cluster needs most of them to restart
@@ -67,6 +68,7 @@ class Login:
     def __init__(self, host: str | None, limit: float = _LIMIT) -> None:
         self.host = host
         self._limit = limit
+        self._is_announced = False  # that it is silent, or it has answered
 
     def command(self, command: Sequence[str], *options: str) -> list[str]:
         """*command* as this machine starts it; *options* are those of ssh."""
@@ -113,7 +115,7 @@ class Login:
                 remedy = f"run this on a machine with Slurm's commands, or name the login node with {place}"
                 raise NoCluster(f"cannot {purpose}: there is no {words[0]} on PATH; {remedy}") from error
             try:
-                code = self._wait(process, given, target)
+                code = self._wait(self.host or command[0], process, given, target)
             except subprocess.TimeoutExpired as error:
                 raise NoAnswer(
                     f"cannot {purpose}: {command[0]} did not answer within {self._limit:g} s; try again"
@@ -138,17 +140,26 @@ class Login:
             return NoAnswer
         return NoController if any(words in line for line in lines for words in _NO_CONTROLLER) else SpotmpiError
 
-    def _wait(self, process: subprocess.Popen[bytes], given: BinaryIO, printed: BinaryIO) -> int:
-        """The exit code of *process*; TimeoutExpired once it neither reads nor prints."""
+    def _wait(self, name: str, process: subprocess.Popen[bytes], given: BinaryIO, printed: BinaryIO) -> int:
+        """The exit code of *process*; TimeoutExpired once it neither reads nor prints.
+
+        Where *name* is silent from the beginning, it is said once that this waits for it.
+        """
         moved, at = -1, time.monotonic()
         while True:
             try:
-                return process.wait(min(_LOOK, self._limit))
+                code = process.wait(min(_LOOK, self._limit))
+                self._is_announced = True
+                return code
             except subprocess.TimeoutExpired:
                 # It shares the place in *given* with this process.
                 now = os.lseek(given.fileno(), 0, os.SEEK_CUR) + os.fstat(printed.fileno()).st_size
                 if now != moved:
                     moved, at = now, time.monotonic()
+                elif not self._is_announced and time.monotonic() - at >= QUIET:
+                    self._is_announced = True
+                    limit = f"gives up after {self._limit:g} s at the latest"
+                    wording.print_message(f"waiting until {name} answers ({limit})")
                 elif time.monotonic() - at >= self._limit:
                     raise
 

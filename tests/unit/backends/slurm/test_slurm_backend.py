@@ -552,6 +552,17 @@ def test_a_command_may_take_as_long_as_it_prints(tmp_path: Path) -> None:
         Login(None, limit=0.3).run("wait", ["sleep", "60"])
 
 
+def test_what_a_silent_command_lets_wait_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("spotmpi.backends.slurm.login.QUIET", 0.0)
+    silent = Login(None, limit=0.2)
+    for _ in range(2):
+        with pytest.raises(NoAnswer):
+            silent.run("look", ["sleep", "60"])
+    assert capsys.readouterr().err == "waiting until sleep answers (gives up after 0.2 s at the latest)\n"
+
+
 def test_a_cache_folder_that_cannot_be_written_has_no_sockets_of_ssh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

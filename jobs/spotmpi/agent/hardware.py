@@ -34,6 +34,7 @@ _SUMMARY_KEYS = (
 )
 _GPU_FIELDS = ("name", "memory", "driver", "capability")
 _GPU_QUERY = "--query-gpu=name,memory.total,driver_version,compute_cap"
+GPU_TIMEOUT = 60.0  # seconds: a driver that hangs answers never, one without persistence after some
 _DMI = "sys/devices/virtual/dmi/id"
 INSTANCE_TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")  # of EC2; older virtual machines have none here
 INSTANCE_ID = re.compile(r"i-[0-9a-f]{8,17}")
@@ -90,13 +91,28 @@ def instance_type(root: str = "/") -> str | None:
 
 
 def list_gpus() -> list[dict[str, str]]:
-    """``name``, ``memory``, ``driver`` and compute ``capability`` ("8.6") of each GPU; empty without nvidia-smi."""
+    """``name``, ``memory``, ``driver`` and compute ``capability`` ("8.6") of each GPU that nvidia-smi knows."""
     import shutil
 
     if not shutil.which("nvidia-smi"):
         return []
-    answer = subprocess.run(["nvidia-smi", _GPU_QUERY, "--format=csv,noheader"], stdout=subprocess.PIPE)
-    return parse_gpus(answer.stdout.decode("utf-8", "replace")) if answer.returncode == 0 else []
+    try:
+        code, answer = ask_nvidia_smi(_GPU_QUERY, "--format=csv,noheader")
+    except subprocess.TimeoutExpired:
+        return []
+    return parse_gpus(answer) if code == 0 else []
+
+
+def ask_nvidia_smi(*options: str) -> tuple[int, str]:
+    """Exit code and output of nvidia-smi; `subprocess.TimeoutExpired` where the driver hangs."""
+    command = ["nvidia-smi", *options]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        output, _ = process.communicate(timeout=GPU_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()  # without a wait for its end: no signal interrupts a call of a driver that hangs
+        raise
+    return process.returncode, output.decode("utf-8", "replace")
 
 
 def parse_gpus(answer: str) -> list[dict[str, str]]:

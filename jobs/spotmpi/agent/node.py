@@ -30,7 +30,6 @@ POLL_INTERVAL = 0.05  # seconds
 _RESTART_PAUSE = 1.0  # seconds from the end of an sshd to the start of the next
 
 ROOM = 64 * 1024 * 1024  # bytes on the node's own disk, without which no rank writes its output
-_GPU_TIMEOUT = 60.0  # seconds: a driver that hangs answers never, one without persistence after some
 _DISK_TIMEOUT = 30.0  # seconds for a small file on a file system of the network, which may hang for ever
 _BROKEN = (errno.EIO, errno.ESTALE, errno.EROFS)
 _COOLING = 5.0  # seconds after which a GPU that has just worked is no longer slowed down for its heat
@@ -196,7 +195,7 @@ def gpu_problem(requested: int, clock: Clock) -> str | None:
             clock.sleep(_COOLING)
             answer = _ask_gpus()
     except subprocess.TimeoutExpired:
-        return "nvidia-smi has not answered for %g s" % _GPU_TIMEOUT
+        return "nvidia-smi has not answered for %g s" % hardware.GPU_TIMEOUT
     return gpu_fault(answer, requested)
 
 
@@ -205,10 +204,7 @@ def _ask_gpus() -> str:
     text = ""
     for fields in [["%s.%s" % (group, name) for name in _SLOWDOWNS] for group in _GROUPS] + [[]]:
         query = ["--query-gpu=" + ",".join(["index", _ERRORS, *fields]), "--format=csv,noheader"]
-        answer = subprocess.run(
-            ["nvidia-smi", *query], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_GPU_TIMEOUT
-        )
-        text = answer.stdout.decode("utf-8", "replace")
+        _, text = hardware.ask_nvidia_smi(*query)
         if _UNKNOWN_FIELD not in text:
             break
     return text

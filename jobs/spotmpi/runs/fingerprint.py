@@ -14,6 +14,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from spotmpi.agent import hardware
 from spotmpi.agent.files import write_atomically
 from spotmpi.agent.launchers import is_mpi
 from spotmpi.core import code_folder, names
-from spotmpi.core.wording import shortened
+from spotmpi.core.wording import print_message, shortened
 from spotmpi.runs import data_fingerprint
 
 if TYPE_CHECKING:
@@ -360,12 +361,21 @@ def installed_gpus() -> list[dict[str, str]]:
     with contextlib.suppress(OSError, ValueError):
         known: list[dict[str, str]] = json.loads(cache.read_text(encoding="utf-8"))
         return known
-    devices = hardware.list_gpus()
+    with nvidia_smi_reminders():
+        devices = hardware.list_gpus()
     if boot and devices:
         with contextlib.suppress(OSError):
             cache.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(cache, json.dumps(devices))
     return devices
+
+
+def nvidia_smi_reminders() -> AbstractContextManager[None]:
+    """Says, while in the context, that nvidia-smi has not answered for a while, and when it is given up."""
+    from spotmpi.core.reminders import reminders  # most machines have none
+
+    text = "nvidia-smi has not answered for {:.0f} s; it is given up after {:g} s"
+    return reminders(lambda seconds: text.format(seconds, hardware.GPU_TIMEOUT), print_message)
 
 
 def _boot_id() -> str:

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import hardware
+from spotmpi.backends.local.machine import inspect
+from spotmpi.core.errors import SpotmpiError
 from spotmpi.runs import fingerprint
+from spotmpi.spec.source import from_values
 
 V100 = {"name": "Tesla V100-SXM2-16GB", "memory": "16384 MiB", "driver": "550.54.15", "capability": "7.0"}
 T4 = {"name": "Tesla T4", "memory": "15360 MiB", "driver": "550.54.15", "capability": "7.5"}
@@ -37,6 +40,22 @@ def test_a_machine_is_described_with_its_gpus_by_nvidia_smi_which_runs_once_per_
     assert machine["cores"] >= 1 and machine["memory_gib"] >= 1 and machine["cpu"]
     fingerprint.installed_gpus.cache_clear()
     assert calls.read_text() == "x\n"
+
+
+def test_gpus_whose_driver_hangs_let_no_run_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text("#!/bin/sh\nexec sleep 60\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(hardware, "GPU_TIMEOUT", 0.5)
+    with pytest.raises(
+        SpotmpiError, match=r"not answered for 0\.5 s: the driver of the GPUs hangs; restart this machine"
+    ):
+        inspect(from_values({"command": ["true"], "resources": {"gpu": 1}}))
+    fingerprint.installed_gpus.cache_clear()
+    assert fingerprint.describe_machine()["gpus"] == [], "a run that needs none goes on"
+    fingerprint.installed_gpus.cache_clear()
 
 
 @pytest.mark.parametrize("answer", ["", "No devices were found\n", "Tesla T4, 15360 MiB\n"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from spotmpi.agent import hardware, protocol, record
 from spotmpi.agent import node as agent_node
-from spotmpi.agent import protocol, record
 from spotmpi.agent.attempt_history import AttemptHistory, avoided_machines, failed_again
 from spotmpi.agent.record import Record
 from spotmpi.agent.schema import AttemptRecord
@@ -58,9 +59,17 @@ def test_a_driver_that_hangs_is_a_fault_and_a_node_without_nvidia_smi_tells_noth
     assert agent_node.gpu_problem(1, SetClock()) is None
     _script(tmp_path / "nvidia-smi", "exec sleep 60")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(agent_node, "_GPU_TIMEOUT", 0.2)
+    monkeypatch.setattr(hardware, "GPU_TIMEOUT", 0.2)
+    # No signal interrupts a call of a driver that hangs: Linux, "uninterruptible sleep" in proc_pid_stat(5).
+    hung: list[subprocess.Popen[bytes]] = []
+    kill = subprocess.Popen.kill
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: hung.append(process))
     assert agent_node.gpu_problem(0, SetClock()) is None
     assert agent_node.gpu_problem(1, SetClock()) == "nvidia-smi has not answered for 0.2 s"
+    (process,) = hung
+    assert process.poll() is None, "it was not waited for"
+    kill(process)
+    process.communicate()
 
 
 @pytest.mark.parametrize("known", ["clocks_event_reasons", "clocks_throttle_reasons", "no such name"])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from spotmpi.agent import hardware, launchers
 from spotmpi.agent.files import is_folder
 from spotmpi.core import names
+from spotmpi.core.errors import SpotmpiError
 from spotmpi.images import environment
 from spotmpi.plan.local import Machine
 from spotmpi.runs import fingerprint
@@ -220,5 +221,10 @@ def _has(module: str) -> bool:
 def _gpus() -> int:
     if not shutil.which("nvidia-smi"):
         return 0
-    process = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, encoding="utf-8", errors="replace")
-    return len(process.stdout.splitlines()) if process.returncode == 0 else 0
+    try:
+        with fingerprint.nvidia_smi_reminders():
+            code, answer = hardware.ask_nvidia_smi("--list-gpus")
+    except subprocess.TimeoutExpired as error:
+        text = f"nvidia-smi has not answered for {hardware.GPU_TIMEOUT:g} s"
+        raise SpotmpiError(f"{text}: the driver of the GPUs hangs; restart this machine") from error
+    return sum(line.startswith("GPU ") for line in answer.splitlines()) if code == 0 else 0

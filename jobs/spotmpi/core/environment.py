@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -13,9 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 from spotmpi.core.pulumi import refusal
-from spotmpi.core.wording import reason_of
+from spotmpi.core.reminders import reminders
+from spotmpi.core.wording import Echo, print_message, reason_of
 
 CONTRACT = 1
+_PATIENCE = 10.0  # seconds for which nothing is said of a Pulumi that reads a state
 
 
 class _Part(BaseModel):
@@ -167,7 +170,8 @@ def of_stack(stack: str | None = None, project: Path | None = None, run: Runner 
     command += ["--stack", stack] if stack else []
     command += ["--cwd", str(project)] if project else []
     try:
-        process = run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
+        with reading_reminders(stack or "(selected)", print_message):
+            process = run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
     except FileNotFoundError as error:
         remedy = "install it, or name a file with the stack's outputs"
         raise SpotmpiError(
@@ -179,3 +183,9 @@ def of_stack(stack: str | None = None, project: Path | None = None, run: Runner 
         reason = " ".join(process.stderr.split()) or f"exit status {process.returncode}"
         raise SpotmpiError(f"pulumi could not read the outputs of stack {stack or '(selected)'}: {reason}")
     return parse(json.loads(process.stdout))
+
+
+def reading_reminders(stack: str, echo: Echo) -> AbstractContextManager[None]:
+    """Says, while in the context, that Pulumi still reads the state of a stack: it has no limit where S3 is silent."""
+    what = f"waiting for pulumi, which reads the state of stack {stack}"
+    return reminders(lambda seconds: f"{what}, for {seconds:.0f} s (Ctrl-C ends it)", echo, _PATIENCE)

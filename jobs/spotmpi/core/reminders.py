@@ -14,13 +14,18 @@ QUIET = 3.0  # seconds of a wait about which nothing is said
 
 
 @contextmanager
-def reminders(text: Callable[[float], str], echo: Echo) -> Iterator[None]:
-    """Print by *echo*, while in the context, what *text* says of something that has gone on for so many seconds."""
+def reminders(text: Callable[[float], str], echo: Echo, first: float | None = None) -> Iterator[None]:
+    """Print by *echo*, while in the context, what *text* says of something that has gone on for so many seconds.
+
+    The first time is after the seconds *first*, by default as many as lie between two.
+    """
     ended, begun = threading.Event(), time.monotonic()
 
     def remind() -> None:
-        while not ended.wait(INTERVAL):
+        pause = INTERVAL if first is None else first
+        while not ended.wait(pause):
             echo(text(time.monotonic() - begun))
+            pause = INTERVAL
 
     thread = threading.Thread(target=remind, name="reminders", daemon=True)
     thread.start()

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from spotmpi.core import names
+from spotmpi.core.environment import reading_reminders
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.pulumi import NO_SUCH_STACK, require_deployment, written_at
 from spotmpi.core.termination import Terminated, raised_when_terminated
@@ -81,9 +82,8 @@ class Pulumi:
 
     def state(self, stack: str) -> dict[str, Any] | None:
         """The state of a stack, secrets encrypted; None where the stack does not exist; SpotmpiError."""
-        process = self._start(stack, "stack", "export", quiet=True)
-        output, errors = process.communicate()
-        if process.returncode:
+        status, output, errors = self._read(stack, "export")
+        if status:
             if NO_SUCH_STACK in errors:
                 return None
             raise SpotmpiError(explain(stack, "stack export", errors))
@@ -93,12 +93,18 @@ class Pulumi:
 
     def outputs(self, stack: str) -> dict[str, Any]:
         """The outputs of a stack, without secrets."""
-        process = self._start(stack, "stack", "output", "--json", quiet=True)
-        output, errors = process.communicate()
-        if process.returncode:
+        status, output, errors = self._read(stack, "output", "--json")
+        if status:
             raise SpotmpiError(explain(stack, "stack output", errors))
         values: dict[str, Any] = json.loads(output)
         return values
+
+    def _read(self, stack: str, *arguments: str) -> tuple[int, str, str]:
+        """Exit status, output and errors of a command that reads the state of a stack."""
+        process = self._start(stack, "stack", *arguments, quiet=True)
+        with reading_reminders(stack, self.echo):
+            output, errors = process.communicate()
+        return process.returncode, output, errors
 
     def with_flags(self, *names: str) -> Pulumi:
         """The same with these environment variables set to 1, which allow the program what it refuses by default."""

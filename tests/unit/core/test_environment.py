@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -74,6 +75,23 @@ def test_pulumi_reads_the_named_stack_or_the_selected_one(
     assert environment.of_stack(stack, project, pulumi).cluster == "spotmpi-lab"
     (command,) = pulumi.call_args.args
     assert " ".join(command) == f"pulumi stack output --json --non-interactive{options}"
+
+
+def test_a_pulumi_that_takes_its_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, texts = threading.Event(), list[str]()
+
+    def print_message(text: str) -> None:
+        texts.append(text)
+        said.set()
+
+    def read_slowly(*command: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+        assert said.wait(60)
+        return subprocess.CompletedProcess([], 0, json.dumps(OUTPUTS), "")
+
+    monkeypatch.setattr(environment, "print_message", print_message)
+    monkeypatch.setattr(environment, "_PATIENCE", 0.01)
+    assert environment.of_stack("lab", run=read_slowly).cluster == "spotmpi-lab"
+    assert texts[0].startswith("waiting for pulumi, which reads the state of stack lab, for ")
 
 
 @pytest.mark.parametrize(

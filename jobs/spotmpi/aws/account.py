@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -18,11 +19,13 @@ from spotmpi.aws.errors import (
     translate_error,
 )
 from spotmpi.core.redaction import guard_logs, remember
-from spotmpi.core.wording import Echo
+from spotmpi.core.wording import Echo, print_message
 
 ANY_REGION = "us-east-1"  # enabled in every account, so any call about other regions can go there
 IAM_PREFIXES = {"service-quotas": "servicequotas", "efs": "elasticfilesystem"}  # of services, also in ARNs
 _MAX_ATTEMPTS = 6
+_READ_TIMEOUT = 20  # seconds
+_QUIET = 10.0  # seconds of a wait for AWS about which nothing is said
 _PAUSES = (10.0, 20.0, 40.0)  # seconds after which a call is sent again that AWS throttles after all these attempts
 _SUFFIXES = {"aws-cn": "amazonaws.com.cn", "aws-eusc": "amazonaws.eu"}  # of hosts, by partition
 _FILTER_VALUES = 200  # that EC2 takes in all filters of one call: FilterLimitExceeded (gossm#47)
@@ -50,6 +53,7 @@ class Aws:
         self._echo, self._sleep = echo, sleep
         self._clients: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
+        self._is_announced = False  # that AWS is silent
 
     def client(self, service: str, region: str) -> Any:
         """The boto3 client of *service* in *region*, created once; CloudError without region or credentials."""
@@ -61,7 +65,7 @@ class Aws:
                 config = Config(
                     retries={"mode": "standard", "total_max_attempts": self._attempts},
                     connect_timeout=5,
-                    read_timeout=20,
+                    read_timeout=_READ_TIMEOUT,
                     max_pool_connections=MAX_CALLS,
                     user_agent_extra="spotmpi",
                     **(_s3_options() if service == "s3" else {}),
@@ -83,7 +87,7 @@ class Aws:
                 raise self._call_error(error, client, service, method, region) from error
             return response
 
-        return self._unless_throttled(send)
+        return self._unless_throttled(send, f"{service} in {region}")
 
     def _call_error(self, error: Exception, client: Any, service: str, method: str, region: str) -> Exception:
         if rejects_key(error) and region != ANY_REGION and self._is_accepted(region):
@@ -100,18 +104,39 @@ class Aws:
             return False
         return True
 
-    def _unless_throttled(self, send: Callable[[], _Answer]) -> _Answer:
+    @contextlib.contextmanager
+    def _announcement(self, what: str) -> Iterator[None]:
+        """Print once, of all calls, that AWS is silent: *what* names the service that has not answered for a while."""
+
+        def announce() -> None:
+            with self._lock:
+                is_first, self._is_announced = not self._is_announced, True
+            if is_first:
+                limit = f"gives up after {self._attempts} tries of up to {_READ_TIMEOUT} s"
+                print_message(f"waiting until AWS answers ({what}; {limit})")
+
+        timer = threading.Timer(_QUIET, announce)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _unless_throttled(self, send: Callable[[], _Answer], what: str) -> _Answer:
         """What *send* returns, which is called again, after a pause, while AWS throttles it."""
         for pause in _PAUSES if self._echo else ():
             try:
-                return send()
+                with self._announcement(what):
+                    return send()
             except CallError as error:
                 if error.short != THROTTLED_SHORT:
                     raise
                 assert self._echo is not None
                 self._echo(f"{str(error).partition(';')[0]}; sent again in {pause:g} s")
             self._sleep(pause)
-        return send()
+        with self._announcement(what):
+            return send()
 
     def find(
         self, service: str, region: str, method: str, absent: Collection[str], **arguments: Any
@@ -143,7 +168,7 @@ class Aws:
             except Exception as error:
                 raise self._call_error(error, client, service, method, region) from error
 
-        return self._unless_throttled(send)
+        return self._unless_throttled(send, f"{service} in {region}")
 
     def _items(self, service: str, region: str, method: str, key: str, arguments: Mapping[str, Any]) -> Iterator[Any]:
         """The items of a call that boto3 knows no pages of; it has some even so, as Cost Explorer's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -84,6 +85,26 @@ def test_throttled_calls_are_repeated_with_growing_pauses(
         with pytest.raises(CallError, match="throttled by AWS; repeat the command in a minute"):
             zones.regions(account)
         assert tries == 6 and len(pauses) == 5
+
+
+def test_a_silent_aws_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, texts = threading.Event(), list[str]()
+    account = FakeAccount(services=())
+
+    def print_message(text: str) -> None:
+        texts.append(text)
+        said.set()
+
+    def wire(request: Any, **_: Any) -> AWSResponse:
+        assert said.wait(60)
+        raw = SimpleNamespace(stream=lambda **_: iter([REGIONS]))
+        return AWSResponse(request.url, 200, {"content-type": "text/xml"}, raw)
+
+    monkeypatch.setattr("spotmpi.aws.account.print_message", print_message)
+    monkeypatch.setattr("spotmpi.aws.account._QUIET", 0.01)
+    account.client("ec2", "us-east-1").meta.events.register("before-send", wire)
+    assert [zones.regions(account) for _ in range(2)] == [{"us-east-1": True}] * 2
+    assert texts == ["waiting until AWS answers (ec2 in us-east-1; gives up after 6 tries of up to 20 s)"]
 
 
 def test_a_throttled_call_says_so_whatever_the_service_calls_it(account: FakeAccount) -> None:

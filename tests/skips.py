@@ -29,6 +29,7 @@ _SILENT = (
 _STARTS = "tests/unit/agent/test_remote_processes.py::"
 _CONNECTION = "tests/unit/agent/test_connection.py::"
 _FAULTS = "tests/unit/backends/local/test_folder_faults.py::"
+_SYSTEM = "tests/unit/backends/local/test_bare_system.py::"
 _WHEEL = "tests/package/test_wheel.py::"
 _MPIRUN = f"{_LAUNCHERS}test_a_real_open_mpi_takes_the_users_argument_in_the_place_of_the_default"
 
@@ -48,6 +49,8 @@ MAY_BE_SKIPPED: dict[str, tuple[str, ...]] = {
     f"{_FAULTS}test_a_disk_that_a_program_has_filled_before_it_failed_is_the_reason": (_ROOT, _MOUNT),
     f"{_FAULTS}test_a_disk_with_room_for_little_more_than_the_spec_is_the_reason_of_the_run": (_ROOT, _MOUNT),
     f"{_FAULTS}test_a_disk_that_is_full_at_the_start_loses_nothing_of_the_run": (_ROOT, _MOUNT),
+    f"{_SYSTEM}test_a_machine_without_proc_starts_nothing_whose_processes_it_could_not_find": (_MOUNT,),
+    f"{_SYSTEM}test_a_machine_without_a_loopback_interface_runs_what_needs_none": (_NAMESPACE,),
     f"{_WHEEL}test_the_wheel_has_the_package_and_the_project_and_nothing_else": (_GIT,),
     "tests/test_architecture.py::test_the_top_folder_has_nothing_else": (_GIT,),
 }

@@ -40,7 +40,7 @@ class TargetCapabilities(NamedTuple):
     gpus: int = 0
     variables: frozenset[str] = frozenset()  # set in the terminal's environment
     persistent: tuple[str, ...] | None = None  # folders that outlive the run's pods; None if all do
-    system_supported: bool = True  # whether its operating system can run jobs
+    lacks: str | None = None  # what any run needs of its system and that lacks, with the remedy
     rate: float | None = None  # US dollars per hour of all nodes, None if unknown
     groups: tuple[NodeGroup, ...] = ()  # of the environment
     workers: bool = True  # whether it runs the workers of pools and streams
@@ -58,9 +58,8 @@ def validate(spec: JobSpec, capabilities: TargetCapabilities, wrong: Iterable[st
 
     Checks that depend on one of the *wrong* top-level keys, which have defaults in place of their values, are left out.
     """
-    if not capabilities.system_supported:  # what else it lacks does not matter
-        where = f"{wording.option('on', 'kubernetes')} or {wording.option('on', 'STACK')}"
-        return [Problem(wording.option("on"), "local", f"runs on this machine need Linux; use {where}")]
+    if capabilities.lacks:  # what else it lacks does not matter
+        return [Problem(wording.option("on"), "local", capabilities.lacks)]
     skipped = set(wrong)
     checks = [check for check, keys in CHECKS if not skipped & set(keys.split())]
     return [*_unrecordable(spec), *(problem for check in checks for problem in check(spec, capabilities))]

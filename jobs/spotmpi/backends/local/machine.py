@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from spotmpi.agent import hardware, launchers
 from spotmpi.agent.files import is_folder
-from spotmpi.core import names
+from spotmpi.core import names, wording
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.images import environment
 from spotmpi.plan.local import Machine
@@ -31,10 +32,8 @@ MAX_PROCESSES = 1024  # a larger number is a mistake
 
 def inspect(spec: JobSpec) -> TargetCapabilities:
     """The capabilities that `spotmpi.spec.validate` checks; installs nothing."""
-    # That nothing of a run outlives it, whatever ends first, takes subreapers and death signals, prctl(2) of Linux; and
-    # the wheels of MPI and of the images' frameworks are Linux's.
-    if sys.platform != "linux":
-        return inspect_client(spec)._replace(system_supported=False)
+    if lacks := _lacks(spec):
+        return inspect_client(spec)._replace(lacks=lacks)
     tools = _tools(spec)
     return inspect_client(spec, is_target=True)._replace(
         data_is_folder=spec.data is None or _is_folder(spec.data.path) or _is_copy(spec.data.path),
@@ -48,6 +47,32 @@ def inspect(spec: JobSpec) -> TargetCapabilities:
         rate=spec.price,
         capacity=_deadline_problems(spec),
     )
+
+
+def _lacks(spec: JobSpec) -> str | None:
+    """What *spec* needs of the system of this machine and that lacks, with the remedy; None for nothing."""
+    # That nothing of a run outlives it, whatever ends first, takes subreapers and death signals, prctl(2) of Linux; and
+    # the wheels of MPI and of the images' frameworks are Linux's.
+    if sys.platform != "linux":
+        where = f"{wording.option('on', 'kubernetes')} or {wording.option('on', 'STACK')}"
+        return f"runs on this machine need Linux; use {where}"
+    if not is_folder("/proc/self"):
+        return "runs on this machine need /proc, where their processes are found: mount -t proc proc /proc"
+    if (spec.launcher != "none" or spec.stream) and not _has_loopback():
+        return "ranks and workers on this machine find each other at 127.0.0.1, which is down: ip link set lo up"
+    return None
+
+
+def _has_loopback() -> bool:
+    """Whether there is a route to 127.0.0.1; nothing is sent."""
+    import _socket  # `socket` takes longer to import than all of this
+
+    try:
+        with contextlib.closing(_socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)) as probe:
+            probe.connect(("127.0.0.1", 9))
+    except OSError:
+        return False
+    return True
 
 
 def _deadline_problems(spec: JobSpec) -> tuple[Problem, ...]:

@@ -14,11 +14,12 @@ from spotmpi.agent import record
 from spotmpi.agent.plan import POSTPROCESS, WORKER
 from spotmpi.api import runs, stopping
 from spotmpi.backends import targets
-from spotmpi.backends.base import Backend
+from spotmpi.backends.base import Backend, PoolAddress
 from spotmpi.backends.targets import TargetLike, submit
 from spotmpi.core import wording
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths, absolute, is_image_reference
+from spotmpi.core.reminders import QUIET, reminders
 from spotmpi.core.wording import Echo, print_message, printable_output
 from spotmpi.pools.calls import is_count
 from spotmpi.pools.engine import Engine, import_client
@@ -93,7 +94,7 @@ def resize(run: str, workers: int, on: TargetLike = None, stage: str | None = No
     if role != WORKER:
         return  # calls are sent to a certain worker in a pool alone
     try:
-        with backend.pool_address(run) as address, contextlib.closing(Engine(address.url, str(address.tls))) as engine:
+        with address_of(backend, run) as address, contextlib.closing(Engine(address.url, str(address.tls))) as engine:
             engine.set_size(workers)
     except PoolLost:
         pass  # it is not up, or not any more
@@ -105,6 +106,21 @@ def resize(run: str, workers: int, on: TargetLike = None, stage: str | None = No
 
 
 @contextlib.contextmanager
+def address_of(backend: Backend, run: str) -> Iterator[PoolAddress]:
+    """The address of the scheduler of a pool or stream while in the context; what it waits for first is printed."""
+    with contextlib.ExitStack() as stack:
+        with _reminders(run):
+            address = stack.enter_context(backend.pool_address(run))
+        yield address
+
+
+def _reminders(run: str) -> contextlib.AbstractContextManager[None]:
+    """Says, while in the context, that the scheduler of *run* does not listen yet: it may be in a queue for hours."""
+    what, more = f"waiting until the scheduler of {run} listens", f"`spotmpi status {run}` shows why"
+    return reminders(lambda seconds: f"{what}, for {seconds:.0f} s (Ctrl-C ends this); {more}", print_message, QUIET)
+
+
+@contextlib.contextmanager
 def dashboard(run: str, on: TargetLike = None) -> Iterator[str]:
     """The address of Dask's dashboard of a pool or stream on this machine, while in the context.
 
@@ -113,7 +129,7 @@ def dashboard(run: str, on: TargetLike = None) -> Iterator[str]:
     """
     backend = targets.backend_of(run, on)
     run = backend.state(run).id
-    with backend.pool_address(run) as address:
+    with address_of(backend, run) as address:
         try:
             with contextlib.closing(Engine(address.url, str(address.tls))) as engine:
                 remote = engine.dashboard()
@@ -143,7 +159,8 @@ class ExistingRun:
         self.run = state.id
         if state.over:
             raise SpotmpiError(state.end)
-        return self._connect(output)
+        with _reminders(self.run):
+            return self._connect(output)
 
     def resize(self, workers: int) -> None:
         """Request another number of workers."""

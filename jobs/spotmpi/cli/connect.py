@@ -39,7 +39,7 @@ def command(
             print(json.dumps({"dashboard": page}) if as_json else page, flush=True)
             _wait_for_end(backend, run)
         return
-    with backend.pool_address(run) as address:
+    with pools.address_of(backend, run) as address:
         names = {"ca": protocol.TLS_CA, "cert": protocol.TLS_CERTIFICATE, "key": protocol.TLS_KEY}
         files = {role: str(address.tls / name) for role, name in names.items()}
         if as_json:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -51,6 +53,31 @@ def test_connect_prints_code_for_clients_of_dask_and_json_for_scripts(backend: O
     assert 'tls_ca_file="/runs/it\'s/pool/ca.pem"' in out and "Client('tls://127.0.0.1:40001'" in out
     files = {name: f"/runs/it's/pool/{name}.pem" for name in ("ca", "cert", "key")}
     assert json.loads(invoke("connect", "scan", "--json")[1]) == {"address": "tls://127.0.0.1:40001", **files}
+
+
+@pytest.mark.parametrize("command", [["connect", "scan"], ["resize", "scan", "24"]])
+def test_a_scheduler_that_does_not_listen_yet_is_waited_for_and_named(
+    backend: OnePool, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """As that of a run in a queue."""
+    said, texts = threading.Event(), list[str]()
+
+    def print_message(text: str) -> None:
+        texts.append(text)
+        said.set()
+
+    @contextmanager
+    def pool_address(run: str) -> Iterator[PoolAddress]:
+        assert said.wait(60)
+        yield PoolAddress("tls://127.0.0.1:40001", Path("pool"))
+
+    monkeypatch.setattr(backend, "pool_address", pool_address)
+    monkeypatch.setattr(pools, "Engine", Mock())
+    monkeypatch.setattr(pools, "print_message", print_message)
+    monkeypatch.setattr(pools, "QUIET", 0.01)
+    assert invoke(*command)[0] == 0
+    assert texts[0].startswith("waiting until the scheduler of scan-1 listens, for ")
+    assert texts[0].endswith(" s (Ctrl-C ends this); `spotmpi status scan-1` shows why")
 
 
 def test_connect_prints_the_address_of_the_dashboard(backend: OnePool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -626,6 +626,28 @@ def test_a_notice_while_a_pod_takes_over_does_not_end_the_attempt_that_begins(tm
         check(run)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "reason"),
+    [
+        (Schedule(run=40.0), "limits.run (40s) is over; raise it and resume the run"),
+        (Schedule(cost=45.0), "limits.cost ($45) is nearly spent at $3600 an hour; raise it and resume the run"),
+    ],
+    ids=["run", "cost"],
+)
+def test_a_wait_for_a_lost_node_ends_with_a_limit_of_the_run(tmp_path: Path, schedule: Schedule, reason: str) -> None:
+    """As ranks do, with the same end of the run: the other nodes are paid for meanwhile."""
+    schedule = schedule._replace(events=(Event(36, "kill", 4),), nodes=3, replaces=True)
+    with simulated() as volume:
+        world = World(schedule, tmp_path, volume).run()
+    run = Run(world)
+    assert run.causes == ["interruption", "not retryable"] and world.jobset.end == "failed"
+    assert run.summary["reason"] == run.records[2]["reason"] == reason
+    assert [fact.attempt for fact in run.facts if fact.kind == "launched"] == [1]
+    assert run.over(2) <= 40 + 4 * TICK, "it would have been there at 42 s"
+    for check in CHECKS:
+        check(run)
+
+
 def test_a_promoted_pod_is_not_waited_for(tmp_path: Path) -> None:
     starts = []
     for standby in (0, 1):

@@ -252,4 +252,4 @@ def _gpus() -> int:
     except subprocess.TimeoutExpired as error:
         text = f"nvidia-smi has not answered for {hardware.GPU_TIMEOUT:g} s"
         raise SpotmpiError(f"{text}: the driver of the GPUs hangs; restart this machine") from error
-    return sum(line.startswith("GPU ") for line in answer.splitlines()) if code == 0 else 0
+    return len(answer.splitlines()) if code == 0 else 0

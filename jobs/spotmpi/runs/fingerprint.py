@@ -372,7 +372,9 @@ def installed_gpus() -> list[dict[str, str]]:
 
 def nvidia_smi_reminders() -> AbstractContextManager[None]:
     """Says, while in the context, that nvidia-smi has not answered for a while, and when it is given up."""
-    from spotmpi.core.reminders import reminders  # most machines have none
+    if not shutil.which("nvidia-smi"):
+        return contextlib.nullcontext()
+    from spotmpi.core.reminders import reminders  # many machines have no GPU
 
     text = "nvidia-smi has not answered for {:.0f} s; it is given up after {:g} s"
     return reminders(lambda seconds: text.format(seconds, hardware.GPU_TIMEOUT), print_message)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from spotmpi.api import models as api
@@ -16,6 +18,7 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.entries.manifest import MODEL, Manifest, describe
 from spotmpi.entries.storage import Storage
 from spotmpi.entries.store import Store
+from spotmpi.images import oci
 from spotmpi.images.oci import INDEX, MANIFEST, digest_of
 from spotmpi.streams import storage
 from tests.command_line import invoke
@@ -45,6 +48,25 @@ def contents(registry: Registry) -> Double:
     """What the registry has."""
     assert registry.data
     return registry.data
+
+
+def test_a_registry_that_is_silent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, texts = threading.Event(), list[str]()
+
+    def print_message(text: str) -> None:
+        texts.append(text)
+        said.set()
+
+    def answer(method: str, url: str) -> httpx2.Response:
+        assert said.wait(60)
+        return httpx2.Response(404)
+
+    monkeypatch.setattr(oci, "_QUIET", 0.01)
+    monkeypatch.setattr(oci, "print_message", print_message)
+    with oci.Repository(oci.read_image("ghcr.io/team/digits:1")) as repository:
+        monkeypatch.setattr(repository._client, "request", answer)
+        assert not repository.has_blob(digest_of(b"x"))
+    assert re.fullmatch(r"waiting for the registry ghcr\.io, for \d+ s \(gives up after 60 s of silence\)", texts[0])
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503])

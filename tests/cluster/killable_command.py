@@ -70,7 +70,7 @@ if __name__ == "__main__":
     address, outputs, step, *words = sys.argv[1:]
     usual, place = environment_commands.open_dependencies, Target(outputs, Path(outputs).parent / "runs")
     patch = pytest.MonkeyPatch()
-    patch.setattr("spotmpi.cli.environment_commands.open_account", lambda region: RemoteAccount(address))
+    patch.setattr("spotmpi.cli.environment_commands.open_account", lambda region, echo: RemoteAccount(address))
     log_in(address, patch)
     patch.setattr(
         environment_commands,

@@ -137,7 +137,7 @@ def test_a_fetch_continues_without_terminal_and_pod_and_is_followed_by_the_same_
     site.free = FILES
     site.open.clear()
     words = ("push", "s3://sets/voc/", "team/voc")
-    progress = rf"MB of 1.0 MB; \d+ of {FILES} files are complete"
+    progress = rf"B of 1\.0 MB; \d+ of {FILES} files are complete"
 
     output = shared.kill_at(progress, *words)
     (job,) = shared.testbed.get("jobs", "-n", shared.namespace)["items"]

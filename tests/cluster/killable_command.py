@@ -63,7 +63,8 @@ def log_in(address: str, patch: pytest.MonkeyPatch) -> None:
 
 def without_cuda(values: Mapping[str, Any]) -> dict[str, Any]:
     """*values* for the test's image, which is built without CUDA: a mount hides the record that says so."""
-    return {**values, "kubernetes": {"mounts": [{"path": "/opt/spotmpi", "empty": "1Mi"}]}}
+    arguments = [*values["args"], "--communicator", "naive"]  # no program takes it by itself where GPUs are requested
+    return {**values, "args": arguments, "kubernetes": {"mounts": [{"path": "/opt/spotmpi", "empty": "1Mi"}]}}
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ The same state gives the same bytes.
 
 from __future__ import annotations
 
+import enum
 import functools
 import importlib
 import json
@@ -104,7 +105,7 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
         return _flatten_device_array(value, value.dtype.str, value.nbytes, path, entries)
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         array = numpy.asarray(value, order="C")
-        type_ = None if _is_masked(value) else _type_name(numpy, array.dtype)
+        type_ = _type_name(numpy, array.dtype) if _is_plain(numpy, value) else None
         if type_ is not None:
             data = memoryview(array.reshape(-1).view(numpy.uint8))
             kind = "array" if isinstance(value, numpy.ndarray) else "scalar"
@@ -121,8 +122,8 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
         return "tensor", _add(entry, path, entries), kind, tuple(value.shape)
     elif isinstance(value, (bytes, bytearray)):
         entry = _entry("uint8", 1, (len(value),), memoryview(value), len(value))
-        return "bytes", _add(entry, path, entries)
-    elif value is None or isinstance(value, (bool, int, float, str)):
+        return "bytes" if isinstance(value, bytes) else "bytearray", _add(entry, path, entries)
+    elif value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, enum.Enum)):
         return "value", json.dumps(value)  # as text: 1, 1.0 and True are equal
     elif isinstance(value, dict) and all(type(key) in (str, int) for key in value):
         return "dict", tuple((key, _flatten(item, (*path, str(key)), entries)) for key, item in value.items())
@@ -160,16 +161,16 @@ def _unsupported(value: Any, kind: str, path: Tuple[str, ...]) -> TypeError:
     )
 
 
-def _is_masked(array: Any) -> bool:
-    masked = sys.modules.get("numpy.ma")
-    return masked is not None and isinstance(array, masked.MaskedArray)
+def _is_plain(numpy: Any, value: Any) -> bool:
+    """Whether it is no array that means more than its numbers, such as a mask, a unit or the product of matrices."""
+    return not isinstance(value, numpy.ndarray) or type(value) in (numpy.ndarray, numpy.memmap)
 
 
 def _type_name(numpy: Any, type_: Any) -> Optional[str]:
     """The name of an array's type, which gives it back; None of one that has none, such as objects and records."""
-    if not type_.hasobject and numpy.dtype(type_.str) == type_:
-        return str(type_.str)
-    return "%s.%s" % (_EXTENDED, type_.name) if type_.type.__module__ == _EXTENDED else None  # as bfloat16 of JAX
+    if type_.type.__module__ == _EXTENDED:  # as bfloat16 of JAX; the `str` of float8_e5m2 is no type of NumPy
+        return "%s.%s" % (_EXTENDED, type_.name)
+    return str(type_.str) if not type_.hasobject and numpy.dtype(type_.str) == type_ else None
 
 
 def _type(numpy: Any, name: str) -> Any:
@@ -216,8 +217,8 @@ def _restore(node: Node, header: Dict[str, Any], data: memoryview) -> Any:
         items: List[Any] = [_restore(item, header, data) for item in value]
         return items if kind == "list" else tuple(items)
     start, end = header[value]["data_offsets"]
-    if kind == "bytes":
-        return bytes(data[start:end])
+    if kind in ("bytes", "bytearray"):
+        return bytes(data[start:end]) if kind == "bytes" else bytearray(data[start:end])
     if kind == "tensor":
         return _tensor(bytearray(data[start:end]), *described)
     import numpy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -22,7 +23,12 @@ class Moments(NamedTuple):
     second: int
 
 
+class Metres(np.ndarray[Any, Any]):
+    """An array that means more than its numbers, as those of astropy with their units."""
+
+
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=8)
+PLAIN |= st.binary(max_size=8).map(bytearray)
 ARRAYS = arrays.arrays(
     arrays.scalar_dtypes() | arrays.unicode_string_dtypes(max_len=4), arrays.array_shapes(min_dims=0, min_side=0)
 )
@@ -70,7 +76,7 @@ def test_numbers_in_the_other_order_of_bytes_are_no_numbers_for_other_readers() 
     assert b'"dtype":"U8","shape":[8]' in data and equal(decode(data), {"a": array})
 
 
-@pytest.mark.parametrize("kind", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4])
+@pytest.mark.parametrize("kind", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.int4])
 def test_arrays_of_the_types_that_jax_adds_come_back_as_such(kind: Any) -> None:
     array = np.arange(4).reshape(2, 2).astype(kind)
     data = data_of({"a": array, "scalar": array[1, 1]})
@@ -129,6 +135,8 @@ def test_an_array_is_taken_as_it_is_in_memory_whatever_its_strides() -> None:
         ([{1, 2}], "a value of type set at 0,"),
         ({"rows": np.zeros(2, [("a", "i4")])}, r"a value of type ndarray of \[\('a', '<i4'\)\] at rows"),
         ({"known": np.ma.array([1, 2], mask=[False, True])}, "a value of type MaskedArray of int64 at known"),
+        ({"length": np.ones(2).view(Metres)}, "a value of type Metres of float64 at length"),
+        ({"phase": signal.Signals.SIGUSR1}, "a value of type Signals at phase"),
         ({"adam": Moments(1, 2)}, "a value of type Moments at adam"),
     ],
 )

@@ -152,7 +152,7 @@ class Store:
 
     def _write(self, iteration: int, values: Values, parts: Iterable[Part], reason: str) -> str:
         final = os.path.join(self._folder, files.name_of(iteration))
-        if os.path.isfile(os.path.join(final, files.MANIFEST)):
+        if os.path.isfile(os.path.join(final, files.MANIFEST)) and _has_state(final, parts):
             return final
         temporary = files.unfinished(self._folder, "%09d" % iteration, self._run)
         try:
@@ -314,6 +314,19 @@ def store_of_rank(environ: Mapping[str, str], folder: str, keep: int, identity: 
     run = environ.get(protocol.ENV_RUN, "by-hand")
     path, every = environ.get(protocol.ENV_CHECKPOINT_MEMORY_PATH), environ.get(protocol.ENV_CHECKPOINT_MEMORY)
     return Store(folder, keep, identity, run, Memory(path, every, run) if path and every else None)
+
+
+def _has_state(path: str, parts: Iterable[Part]) -> bool:
+    """Whether the checkpoint in *path* has the state of *parts*, as is assumed of those that are written later."""
+    if not isinstance(parts, list):
+        return True
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(bytes_of(part))
+    try:
+        return bool(files.read_manifest(path)["files"][files.STATE].get("sha256") == digest.hexdigest())
+    except (files.Damaged, LookupError, TypeError, AttributeError):
+        return False
 
 
 def _write_state(folder: str, parts: Iterable[Part]) -> tuple[int, str]:

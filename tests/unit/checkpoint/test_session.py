@@ -89,6 +89,18 @@ def test_arguments_in_the_order_of_torch_save_are_an_error_of_the_first_call(tmp
         own.save(wrong, {}, now=False)
 
 
+def test_the_state_of_the_last_call_is_written_even_where_its_iteration_has_a_checkpoint(tmp_path: Path) -> None:
+    """As where an iteration is an epoch, after which a checkpoint is always due, and the last state an average."""
+    clock = SetClock()
+    own = Session(environment(tmp_path), "", clock.uptime)
+    clock.sleep(60)
+    own.save(7, {"w": 1, "momentum": 2}, now=False)
+    own.save(7, {"w": 3}, now=True)
+
+    loaded = own.load()
+    assert loaded and (loaded.iteration, loaded.state) == (7, {"w": 3})
+
+
 def test_a_number_of_numpy_is_the_iteration_of_a_checkpoint(tmp_path: Path) -> None:
     own = Session(environment(tmp_path), "", SetClock().uptime)
     number: Any = np.int64(7)

@@ -28,13 +28,15 @@ class Metres(np.ndarray[Any, Any]):
 
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=8)
-PLAIN |= st.binary(max_size=8).map(bytearray)
 ARRAYS = arrays.arrays(
     arrays.scalar_dtypes() | arrays.unicode_string_dtypes(max_len=4), arrays.array_shapes(min_dims=0, min_side=0)
 )
 KEYS = st.text(st.sampled_from("ab/'"), max_size=3) | st.integers(-9, 99)
 STATES = st.recursive(
-    PLAIN | ARRAYS | ARRAYS.map(lambda array: array[()]).filter(lambda value: isinstance(value, np.generic)),
+    PLAIN
+    | st.builds(bytearray, st.binary(max_size=8))
+    | ARRAYS
+    | ARRAYS.map(lambda array: array[()]).filter(lambda value: isinstance(value, np.generic)),
     lambda inner: (
         st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple) | st.dictionaries(KEYS, inner, max_size=4)
     ),

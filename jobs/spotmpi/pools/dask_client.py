@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,7 +22,7 @@ from distributed.scheduler import KilledWorker
 from spotmpi.agent.protocol import counted
 from spotmpi.pools.calls import Call
 from spotmpi.pools.errors import PoolError
-from spotmpi.programs.pool.call import CallAborted, CallFailure, execute, execute_async
+from spotmpi.programs.pool.call import CallAborted, CallFailure, execute, execute_async, load_result
 from spotmpi.programs.pool.files import File, pack
 from spotmpi.programs.pool.output import TOPIC
 from spotmpi.programs.pool.settings import quiet_loggers, resource, security, use_steady_time
@@ -184,7 +183,7 @@ def _load_error(call: Call, failure: CallFailure) -> BaseException:
     reason = "it cannot be pickled"
     try:
         if failure.packed:
-            error = pickle.loads(failure.packed)
+            error = load_result(failure.packed)
             if isinstance(error, BaseException):
                 return error
     except BaseException as own:  # a module that is imported may exit

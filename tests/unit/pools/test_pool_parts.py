@@ -203,6 +203,64 @@ def test_a_call_is_bytes_and_so_is_its_result() -> None:
     assert pickle.loads(call.execute(packed)) == 4
 
 
+def test_a_call_sees_the_attributes_that_a_class_of_the_program_had_when_it_was_sent() -> None:
+    class Settings:
+        rate = 0
+
+    def rate() -> int:
+        return Settings.rate
+
+    def send(value: int, function: Callable[..., Any], *args: Any) -> bytes:
+        Settings.rate = value
+        return call.pack("call", call.pack_function(function), args, {})
+
+    other = send(2, repr, Settings())
+    sent = [send(1, rate), send(2, rate), send(1, rate), other, send(1, rate)]
+    assert sent[0] == sent[2] == sent[4], "the function is not loaded again"
+
+    results = [pickle.loads(call.execute(each)) for each in sent]
+
+    assert (results[:3], results[4]) == ([1, 2, 1], 1)
+
+
+def test_a_class_keeps_what_calls_of_one_function_set() -> None:
+    class Cache:
+        calls = 0
+
+    def count() -> int:
+        Cache.calls += 1
+        return Cache.calls
+
+    sent = call.pack("count", call.pack_function(count), (), {})
+    assert [pickle.loads(call.execute(sent)) for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_result_leaves_the_classes_of_the_program_as_they_are() -> None:
+    """A notebook's class had the attributes and methods of the time of the call again, with other globals."""
+
+    class Point(Exception):
+        scale = 1
+
+        def scaled(self) -> int:
+            return self.scale
+
+    def fail() -> None:
+        raise Point
+
+    packed = call.execute(call.pack("point", call.pack_function(Point), (), {}))
+    with pytest.raises(call.CallFailure) as failure:
+        call.execute(call.pack("fail", call.pack_function(fail), (), {}))
+    Point.scale, method = 2, Point.scaled
+    results: list[Any] = []
+    fetcher = ResultFetcher(bool, print, lambda sent, future, result: results.append(result), int)
+
+    fetcher.deliver(Call(calls.key("scan", "9f", 0, 0), b"call"), None, packed)
+    results.append(remote_error(Call(calls.key("scan", "9f", 0, 1)), failure.value, None))
+
+    assert all(isinstance(each, Point) and each.scaled() == 2 for each in results) and len(results) == 2
+    assert Point.scaled is method
+
+
 class Unpicklable(Exception):
     def __reduce__(self) -> str:
         raise TypeError

@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import io
 import pickle
 import re
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +28,9 @@ KEY_MARK = "-spotmpi-"  # in the key of every call that a `Pool` sends, followed
 TAKEN = "taken"  # the state of a call that another driver has collected
 _MAX_ERROR = 1 << 20  # bytes of a pickled error, and characters of its text
 _MAX_FRAMES = 100  # of a traceback, since pickle is recursive
+_SET_STATE = "_class_setstate"  # the function of cloudpickle that sets the attributes of a class
+_SetState = Callable[[type, Any], Any]
+_setters: weakref.WeakKeyDictionary[type, bytes] = weakref.WeakKeyDictionary()  # the function that a class came with
 
 
 class CallAborted(Exception):
@@ -79,11 +84,48 @@ def driver_of(key: str) -> str:
     return key.partition(KEY_MARK)[2].partition("-")[0]
 
 
+class _Unpickler(pickle.Unpickler):
+    """Lets *set_class* set the attributes of each class that cloudpickle pickled by value, as those of ``__main__``.
+
+    cloudpickle itself does so with every load, also where the class is here already and has others.
+    """
+
+    def __init__(self, data: bytes, set_class: Callable[[_SetState, type, Any], Any]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._set_class = set_class
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        return functools.partial(self._set_class, found) if name == _SET_STATE else found
+
+
+def load_result(packed: bytes) -> Any:
+    """What a call gave or raised; classes of ``__main__`` that this process has stay as they are."""
+    if _SET_STATE.encode() not in packed:
+        return pickle.loads(packed)
+    with cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_LOCK:
+        known = set(cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS)
+    return _Unpickler(packed, lambda set_, class_, state: class_ if class_ in known else set_(class_, state)).load()
+
+
 @functools.lru_cache(maxsize=100)
-def load_function(function: bytes) -> Callable[..., Any]:
-    """The function that `pack_function` packed; the same object for the same bytes, until files are uploaded."""
-    loaded: Callable[..., Any] = pickle.loads(function)
-    return loaded
+def load_function(function: bytes) -> tuple[Callable[..., Any], list[tuple[_SetState, type, Any]]]:
+    """The function that `pack_function` packed, and the classes that came with it, with what sets their attributes.
+
+    It is the same object for the same bytes, until files are uploaded.
+    """
+    return _load_with_classes(function, function)
+
+
+def _load_with_classes(data: bytes, setter: bytes) -> tuple[Any, list[tuple[_SetState, type, Any]]]:
+    classes: list[tuple[_SetState, type, Any]] = []
+
+    def set_class(set_state: _SetState, class_: type, state: Any) -> Any:
+        classes.append((set_state, class_, state))
+        _setters[class_] = setter
+        return set_state(class_, state)
+
+    return _Unpickler(data, set_class).load(), classes
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -157,7 +199,7 @@ def _failure(error: BaseException) -> CallFailure:
         pickling_support.install(error)
         _shorten_traceback(error)
         packed = bytes(cloudpickle.dumps(error))
-        pickle.loads(packed)
+        load_result(packed)
     except BaseException:
         packed = b""
     return CallFailure(text[-_MAX_ERROR:], packed if len(packed) <= _MAX_ERROR else b"")
@@ -187,8 +229,13 @@ def _shorten_traceback(error: BaseException | None) -> None:
 def _unpack(call: bytes) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     try:
         function, arguments = pickle.loads(call)
-        args, kwargs = pickle.loads(arguments)
-        return load_function(function), args, kwargs
+        (args, kwargs), _ = _load_with_classes(arguments, b"")
+        loaded, classes = load_function(function)
+        for set_state, class_, state in classes:
+            if _setters.get(class_) != function:  # another call came with other attributes since
+                _setters[class_] = function
+                set_state(class_, state)
+        return loaded, args, kwargs
     except (ImportError, AttributeError) as error:
         if isinstance(error, ModuleNotFoundError):
             remedy = f"workers have no module {error.name}: send it with files=[...] or pool.upload"

@@ -314,6 +314,8 @@ def raise_with_closed_stderr() -> None:
         (of_another_module, PoolError, r"\(No module named 'redis_of_the_image'\):\n(.*\n)*redis.*Error: no server"),
         (lambda: exec("raise ValueError('x' * 99999)"), ValueError, "x{99999}$"),
         (lambda: sys.exit(3), RuntimeError, r"the call exited: sys\.exit\(3\)"),
+        (lambda: b"\xff".decode(), UnicodeDecodeError, "'utf-8' codec can't decode byte 0xff in position 0"),
+        (lambda: compile("a b", "model.py", "exec"), SyntaxError, r"invalid syntax \(model.py, line 1\)"),
         (exit_nameless, RuntimeError, "the call exited: .*<a Nameless, whose representation raises SystemExit>"),
         (lambda: exec("raise KeyboardInterrupt"), RuntimeError, r"the call raised KeyboardInterrupt\(\)"),
         (raise_nameless, RuntimeError, "<a NamelessExit, whose representation raises SystemExit>"),

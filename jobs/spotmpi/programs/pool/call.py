@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copyreg
 import functools
 import inspect
 import io
@@ -197,6 +198,9 @@ def _failure(error: BaseException) -> CallFailure:
         print(text, end="", file=sys.__stderr__, flush=True)  # for the run's log; the driver raises it
     try:
         pickling_support.install(error)
+        for kind in (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, SyntaxError):
+            own = (BaseException.__init__, kind.__init__)  # from their arguments, without which they have no text
+            copyreg.pickle(kind, functools.partial(pickling_support.pickle_exception, builtin_inits=own))
         _shorten_traceback(error)
         packed = bytes(cloudpickle.dumps(error))
         load_result(packed)

@@ -163,6 +163,8 @@ class _Attempt:
     windows: list[_Window] = field(default_factory=list)
     disturbed: set[int] = field(default_factory=set)  # iterations next to an evaluation or checkpoint
     first: int | None = None  # its first iteration
+    resumed: int | None = None  # the iteration of the checkpoint that it began from, where it reports one
+    has_scalars: bool = False
     before: tuple[Line, int] | None = None  # the first line of the last iteration, and that iteration
     furthest: tuple[Line, int] | None = None  # the same before the counter went back, until the next line
     interrupted: int = 0  # iterations of the window in which the interruption notice arrived
@@ -212,19 +214,28 @@ class _Reading:
         elif kind == protocol.METRIC:
             fresh = attempt.first is None
             self.by_arrival += _measure(attempt, line, iteration, _MOST - self.by_arrival)
-            if fresh and attempt.first is not None:
-                # A new attempt repeats scalars of earlier ones.
-                for points in (*self.series.values(), *self.evaluations.values()):
-                    while points and points[-1].iteration >= attempt.first:
-                        points.pop()
-            elif not fresh:
+            if not fresh:
                 self.rank_times.add(line)
+            self._forget_repeated(attempt, iteration if attempt.first is None else attempt.first)
             self._add_scalars(self.series, line)
         elif kind == protocol.EVALUATION:
             attempt.disturbed |= {iteration, iteration + 1}
+            self._forget_repeated(attempt, iteration)
             self._add_scalars(self.evaluations, line)
+        elif kind == protocol.RESUMED:
+            attempt.resumed = iteration
         elif kind == protocol.CHECKPOINT:
             attempt.disturbed |= {iteration, iteration + 1}
+
+    def _forget_repeated(self, attempt: _Attempt, first: int) -> None:
+        """Forget scalars of earlier attempts that *attempt* repeats, at its first scalar, of iteration *first*."""
+        if attempt.has_scalars:
+            return
+        attempt.has_scalars = True
+        first = first if attempt.resumed is None else attempt.resumed + 1
+        for points in (*self.series.values(), *self.evaluations.values()):
+            while points and points[-1].iteration >= first:
+                points.pop()
 
     def _seconds(self, line: Line) -> float:
         """Seconds since the first line; Unix time, which may be set meanwhile, counts only between two attempts."""

@@ -32,6 +32,7 @@ CLOSED = "closed by its driver"  # the reason of a pool's end after which nobody
 _MAX_MATCHES = 5  # ids that a message names
 _TAIL = 1 << 17  # bytes
 _MAX_TAIL = 2 * protocol.MAX_REPORT
+_MAX_EVALUATION_TAIL = 1 << 20  # bytes: evaluations may be rare, and states of many runs are read again and again
 
 
 class RecordedSource(NamedTuple):
@@ -171,29 +172,33 @@ def _entries(file: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 def _ends(path: Path) -> Iterator[dict[str, Any]]:
     """The first and the last entries of a file that may be long, with a metric among the last where there is one.
 
-    A state needs no more of the metrics.
+    A state needs no more of the metrics. What is left out between them may have later scalars than the first entries.
     """
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
-            yield from _entries(file.readlines(_TAIL))
+            head = list(_entries(file.readlines(_TAIL)))
+            evaluates = any(each.get("kind") == protocol.EVALUATION for each in head)
             first, tail = file.tell(), _TAIL
             while True:
                 file.seek(max(first, size - tail))
                 if file.tell() > first:
                     file.readline()  # the rest of one
                 last = list(_entries(file))
-                if (
-                    size - tail <= first
-                    or tail > _MAX_TAIL
-                    or any(each.get("kind") == protocol.METRIC for each in last)
+                kinds = {each.get("kind") for each in last}
+                if size - tail <= first or tail > _MAX_TAIL:
+                    break
+                if protocol.METRIC in kinds and (
+                    not evaluates or protocol.EVALUATION in kinds or tail > _MAX_EVALUATION_TAIL
                 ):
-                    yield from last
-                    return
+                    break
                 tail *= 4  # one line has the times of all ranks
     except FileNotFoundError:
         return
+    stale = {protocol.EVALUATION, *({protocol.METRIC} & kinds)} if size - tail > first else set()
+    yield from (each for each in head if each.get("kind") not in stale)
+    yield from last
 
 
 def summary(paths: RunPaths) -> Summary | None:

@@ -177,6 +177,21 @@ def test_a_state_has_the_last_iteration_however_many_ranks_report_in_a_line(tmp_
     assert (state.iteration, state.scalars["loss"]) == (300, 1 / 300)
 
 
+@pytest.mark.parametrize(("after", "accuracy"), [(2_000, {"accuracy": 0.9}), (30_000, {})], ids=["last", "unknown"])
+def test_a_state_has_no_scalar_of_an_evaluation_that_others_followed(
+    tmp_path: Path, after: int, accuracy: dict[str, float]
+) -> None:
+    """A model that was kept after a long run had the accuracy of its first evaluation in the catalogue."""
+    run_record = new_record(tmp_path)
+    run_record.metric(1, COORDINATOR, protocol.EVALUATION, {"iteration": 0, "accuracy": 0.1})
+    for iteration in range(1, 40_000):
+        run_record.metric(1, COORDINATOR, protocol.METRIC, {"iteration": iteration, "loss": 0.5})
+        if iteration == 40_000 - after:
+            run_record.metric(1, COORDINATOR, protocol.EVALUATION, {"iteration": iteration, "accuracy": 0.9})
+    run_record.close()
+    assert reader.state(names.RunPaths(tmp_path)).scalars == {"iteration": 39_999, "loss": 0.5, **accuracy}
+
+
 def test_where_a_checkpoint_lies_is_no_scalar_of_the_model(tmp_path: Path) -> None:
     run_record = new_record(tmp_path)
     run_record.metric(1, COORDINATOR, protocol.METRIC, {"iteration": 2, "loss": 0.5})

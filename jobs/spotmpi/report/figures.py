@@ -22,7 +22,7 @@ def number(value: float | None, digits: int = 4) -> str:
     if abs(value) >= 10**digits - 0.5:
         return f"{value:,.0f}"
     if abs(value) < 1e-4:
-        return f"{value:.{digits - 1}g}"
+        return f"{value:.{digits}g}"
     return f"{value:#.{digits}g}".rstrip(".")
 
 

@@ -277,6 +277,7 @@ def test_a_long_loss_is_thinned_to_means_of_stretches() -> None:
         (9999.6, "10,000"),
         (1234567.0, "1,234,567"),
         (0.0000123, "1.23e-05"),
+        (0.0000123456, "1.235e-05"),
     ],
 )
 def test_numbers_have_four_significant_digits(value: float | None, text: str) -> None:

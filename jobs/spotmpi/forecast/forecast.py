@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from spotmpi.core import wording
 from spotmpi.core.errors import InputError, Problem, input_error
-from spotmpi.core.price import Price
+from spotmpi.core.price import Price, paid_nodes
 from spotmpi.core.wording import counted, dollars, duration
 from spotmpi.forecast.model import Model, Prediction, Series
 
@@ -25,6 +25,7 @@ class Goal:
     ``price`` is in dollars per node and hour, ``price_source`` where and when it was valid, or why there is none;
     ``deadline`` is in seconds. Another node pays while it adds at least ``min_efficiency`` of the rate per node at the
     smallest measured count. ``workers_price`` is in dollars per hour of all workers of a stream, whose number stays.
+    Where all of these are one *machine*, ``price`` is that of the machine.
     """
 
     iterations: int | None = None
@@ -34,6 +35,7 @@ class Goal:
     min_efficiency: float = MIN_EFFICIENCY
     price_source: str | None = None
     workers_price: float = 0.0
+    machine: bool = False
 
     def check(self, series: Series) -> None:
         """Raise InputError with every reason why this cannot be forecast for *series*."""
@@ -159,7 +161,9 @@ def _forecast_nodes(model: Model, nodes: int, goal: Goal) -> NodeForecast:
     rate = prediction.best_rate
     iterations = goal.iterations_on(model.series, nodes) if prediction.usable else None
     seconds = None if iterations is None else iterations / rate
-    hourly = goal.price * nodes + goal.workers_price if goal.price is not None and prediction.usable else None
+    hourly = None
+    if goal.price is not None and prediction.usable:
+        hourly = goal.price * paid_nodes(nodes, goal.machine) + goal.workers_price
     return NodeForecast(
         prediction,
         efficiency=model.series.efficiency(nodes, rate),
@@ -177,7 +181,7 @@ def _cheapest(forecasts: Sequence[NodeForecast], goal: Goal) -> NodeForecast | N
     workers = goal.workers_price / goal.price if goal.price else 0.0  # as so many nodes
     return min(
         in_time,
-        key=lambda each: ((each.nodes + workers) * (each.seconds or 0.0), each.nodes),
+        key=lambda each: ((paid_nodes(each.nodes, goal.machine) + workers) * (each.seconds or 0.0), each.nodes),
         default=None,
     )
 
@@ -205,7 +209,9 @@ def _last_paying(model: Model, nodes: Sequence[int], min_efficiency: float) -> i
 def _price_answers(goal: Goal) -> list[str]:
     if not goal.price_source:
         return []
-    return [goal.price_source if goal.price is None else f"node price: {Price(goal.price, goal.price_source)}"]
+    if goal.price is None:
+        return [goal.price_source]
+    return [f"node price: {Price(goal.price, goal.price_source, machine=goal.machine)}"]
 
 
 def _deadline_answers(cheapest: NodeForecast | None, usable: Sequence[NodeForecast], goal: Goal) -> list[str]:

@@ -119,12 +119,13 @@ def goal_with_price(goal: Goal, known: Price | None, specs: Sequence[JobSpec], o
         return replace(goal, price_source=failure)
     sources, workers_price = [known.source, failure], 0.0
     for spec in specs[:1]:
-        if spec.stream is not None:
+        if spec.stream is not None and not known.machine:
             count, each = _mean(_worker_hours(spec, environment), known.worker_hour or known.node_hour)
             workers_price = count * each
             sources.append(f"and {wording.counted(count, 'stream worker')} at ${each:g} each")
     source = "; ".join(filter(None, sources)) or None
-    return replace(goal, price=known.node_hour, price_source=source, workers_price=workers_price)
+    price, machine = known.node_hour, known.machine
+    return replace(goal, price=price, price_source=source, workers_price=workers_price, machine=machine)
 
 
 def node_price(environment: Environment, specs: Sequence[JobSpec]) -> Price:

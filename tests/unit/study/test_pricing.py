@@ -12,7 +12,8 @@ from spotmpi.api import studies
 from spotmpi.backends.targets import Target
 from spotmpi.core.errors import InputError
 from spotmpi.core.price import Price
-from spotmpi.forecast.forecast import Goal
+from spotmpi.forecast import model
+from spotmpi.forecast.forecast import Goal, forecast
 from spotmpi.report.gather import gather
 from spotmpi.spec.source import from_values
 from spotmpi.study import execution, pricing
@@ -97,6 +98,20 @@ def test_a_forecast_has_the_price_of_a_node_and_that_of_all_workers(tmp_path: Pa
     spec = from_values({"command": ["train"], "price": 1.5, "stream": {**stream, **both}})
     goal = pricing.goal_with_price(Goal(price=2.0), None, [spec], None)
     assert goal.workers_price == pytest.approx(6 * 0.1 + 2 * 0.4)
+
+
+def test_a_forecast_pays_for_this_machine_once_as_the_report_does(tmp_path: Path) -> None:
+    stream = {"source": "s3://set", "batch": 8, "workers": {"count": 6, "price": 0.1}}
+    varied = study_of({"nodes": [1, 2]}, {"command": ["train"], "price": 1.5, "stream": stream})
+    budget = pricing.with_prices(varied, Target("local", tmp_path), quiet).budget
+    (variant,) = varied.variants
+    goal = pricing.goal_with_price(Goal(iterations=3600), budget.price_of(variant.name, 2), [variant.spec], None)
+    fitted = model.fit(model.Series("base", {1: [1.0], 2: [2.0]}))
+
+    result = forecast(fitted, [1, 2], goal)
+
+    assert [each.dollars for each in result.by_nodes] == pytest.approx([1.5, 0.75], rel=0.01)
+    assert result.answers[0].endswith("for all nodes, which are this machine)")
 
 
 def test_a_streams_worker_costs_its_share_of_an_environments_node(lab_target: Target) -> None:

@@ -163,7 +163,6 @@ class _Attempt:
     windows: list[_Window] = field(default_factory=list)
     disturbed: set[int] = field(default_factory=set)  # iterations next to an evaluation or checkpoint
     first: int | None = None  # its first iteration
-    resumed: int | None = None  # the iteration of the checkpoint that it began from, where it reports one
     has_scalars: bool = False
     before: tuple[Line, int] | None = None  # the first line of the last iteration, and that iteration
     furthest: tuple[Line, int] | None = None  # the same before the counter went back, until the next line
@@ -222,8 +221,6 @@ class _Reading:
             attempt.disturbed |= {iteration, iteration + 1}
             self._forget_repeated(attempt, iteration)
             self._add_scalars(self.evaluations, line)
-        elif kind == protocol.RESUMED:
-            attempt.resumed = iteration
         elif kind == protocol.CHECKPOINT:
             attempt.disturbed |= {iteration, iteration + 1}
 
@@ -232,7 +229,6 @@ class _Reading:
         if attempt.has_scalars:
             return
         attempt.has_scalars = True
-        first = first if attempt.resumed is None else attempt.resumed + 1
         for points in (*self.series.values(), *self.evaluations.values()):
             while points and points[-1].iteration >= first:
                 points.pop()

@@ -186,7 +186,7 @@ def _ends(path: Path) -> Iterator[dict[str, Any]]:
                 if file.tell() > first:
                     file.readline()  # the rest of one
                 last = list(_entries(file))
-                kinds = {each.get("kind") for each in last}
+                kinds = [each.get("kind") for each in last]
                 if size - tail <= first or tail > _MAX_TAIL:
                     break
                 if protocol.METRIC in kinds and (
@@ -196,8 +196,10 @@ def _ends(path: Path) -> Iterator[dict[str, Any]]:
                 tail *= 4  # one line has the times of all ranks
     except FileNotFoundError:
         return
-    stale = {protocol.EVALUATION, *({protocol.METRIC} & kinds)} if size - tail > first else set()
-    yield from (each for each in head if each.get("kind") not in stale)
+    if size - tail > first:
+        stale = (protocol.EVALUATION, protocol.METRIC) if protocol.METRIC in kinds else (protocol.EVALUATION,)
+        head = [each for each in head if each.get("kind") not in stale]
+    yield from head
     yield from last
 
 

@@ -313,15 +313,13 @@ def test_scalars_from_the_first_repeated_iteration_on_are_dropped() -> None:
     assert [point.iteration for point in metrics.read([*lines, resumed]).series["loss"]] == [10, 24]
 
 
-@pytest.mark.parametrize("resumed", [True, False])
-def test_evaluations_before_the_first_metric_line_of_an_attempt_replace_those_that_they_repeat(resumed: bool) -> None:
+def test_evaluations_before_the_first_metric_line_of_an_attempt_replace_those_that_they_repeat() -> None:
     """Those of the same attempt were lost with the earlier ones, or all stayed where lines have no seconds."""
 
     def attempt(number: int, *evaluated: int) -> Lines:
         return [messages(protocol.EVALUATION, at, number, accuracy=number) for at in evaluated]
 
     lines = [*attempt(1, 5), ones(10, 10), *attempt(1, 10, 15), ones(20, 10), *attempt(1, 20)]
-    lines += [messages(protocol.RESUMED, 12, 2)] if resumed else []
     lines += [*attempt(2, 15), ones(22, 10, attempt=2), *attempt(2, 20)]
     lines += [*attempt(3, 20, 25), arrival(30, 100.0, attempt=3)]
     points = metrics.read(lines).evaluations["accuracy"]

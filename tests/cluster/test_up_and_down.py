@@ -205,14 +205,14 @@ def test_an_environment_is_built_and_taken_down_though_the_command_is_killed_at_
     long = spotmpi.run(without_cuda(LONG), on=lab.place, detach=True)
     wait_for_metrics(lab, long.id)
     down = ("down", "lab", "--yes")
-    messages = [lab.spotmpi(*down, dies_at=step).stderr for step in range(1, 5)]
-    assert [f"stopping {long.id} with a checkpoint" in each for each in messages] == [False, False, True, False]
+    messages = [lab.spotmpi(*down, dies_at=step).stderr for step in range(1, 6)]
+    assert [f"stopping {long.id} with a checkpoint" in each for each in messages] == [False, False, False, True, False]
     assert list((tmp_path / "volume" / "runs" / long.id / "checkpoints").rglob("*.safetensors"))
     lab.cloud.script.fail("delete", NODE_GROUP)
     broken = lab.spotmpi(*down)
     assert broken.returncode == 1 and "`pulumi destroy --stack lab` failed" in broken.stderr, broken.stderr
     assert alive(testbed) == []
-    lab.spotmpi(*down, dies_at=5)
+    lab.spotmpi(*down, dies_at=6)
     result = lab.spotmpi(*down)
     assert (result.returncode, result.stdout) == (0, ""), result.stderr
     assert "no resources of lab are left that bill" in result.stderr

@@ -60,7 +60,8 @@ def unfinished(folder: str, what: str, run: str) -> str:
 def publish(temporary: str, final: str, manifest: Manifest, durable: bool = True) -> None:
     """Make the checkpoint in *temporary*, whose state is written, complete as *final*.
 
-    With *durable* its manifest and folders are on the disk before this returns.
+    With *durable* its manifest and folders are on the disk before this returns. An earlier one of that name is there
+    until then, but for the moment between two renames.
     """
     with open(os.path.join(temporary, MANIFEST), "w", encoding="utf-8") as file:
         json.dump({"format": FORMAT, **manifest}, file, indent=1)
@@ -69,11 +70,13 @@ def publish(temporary: str, final: str, manifest: Manifest, durable: bool = True
             os.fsync(file.fileno())
     if durable:
         _sync(temporary)
-    if os.path.exists(final):
-        shutil.rmtree(final)
+    replaced = temporary + "0"  # which is removed as an unfinished one, if this process is killed before
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(final, replaced)
     os.rename(temporary, final)
     if durable:
         _sync(os.path.dirname(final))
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def read_manifest(path: str) -> Manifest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.agent import protocol
+from spotmpi.agent import checkpoint_files, protocol
 from spotmpi.checkpoint import WrongIdentity, session
 from spotmpi.checkpoint.session import Session
 from tests.clocks import SetClock
@@ -99,6 +100,27 @@ def test_the_state_of_the_last_call_is_written_even_where_its_iteration_has_a_ch
 
     loaded = own.load()
     assert loaded and (loaded.iteration, loaded.state) == (7, {"w": 3})
+
+
+def test_a_rank_that_is_killed_as_it_replaces_a_checkpoint_leaves_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one was removed first, of large states file by file; with checkpoint.keep = 1 nothing was left."""
+    own = Session(environment(tmp_path), "", SetClock().uptime)
+    own.save(7, {"w": 1}, now=True)
+    remove = shutil.rmtree
+
+    def killed(path: str, **options: Any) -> None:
+        remove(path, **options)
+        raise SystemExit(137)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(checkpoint_files.shutil, "rmtree", killed)
+        own.save(7, {"w": 2}, now=True)
+
+    loaded = Session(environment(tmp_path), "", SetClock().uptime).load()
+    assert loaded and (loaded.iteration, loaded.state) == (7, {"w": 2})
+    assert [path.name for path in Path(tmp_path, "checkpoints").iterdir()] == ["iteration-000000007"]
 
 
 def test_a_number_of_numpy_is_the_iteration_of_a_checkpoint(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ LOCAL = "a file system of the kernel or of the pod alone"
 
 PLACES = {
     "jobs/spotmpi/agent/__main__.py": (1, "a TMPDIR that cannot be seen is as good as none"),
-    "jobs/spotmpi/agent/checkpoint_files.py": (2, "a checkpoint that is not seen costs the work since an older one"),
+    "jobs/spotmpi/agent/checkpoint_files.py": (1, "a checkpoint that is not seen costs the work since an older one"),
     "jobs/spotmpi/agent/files.py": (1, "what is left of a removed folder, whose removal failed otherwise"),
     "jobs/spotmpi/agent/fork_server.py": (1, "what is not seen is left to a new interpreter"),
     "jobs/spotmpi/api/models.py": (

@@ -142,7 +142,10 @@ def _fields(columns: str) -> tuple[Any, ...]:
 
 
 def plain_type(kind: Any) -> Any:
-    """The type of the same values for which pyarrow has all functions: views and small decimals lack some."""
+    """The type of the same values for which pyarrow has all functions: views and small decimals lack some.
+
+    Of slices of arrays in arrays of a fixed size, it takes rows from other places.
+    """
     import pyarrow
     from pyarrow import types
 
@@ -156,14 +159,14 @@ def plain_type(kind: Any) -> Any:
         return pyarrow.decimal128(kind.precision, kind.scale)
     fields = [kind.field(index) for index in range(kind.num_fields)]
     inner = [field.with_type(plain_type(field.type)) for field in fields]
-    if inner == fields:
+    if types.is_fixed_size_list(kind) and not types.is_fixed_size_list(inner[0].type):
+        return pyarrow.list_(inner[0], kind.list_size)
+    if inner == fields and not types.is_fixed_size_list(kind):
         return kind
     if types.is_struct(kind):
         return pyarrow.struct(inner)
     if types.is_map(kind):
         return pyarrow.map_(plain_type(kind.key_type), plain_type(kind.item_type))
-    if types.is_fixed_size_list(kind):
-        return pyarrow.list_(inner[0], kind.list_size)
     return pyarrow.large_list(inner[0]) if types.is_large_list(kind) else pyarrow.list_(inner[0])
 
 
@@ -190,12 +193,16 @@ def _array(column: Any) -> Any:
 
 
 def _lists(column: Any) -> list[Any]:
-    """The lists of a column as arrays; one of whole numbers with a null is one of objects."""
+    """The lists of a column as arrays; one of whole numbers with a null is one of objects.
+
+    Lists of a fixed size that are null have values, which are null.
+    """
     import numpy
     import pyarrow.compute
 
-    kind = column.type.value_type
-    if not is_exact(kind) or not pyarrow.compute.list_flatten(column).null_count:
+    kind, is_fixed = column.type.value_type, pyarrow.types.is_fixed_size_list(column.type)
+    has_nulls = pyarrow.compute.list_flatten(column).null_count or (is_fixed and column.null_count)
+    if not is_exact(kind) or not has_nulls:
         return [None if each is None else each.copy() for each in column.to_numpy()]
     plain = kind.to_pandas_dtype()
     return [

@@ -131,6 +131,31 @@ def test_types_of_parquet_for_which_pyarrow_lacks_functions_are_read_as_others_w
     assert [len(array) for array in columns_of(tmp_path)["a"]] == [2, 1]
 
 
+def test_whole_numbers_in_lists_of_a_fixed_size_are_exact_beside_lists_that_are_null(tmp_path: Path) -> None:
+    """pyarrow gave floats in batches with a null."""
+    values = [[ID, 1], None, [2, 3]]
+    table = pyarrow.table({"ids": pyarrow.array(values, pyarrow.list_(pyarrow.int64(), 2))})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    for batch in (1, 3):
+        found = [each for array in columns_of(tmp_path, batch)["ids"] for each in array]
+        assert [None if each is None else each.tolist() for each in found] == values
+        assert {each.dtype for each in found if each is not None} == {np.dtype(np.int64)}
+
+
+def test_arrays_in_arrays_of_a_fixed_size_are_those_of_their_rows(tmp_path: Path) -> None:
+    """Such as images; of slices pyarrow took what was elsewhere in memory."""
+    values = [[[[n, n + 1]] * 2] * 2 for n in range(9)]
+    kind = pyarrow.list_(pyarrow.list_(pyarrow.list_(pyarrow.uint8(), 2), 2), 2)
+    for name, rows in (("a", values[:5]), ("b", values[5:])):
+        table = pyarrow.table({"image": pyarrow.array(rows, kind), "n": [row[0][0][0] for row in rows]})
+        pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
+    for batch in read_all(order_of(tmp_path, 4, last_batch="keep", shuffle=True, shuffle_block=4)):
+        assert batch["image"].tolist() == [values[n] for n in batch["n"]]
+    table = Source(str(tmp_path), sources.files_of(str(tmp_path)), ["a.parquet", "b.parquet"]).table
+    odd = table.filter(pyarrow.array([n % 2 == 1 for n in range(9)]))
+    assert odd["image"].to_pylist() == values[1::2]
+
+
 def test_extensions_in_lists_and_objects_of_parquet_are_the_values_that_they_are_stored_as(tmp_path: Path) -> None:
     flags = pyarrow.ExtensionArray.from_storage(pyarrow.bool8(), pyarrow.array([1, 0, None], pyarrow.int8()))
     texts = pyarrow.array(["1", "2", "3"], pyarrow.json_())

@@ -108,11 +108,23 @@ def conform(table: Any, columns: str, name: str) -> Any:
             table = table.append_column(field.name, pyarrow.nulls(len(table), field.type))
         elif table.column(index).type != field.type:
             try:
-                table = table.set_column(index, field.name, table.column(index).cast(field.type))
+                table = table.set_column(index, field.name, _cast(table.column(index), field.type))
             except pyarrow.ArrowException as error:
                 remedy = f"other files have {field.type} in the column {field.name!r}"
                 raise StreamError(f"{name} cannot be read together with the others: {error}; {remedy}") from error
     return table
+
+
+def _cast(column: Any, kind: Any) -> Any:
+    """A column of another type; of lists that have nulls alone, within others, pyarrow's cast loses some."""
+    import pyarrow
+
+    cast = column.cast(kind)
+    try:
+        cast.validate()
+    except pyarrow.ArrowInvalid:
+        return pyarrow.chunked_array([pyarrow.array(column.to_pylist(), kind)])
+    return cast
 
 
 def arrays(table: Any, columns: str) -> dict[str, Any]:

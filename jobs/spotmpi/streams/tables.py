@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import functools
 import importlib
@@ -65,8 +64,8 @@ def read_all(settings: Settings, parts: Sequence[Part], kind: str) -> Any:
     import pyarrow
 
     tables = [
-        columns.conform(_table(settings, part, index, kind), part.columns, part.name)
-        for part in parts
+        _table(settings, part, index, kind)
+        for part in [each for each in parts if each.rows] or parts
         for index, _ in enumerate(_group_lengths(settings, part, kind))
     ]
     if not tables:  # Parquet files without a row group
@@ -122,6 +121,7 @@ def _table(settings: Settings, part: Part, index: int, kind: str) -> Any:
     place = (settings.source, part.name, part.version, index)
     key = (*place, part.columns)
     with _lock:
+        table = columns.conform(table, part.columns, part.name)  # whole: pyarrow's casts of slices lose rows in objects
         table = _kept.pop(key, None)
     if table is None:
         table = _read_group(*place) if kind == PARQUET else _read_whole(settings.source, part, kind)
@@ -304,16 +304,15 @@ def _read_json(name: str, content: bytes) -> Any:
     if not content:
         return pyarrow.table({})
     # A null as the first row ends the process (apache/arrow#47409).
-    has_null_first = re.match(rb"(\xef\xbb\xbf)?\s*null", content) is not None
-    rows = b"{}\n" + content.removeprefix(codecs.BOM_UTF8) if has_null_first else content
+    null = re.match(rb"(\xef\xbb\xbf)?\s*null", content)
+    rows = content[: null.end() - 4] + b"{}" + content[null.end() :] if null else content
 
     def read_once(kinds: dict[str, Any]) -> Any:
-        table = pyarrow.json.read_json(
+        return pyarrow.json.read_json(
             pyarrow.BufferReader(rows),
             read_options=pyarrow.json.ReadOptions(block_size=_block_size(rows)),
             parse_options=pyarrow.json.ParseOptions(explicit_schema=pyarrow.schema(kinds) if kinds else None),
         )
-        return table.slice(1) if has_null_first else table
 
     def read(kinds: dict[str, Any]) -> Any:
         table = read_once(kinds)

@@ -192,6 +192,28 @@ def test_lists_and_files_that_begin_with_null_are_read_as_they_are(tmp_path: Pat
         table_of(tmp_path / "a.jsonl")
 
 
+def test_objects_that_lack_keys_in_some_files_are_read_by_slices_as_they_are(tmp_path: Path) -> None:
+    """Of slices of objects with objects of null, pyarrow's casts lost rows, and of lists of these nulls."""
+    rows = [{"a": {"n": n, "of": {"key": None}, "in": [{"list": [None] * n}]}} for n in range(5)]
+    write(tmp_path, rows, "jsonl", "a")
+    write(tmp_path, [{"a": {"n": 5, "of": {"key": None}, "in": [{"list": [], "more": 1}], "more": 1}}], "jsonl", "b")
+    for shuffle in (False, True):
+        batches = read_all(order_of(tmp_path, 2, shuffle=shuffle))
+        found = sorted((row for batch in batches for row in batch["a"]), key=lambda row: int(row["n"]))
+        assert [(row["n"], row["of"], len(row["in"][0]["list"])) for row in found] == [
+            (n, {"key": None}, n % 5) for n in range(6)
+        ]
+
+
+def test_lines_without_keys_are_rows_beside_files_that_have_some(tmp_path: Path) -> None:
+    """pyarrow takes no row of a table without columns, and all rows for a slice of it."""
+    (tmp_path / "a.jsonl").write_text("null\n{}\nnull\n")
+    write(tmp_path, [{"x": 1.5}], "jsonl", "b")
+    for shuffle in (False, True):
+        batches = read_all(order_of(tmp_path, 1, shuffle=shuffle))
+        assert sorted(str(value) for batch in batches for value in batch["x"].tolist()) == ["1.5", "nan", "nan", "nan"]
+
+
 def test_whole_numbers_in_lists_beside_nulls_are_exact(tmp_path: Path) -> None:
     write(tmp_path, [{"ids": [ID, None]}, {"ids": [ID]}, {"ids": None}, {"ids": []}], "jsonl")
     (array,) = columns_of(tmp_path, 4)["ids"]

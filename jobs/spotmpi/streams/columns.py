@@ -138,7 +138,7 @@ def arrays(table: Any, columns: str) -> dict[str, Any]:
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
             result[name] = _objects(column) if name in nullable else _array(column)
-        except ValueError as error:  # which pyarrow's errors of values are
+        except (ValueError, NotImplementedError) as error:  # which pyarrow's errors of values and types are
             remedy = "write another type"
             raise StreamError(f"the column {name!r} of type {column.type} cannot be read: {error}; {remedy}") from error
     return result

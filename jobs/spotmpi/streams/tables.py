@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
+from spotmpi.agent.protocol import counted
 from spotmpi.streams import columns, text_files
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Part, Settings, Slice
@@ -50,11 +51,7 @@ def read_columns(settings: Settings, slices: Sequence[Slice], kind: str) -> dict
 
     form = slices[0].part.columns
     pieces, places = _gather(slices) if settings.shuffle else ([(each.part, _numbers([each])) for each in slices], None)
-    tables = [
-        columns.conform(table, form, part.name)
-        for part, rows in pieces
-        for table in _tables(settings, part, rows, kind)
-    ]
+    tables = [table for part, rows in pieces for table in _tables(settings, part, rows, kind)]
     table = pyarrow.concat_tables(tables, promote_options="permissive")
     return columns.arrays(table if places is None else table.take(places), form)
 
@@ -121,10 +118,10 @@ def _table(settings: Settings, part: Part, index: int, kind: str) -> Any:
     place = (settings.source, part.name, part.version, index)
     key = (*place, part.columns)
     with _lock:
-        table = columns.conform(table, part.columns, part.name)  # whole: pyarrow's casts of slices lose rows in objects
         table = _kept.pop(key, None)
     if table is None:
         table = _read_group(*place) if kind == PARQUET else _read_whole(settings.source, part, kind)
+        table = columns.conform(table, part.columns, part.name)  # whole: pyarrow's casts of slices lose rows in objects
     enough = 2 * settings.shuffle_block if settings.shuffle else 0
     with _lock:
         _kept[key] = table
@@ -172,9 +169,15 @@ def _parquet_schema(source: str, name: str, version: str) -> Any:
 
 def _read_group(source: str, name: str, version: str, index: int) -> Any:
     """One row group of a Parquet file, as a table."""
+    import pyarrow
+
     file = _parquet(source, name, version)
     with _undamaged(name):
-        return _decoded(file.read_row_group(index))
+        table = file.read_row_group(index)
+        count = file.metadata.row_group(index).num_rows
+        if len(table) != count:  # as pyarrow reads lists of which it has written one to a page
+            raise pyarrow.ArrowInvalid(f"row group {index} has {len(table)} of its {counted(count, 'row')}")
+        return _decoded(table)
 
 
 def _decoded(table: Any) -> Any:
@@ -256,7 +259,8 @@ def _require_fields(name: str, content: bytes, table: Any) -> None:
         if compute.all(compute.equal(compute.count_substring(text, each), count)).as_py():
             remedy = "write it with commas, or parse what `open()` of the source gives"
             raise StreamError(f"{name} has fields that {each!r} separates, not commas: {remedy}")
-    last = table.column(-1)[-1].as_py() if len(table) else None
+    is_text = table.schema.types[-1] == pyarrow.string() and len(table)
+    last = table.column(-1)[-1].as_py() if is_text else None
     end = content[-_TAIL:].rstrip()
     if isinstance(last, str) and {"\n", "\r"}.intersection(last) and end and not end.endswith(b'"'):
         raise _unreadable(name, CSV, ValueError(f"a quote in its last row, {len(table)} below the names, has no end"))

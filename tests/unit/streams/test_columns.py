@@ -513,6 +513,11 @@ def test_empty_lines_of_csv_are_no_rows(tmp_path: Path) -> None:
     assert columns_of(tmp_path)["c"][0].tolist() == ["a", ""]
 
 
+def test_times_of_csv_have_their_nanoseconds_in_the_last_column_too(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n,t\n1,2020-01-02 03:04:05.123456789\n")
+    assert str(columns_of(tmp_path)["t"][0][0]) == "2020-01-02T03:04:05.123456789"
+
+
 def test_truth_values_in_bytes_are_truth_values(tmp_path: Path) -> None:
     values = pyarrow.ExtensionArray.from_storage(pyarrow.bool8(), pyarrow.array([1, None, 0, 1], pyarrow.int8()))
     pyarrow.parquet.write_table(pyarrow.table({"c": values}), tmp_path / "a.parquet")
@@ -524,3 +529,26 @@ def test_values_that_python_cannot_hold_are_no_fault_of_the_storage(tmp_path: Pa
     pyarrow.parquet.write_table(pyarrow.table({"c": times}), tmp_path / "a.parquet")
     with pytest.raises(StreamError, match=r"the column 'c' of type time64\[ns\] cannot be read"):
         columns_of(tmp_path)
+
+
+def test_a_row_group_that_pyarrow_reads_in_part_is_refused(tmp_path: Path) -> None:
+    """It writes pages of a byte with a list of which it reads none."""
+    table = pyarrow.table({"a": [[1]]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", data_page_size=1)
+    with pytest.raises(StreamError, match=r"a\.parquet cannot be read as Parquet: row group 0 has 0 of its 1 row"):
+        read_all(order_of(tmp_path, 1))
+
+
+def test_types_that_numpy_lacks_in_lists_are_refused(tmp_path: Path) -> None:
+    kind = pyarrow.list_(pyarrow.binary(3))
+    pyarrow.parquet.write_table(pyarrow.table({"a": pyarrow.array([[b"abc"]], kind)}), tmp_path / "a.parquet")
+    with pytest.raises(StreamError, match=r"the column 'a' of type list<.*fixed_size_binary.* cannot be read"):
+        columns_of(tmp_path)
+
+
+def test_a_file_without_rows_has_no_say_in_the_types_of_a_table(tmp_path: Path) -> None:
+    """As in streams; its types were those of the storage's failures, which are tried again for a while."""
+    write(tmp_path, [{"x": 1}], "parquet", "a")
+    pyarrow.parquet.write_table(pyarrow.table({"x": pyarrow.array([], pyarrow.string())}), tmp_path / "b.parquet")
+    source = Source(str(tmp_path), sources.files_of(str(tmp_path)), ["a.parquet", "b.parquet"])
+    assert source.table.to_pylist() == [{"x": 1}]

@@ -109,6 +109,7 @@ def table_of(results: Any) -> Any:
         raise StreamError(f"results cannot be written as Parquet without pyarrow: {remedy}") from None
     try:
         if isinstance(results, dict):
+            _require_columns(results)
             return pyarrow.table({name: _column(values) for name, values in results.items()})
         if isinstance(results, pyarrow.RecordBatch) or hasattr(results, "__arrow_c_stream__"):
             table = pyarrow.table(results)
@@ -116,11 +117,20 @@ def table_of(results: Any) -> Any:
             return table
         rows = list(results)
         names = dict.fromkeys(name for row in rows for name in {**row})  # `Table.from_pylist` has the first row's
+        if rows and not names:
+            raise StreamError("rows without a key cannot be written as Parquet; give each its keys, or leave them out")
         return pyarrow.table({name: [row.get(name) for row in rows] for name in names})
     except (TypeError, AttributeError, OverflowError, pyarrow.ArrowException) as error:
         reason = str(error).partition("\n")[0]
         remedy = "give columns by name, each an array or a list of one type, rows as a list of dictionaries, or a table"
         raise StreamError(f"{type(results).__name__} cannot be written as Parquet: {reason}; {remedy}") from error
+
+
+def _require_columns(results: dict[str, Any]) -> None:
+    """Raise StreamError for text as a column, which would be one of its characters."""
+    for name, values in results.items():
+        if isinstance(values, (str, bytes)):
+            raise StreamError(f"the column {name!r} is {values!r:.50}: give a list with a value for each row")
 
 
 def _column(values: Any) -> Any:
@@ -154,8 +164,14 @@ def _bytes(content: bytes | str, errors: str = "strict") -> bytes:
 
 
 def _rows(results: Any) -> list[Any]:
+    if hasattr(results, "columns"):  # a table, of which `list` has the columns, or their names
+        rows: list[Any] = table_of(results).to_pylist()
+        return rows
     if isinstance(results, dict):
+        _require_columns(results)
         return [dict(zip(results, values, strict=True)) for values in zip(*results.values(), strict=True)]
+    if isinstance(results, (str, bytes)):
+        raise StreamError(f"the result is {results!r:.50}: give a list with a value for each row")
     return list(results)
 
 

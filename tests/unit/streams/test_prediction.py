@@ -210,6 +210,22 @@ def test_a_value_that_only_later_rows_have_is_written(tmp_path: Path, kind: str)
     assert [row.get("note") for row in rows] == [None, "late"]
 
 
+@pytest.mark.parametrize("write", ["parquet", "jsonl", "kafka://broker:9092/scores"])
+def test_text_where_a_list_is_wanted_is_refused_and_not_taken_for_one_of_characters(write: str) -> None:
+    for result in ({"label": "cat"}, "cat", b"cat"):
+        with pytest.raises(StreamError, match=r"predict, batch 3: .*cat|cannot be written as Parquet"):
+            encode(write, "predict", 3, result)
+    with pytest.raises(StreamError, match="rows without a key cannot be written as Parquet; give each its keys, or le"):
+        encode("parquet", "predict", 3, [{}])
+
+
+def test_a_table_has_its_rows_in_json_too() -> None:
+    """Of one `list` has the columns, which were lines."""
+    table = pyarrow.table({"x": [1, 2], "name": ["a", None]})
+    for each in (table, table.to_batches()[0]):
+        assert encode("jsonl", "predict", 0, each) == b'{"x": 1, "name": "a"}\n{"x": 2, "name": null}\n'
+
+
 def test_json_has_times_as_text_and_names_what_it_cannot_hold(tmp_path: Path) -> None:
     files, time = ResultFiles(tmp_path, "jsonl"), np.array(["2020-01-01T00:00:00.000000001"], "M8[ns]")
     write(files, "jsonl", {"at": time, "day": time.astype("M8[D]"), "date": [datetime.date(2020, 1, 2)]}, 0)

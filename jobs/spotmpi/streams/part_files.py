@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from spotmpi.agent.files import write_atomically
 from spotmpi.agent.store import safe_path, size_and_digest
+from spotmpi.streams.columns import plain_type
 from spotmpi.streams.dataset import Dataset, Source
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Part
@@ -213,9 +214,12 @@ class _Table:
         try:
             if sorted(table.column_names) != sorted(names):
                 raise ValueError(f"columns {', '.join(names)}, then {', '.join(table.column_names)}")
-            self._pending.append(table.select(names).cast(self._writer.schema))
-        except ValueError as error:  # as pyarrow's errors of values are
-            remedy = "yield tables with the same columns"
+            table = table.select(names)
+            forms = [_plain(each) for each in (self._writer.schema, table.schema)]
+            pyarrow.unify_schemas(forms, promote_options="permissive")  # a cast makes numbers of text
+            self._pending.append(table.cast(self._writer.schema))
+        except (ValueError, TypeError, NotImplementedError) as error:  # as pyarrow's errors are
+            remedy = "yield tables with the same columns, of the same types"
             raise StreamError(f"the tables of {self._path.stem} do not fit together: {error}; {remedy}") from error
         self.rows += len(table)
         if sum(map(len, self._pending)) >= self._group:
@@ -239,6 +243,13 @@ class _Table:
         if count:
             self._writer.write_table(table.slice(0, count), row_group_size=self._group)
         self._pending = [table.slice(count)] if count < len(table) else []
+
+
+def _plain(schema: Any) -> Any:
+    """A schema in which the types are those of values."""
+    import pyarrow
+
+    return pyarrow.schema([field.with_type(plain_type(field.type)) for field in schema])
 
 
 def _record(folder: str, path: str, rows: int | None) -> Record:

@@ -974,19 +974,23 @@ def test_names_of_files_outside_of_the_data_set_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("second", "reason"),
+    ("first", "second", "reason"),
     [
-        ("{'y': [1]}", "columns x, then y"),
-        ("{'x': [1], 'y': [1]}", "columns x, then x, y"),
-        ("{'x': ['a']}", "Failed to parse string: 'a' as a scalar of type int64"),
+        ([1], "{'y': [1]}", "columns x, then y"),
+        ([1], "{'x': [1], 'y': [1]}", "columns x, then x, y"),
+        ([1], "{'x': ['007']}", "Unable to merge: Field x has incompatible types: int64 vs string"),
+        (["007"], "{'x': [7]}", "Unable to merge: Field x has incompatible types: string vs int64"),
+        ([None], "{'x': [1]}", "Unsupported cast from int64 to null .*"),
     ],
 )
 def test_tables_that_do_not_fit_together_are_an_error(
-    raw: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch, second: str, reason: str
+    raw: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch, first: Any, second: str, reason: str
 ) -> None:
     """On NFS, too, where the unfinished part of a file that was still open could not be removed."""
     nfs.keep_open_files(monkeypatch)
-    modules.write(sets=f"import spotmpi\n@spotmpi.dataset\ndef f(raw):\n    yield {{'x': [1]}}\n    yield {second}\n")
+    modules.write(
+        sets=f"import spotmpi\n@spotmpi.dataset\ndef f(raw):\n    yield {{'x': {first}}}\n    yield {second}\n"
+    )
     with pytest.raises(
         SpotmpiError, match=rf"the tables of a do not fit together: {reason}; yield tables with the same columns"
     ):

@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spotmpi.streams import columns, sources, tables
 from spotmpi.streams.dataset import Source
@@ -203,6 +205,44 @@ def test_objects_that_lack_keys_in_some_files_are_read_by_slices_as_they_are(tmp
         assert [(row["n"], row["of"], len(row["in"][0]["list"])) for row in found] == [
             (n, {"key": None}, n % 5) for n in range(6)
         ]
+
+
+SHAPES = st.recursive(
+    st.sampled_from([0, ""]),
+    lambda of: st.lists(of, min_size=1, max_size=1) | st.dictionaries(st.sampled_from("abc"), of, max_size=2),
+    max_leaves=4,
+)
+
+
+def values_of(shape: Any) -> st.SearchStrategy[Any]:
+    """Values of JSON of one type, with nulls everywhere, and objects that lack keys."""
+    if isinstance(shape, list):
+        return st.none() | st.lists(values_of(shape[0]), max_size=3)
+    if isinstance(shape, dict):
+        return st.none() | st.fixed_dictionaries({}, optional={key: values_of(each) for key, each in shape.items()})
+    return st.none() | (st.integers(-(2**63), 2**63 - 1) if shape == 0 else st.text("é\0😀 ", max_size=2))
+
+
+def without_nulls(value: Any) -> Any:
+    """A value of JSON, or an array, without the keys of null, which files add to objects."""
+    if isinstance(value, dict):
+        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+    if isinstance(value, (list, np.ndarray)):
+        return [without_nulls(each) for each in (value if isinstance(value, list) else value.tolist())]
+    return value
+
+
+@settings(max_examples=20, deadline=None)  # it reads files
+@given(data=st.data())
+def test_batches_have_the_values_that_json_has(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("set")
+    line = values_of({"x": data.draw(SHAPES)}).map(lambda row: {"n": 0, **(row or {})})
+    files = data.draw(st.lists(st.lists(line, min_size=1, max_size=4), min_size=1, max_size=3))
+    for index, rows in enumerate(files):
+        write(folder, rows, "jsonl", str(index))
+    batches = read_all(order_of(folder, data.draw(st.integers(1, 5)), last_batch="keep"))
+    found = [dict(zip(batch, row, strict=True)) for batch in batches for row in zip(*batch.values(), strict=True)]
+    assert [without_nulls(row) for row in found] == [without_nulls(row) for rows in files for row in rows]
 
 
 def test_lines_without_keys_are_rows_beside_files_that_have_some(tmp_path: Path) -> None:

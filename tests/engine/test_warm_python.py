@@ -52,3 +52,13 @@ def test_a_program_ends_with_the_process_that_stands_for_it(python: Path, tmp_pa
 def test_what_is_no_program_runs_in_an_interpreter_of_its_own(python: Path) -> None:
     done = subprocess.run([str(python), "-c", "import sys; print(sys.executable)"], capture_output=True, text=True)
     assert done.stdout == f"{sys.executable}\n"
+
+
+def test_a_project_with_an_infra_of_its_own_gets_that_one(python: Path, tmp_path: Path) -> None:
+    """It got the repository's, which is imported already; Pulumi starts a program in the folder that `main` names."""
+    infra = tmp_path / "infra"
+    infra.mkdir()
+    (infra / "program.py").write_text("build = 'mine'\n")
+    text = "import sys; sys.path.insert(0, '..'); from infra.program import build; print(build)\n"
+    done = subprocess.run([str(python), program(tmp_path, text)], cwd=infra, capture_output=True, text=True)
+    assert done.stdout == "mine\n", done.stderr

@@ -1,7 +1,8 @@
 """A virtual environment whose `python` forks from an interpreter that has imported what the Pulumi program imports.
 
 The imports of the SDKs are most of a program's processor time, and one change of a setting starts the program three
-times. The program itself, its arguments, variables, output and exit status are the same as in a new interpreter.
+times. The program itself, its arguments, variables, output and exit status are the same as in a new interpreter, which
+a project with an `infra` of its own gets.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ import json, os, socket, sys
 if sys.argv[1:3] == ["-m", "pip"]:  # the list of what is installed, for which the language host asks at each start
     with open(os.path.join(os.path.dirname(__file__), "installed")) as installed:
         sys.exit(print(installed.read(), end=""))
-if not any(each.endswith({PROGRAM!r}) for each in sys.argv[1:]):
+is_imported = os.path.basename(os.getcwd()) != "infra" or os.path.samefile(".", {str(REPOSITORY / "infra")!r})
+if not (is_imported and any(each.endswith({PROGRAM!r}) for each in sys.argv[1:])):
     os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])
 start = json.dumps({{"arguments": sys.argv[1:], "folder": os.getcwd(), "variables": dict(os.environ)}}).encode()
 os.chdir(os.path.dirname(__file__))  # whose path can be longer than a socket's may be

@@ -191,7 +191,8 @@ def test_an_environment_is_built_and_taken_down_though_the_command_is_killed_at_
         # The command is dead, and AWS has the end of the nodes from the fifth step on.
         assert bool(lab.account.autoscaling.scheduled_actions) == (step > 5)
     result = lab.spotmpi(*up)
-    assert result.returncode == 0 and result.stdout.startswith("spotmpi-lab is up in "), result.stderr
+    # After what the smoke run printed: its mpirun may warn that its child was faster.
+    assert result.returncode == 0 and "\nspotmpi-lab is up in " in f"\n{result.stdout}", result.stderr
     created = lab.changes("create")
     assert len(created) == len(set(created)) and not lab.changes("delete")
     assert lab.pushed == ["chainermn", "pytorch"]

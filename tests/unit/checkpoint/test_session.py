@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.agent import checkpoint_files, protocol
+from spotmpi.agent import protocol
 from spotmpi.checkpoint import WrongIdentity, session
 from spotmpi.checkpoint.session import Session
 from tests.clocks import SetClock
@@ -115,7 +115,7 @@ def test_a_rank_that_is_killed_as_it_replaces_a_checkpoint_leaves_the_new_one(
         raise SystemExit(137)
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr(checkpoint_files.shutil, "rmtree", killed)
+        patch.setattr("spotmpi.agent.checkpoint_files.shutil.rmtree", killed)
         own.save(7, {"w": 2}, now=True)
 
     loaded = Session(environment(tmp_path), "", SetClock().uptime).load()

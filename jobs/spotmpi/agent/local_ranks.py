@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_OF_RANKS = (signal.SIGUSR1, signal.SIGUSR2)  # which `scancel` or a job's --signal sends to all processes
 _GRACE = 30  # seconds from SIGTERM to SIGKILL
 
 
@@ -97,6 +98,8 @@ class Ranks:
         self._code: int | None = None  # of the first that has failed, or of this process where it was ended
         for number in _SIGNALS:
             signal.signal(number, lambda number, frame: self._stop(128 + number, number))
+        for number in _OF_RANKS:
+            signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, lambda number, frame: self._signal(signal.SIGKILL))
 
     def start(self, command: list[str], environments: list[dict[str, str]]) -> None:
@@ -104,7 +107,7 @@ class Ranks:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         for each in environments:
             environment = {**os.environ, **each}
-            pid = os.posix_spawnp(command[0], command, environment, setsigmask=(), setsigdef=_SIGNALS)
+            pid = os.posix_spawnp(command[0], command, environment, setsigmask=(), setsigdef=_SIGNALS + _OF_RANKS)
             self._processes.append(pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 

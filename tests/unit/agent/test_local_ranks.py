@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -46,6 +47,18 @@ def test_a_rank_that_fails_ends_the_others_and_its_code_counts(end: str, code: i
 
     assert launcher.returncode == code
     assert are_gone([json.loads(line)[1] for line in output.splitlines()])
+
+
+def test_a_signal_for_ranks_is_theirs() -> None:
+    """`scancel --signal=USR1` reaches all processes of a step: what started the ranks ended by it, and they with it."""
+    launcher = start(SHOW + "\nimport time; time.sleep(300)")
+    assert launcher.stdout
+    ranks = [json.loads(launcher.stdout.readline())[1] for _ in range(2)]
+    launcher.send_signal(signal.SIGUSR1)
+    os.kill(ranks[0], signal.SIGUSR1)
+
+    assert launcher.wait(60) == 128 + signal.SIGUSR1
+    wait_until(lambda: are_gone(ranks))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -138,7 +138,7 @@ def test_a_run_that_is_submitted_while_slurmctld_is_down_starts_once_it_is_back(
     def is_waiting() -> bool:
         nonlocal shown
         shown += capsys.readouterr().err
-        return "this waits up to 120s for it" in shown
+        return "this waits up to 120 s for it" in shown
 
     with ThreadPoolExecutor(1) as thread:
         with slurm.without_controller():

@@ -62,7 +62,7 @@ def gather(ids: Sequence[str], runs_folder: Path, now: datetime, force: bool = F
     sweep = _requested_sweep(ids, runs_folder)
     if sweep:
         return sweep_report(sweep, runs_folder, now, force)
-    return runs_report([_find_run(run, runs_folder) for run in dict.fromkeys(ids)], now, force)
+    return runs_report([*dict.fromkeys(_find_run(run, runs_folder) for run in ids)], now, force)
 
 
 def _find_run(run: str, runs_folder: Path) -> RunPaths:

@@ -143,6 +143,13 @@ def test_the_pause_after_an_attempt_that_was_lost_with_its_agents_begins_at_its_
     assert interruptions.cells[0][3] == f"{24 * HOUR - 80:,.0f}"
 
 
+def test_a_run_that_two_ids_name_is_reported_once(tmp_path: Path) -> None:
+    """Its dollars and interruptions counted twice, as did its rate, with a range over trials of which there was one."""
+    resumed_run(tmp_path, FIRST, "failed")
+    once = gather(["run-1"], tmp_path, recorded_runs.NOW)
+    assert gather(["run-1", "run"], tmp_path, recorded_runs.NOW) == once
+
+
 def test_a_report_of_runs_has_both_sections(tmp_path: Path) -> None:
     paths = recorded_runs.record(tmp_path, "run-1", recorded_runs.SPEC, recorded_runs.Recorded(interrupted_at=(100,)))
     world = {"members": ["a", "b"], "ranks": 1, "size": 2, "rate": 36.0, "standby": 1, "pods": ["node/0", "standby/0"]}

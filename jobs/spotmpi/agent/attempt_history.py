@@ -407,7 +407,7 @@ def _lost(folder: str, number: int, iterations: bool) -> AttemptRecord:
         "version": ATTEMPT_VERSION,
         "attempt": number,
         "node": 0,
-        "started": os.path.getmtime(os.path.join(folder, "attempts", str(number))),
+        "started": _begun(os.path.join(folder, "attempts", str(number))),
         "cause": INTERRUPTION,
         "reason": "the agent of node 0 was lost before it could record the attempt",
         "lost_nodes": [0],
@@ -417,6 +417,14 @@ def _lost(folder: str, number: int, iterations: bool) -> AttemptRecord:
     if world is not None:
         lost["world"] = world
     return lost
+
+
+def _begun(attempt: str) -> float:
+    """When the folder *attempt* was written; in a copy of it the files alone have their times."""
+    times = [os.path.getmtime(attempt)]
+    with contextlib.suppress(FileNotFoundError):
+        times.append(os.path.getmtime(os.path.join(attempt, _WORLD)))
+    return min(times)
 
 
 def _last_iteration(folder: str, number: int) -> int | None:

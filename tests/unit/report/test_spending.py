@@ -6,11 +6,16 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spotmpi.agent import pack
+from spotmpi.agent.unpack import unpack
 from spotmpi.cli.report import print_report
 from spotmpi.core.names import RunPaths
 from spotmpi.report.gather import gather
@@ -141,6 +146,21 @@ def test_the_pause_after_an_attempt_that_was_lost_with_its_agents_begins_at_its_
     paths.events.write_text("".join(line for number, line in enumerate(lines) if number != 2))  # one submission
     *_, interruptions = spending_sections([paths])
     assert interruptions.cells[0][3] == f"{24 * HOUR - 80:,.0f}"
+
+
+def test_a_copy_of_a_run_has_the_cost_of_an_attempt_that_was_lost_with_its_agents(tmp_path: Path) -> None:
+    """`spotmpi pull` gives files their times, not folders: the attempt began when it was copied, and cost nothing."""
+    paths = resumed_run(tmp_path / "volume", None, None)
+    attempt = paths.folder / "attempts" / "1"
+    for path in (attempt / "world.json", attempt):
+        os.utime(path, (1000.0, 1000.0))
+    copy = RunPaths(tmp_path / "runs" / paths.id)
+    copy.folder.mkdir(parents=True)
+    packing = [sys.executable, "-ISc", Path(pack.__file__).read_text(), str(paths.folder), ".", "0"]
+    packed = subprocess.run(packing, stdout=subprocess.PIPE, check=True)
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as tar:
+        unpack(tar, str(copy.folder))
+    assert [*spending_sections([copy])] == [*spending_sections([paths])]
 
 
 def test_a_run_that_two_ids_name_is_reported_once(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def _interruptions(attempts: Sequence[Paid]) -> Iterator[tuple[str, ...]]:
             continue
         pause = None if before.elapsed is None else max(before.seconds - before.elapsed, 0.0)
         start, lost = after.attempt.get("start"), after.attempt.get("lost_iterations")
-        if start is None and after.run in iterating:
+        if start is None and after.run in iterating and after.attempt.get("last_iteration") is None:
             start = after.elapsed
         dollars = None
         if pause is not None and start is not None and before.rate is not None and after.rate is not None:

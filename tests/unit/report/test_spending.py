@@ -148,6 +148,25 @@ def test_the_pause_after_an_attempt_that_was_lost_with_its_agents_begins_at_its_
     assert interruptions.cells[0][3] == f"{24 * HOUR - 80:,.0f}"
 
 
+def test_the_start_of_an_attempt_that_was_lost_with_its_agents_after_iterations_is_not_known(tmp_path: Path) -> None:
+    """All of it, hours of work, was shown as the start after the interruption before, and in its dollars."""
+    world = {"members": ["a"], "ranks": 1, "size": 1, "rate": RATE}
+    paths = RunPaths(tmp_path / "x-1")
+    for number in (1, 2, 3):
+        folder = paths.attempts / str(number)
+        folder.mkdir(parents=True)
+        times = {"allocated": 1000.0 * number, "started": 1000.0 * number, "ended": 1000.0 * number + 900}
+        (folder / "node-0.json").write_text(json.dumps({**LOST, **times, "elapsed": 900.0, "world": world}))
+    lost = paths.attempts / "2"
+    (lost / "node-0.json").unlink()
+    (lost / "world.json").write_text(json.dumps(world))
+    os.utime(lost / "world.json", (2000.0, 2000.0))
+    reports = ({"t": 2000.0 + at, "attempt": 2, "kind": "metric", "iteration": at} for at in (100, 800))
+    paths.metrics.write_text("".join(json.dumps({"member": "node/0", **each}) + "\n" for each in reports))
+    *_, interruptions = spending_sections([paths])
+    assert [cells[3:] for cells in interruptions.cells] == [("100", "-", "-", "-"), ("200", "10.0", "-", "2.100")]
+
+
 def test_a_copy_of_a_run_has_the_cost_of_an_attempt_that_was_lost_with_its_agents(tmp_path: Path) -> None:
     """`spotmpi pull` gives files their times, not folders: the attempt began when it was copied, and cost nothing."""
     paths = resumed_run(tmp_path / "volume", None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
@@ -59,7 +60,7 @@ def paid(paths: RunPaths) -> list[Paid]:
     attempts = read_attempts(str(paths.folder))
     placements, submissions = _placements(paths)
     seconds: list[float] = []
-    for submission, own in groupby(attempts, lambda each: submissions.number_of(each["attempt"])):
+    for submission, own in groupby(attempts, submissions.number_of):
         group = list(own)
         last = group[-1]
         end = last.get("ended") or submissions.ends.get(submission) or reader.last_report(paths, last["attempt"])
@@ -73,7 +74,7 @@ def paid(paths: RunPaths) -> list[Paid]:
             seconds[number],
             _elapsed(paths, attempt),
             attempt["world"]["rate"] if "world" in attempt else None,
-            submissions.number_of(attempt["attempt"]),
+            submissions.number_of(attempt),
         )
         for number, attempt in enumerate(attempts)
     ]
@@ -179,14 +180,22 @@ def forecast(paths: RunPaths) -> str | None:
 
 @dataclass(frozen=True)
 class _Submissions:
-    """The first attempt of each submission of a run that has any, and when (Unix seconds) those ended that did."""
+    """The submission, from 1 on, of each attempt that started, and when (Unix seconds) those ended that did."""
 
-    firsts: dict[int, int] = field(default_factory=dict)
+    started: dict[int, int] = field(default_factory=dict)
     ends: dict[int, float] = field(default_factory=dict)
 
-    def number_of(self, attempt: int) -> int:
-        """The submission of an attempt, counted from 1; 0 before any that the record tells of."""
-        return max((number for number, first in self.firsts.items() if first <= attempt), default=0)
+    def number_of(self, attempt: AttemptRecord) -> int:
+        """The submission of an attempt; 0 before any that the record tells of.
+
+        One that was lost before its ranks started is of the next submission if the one before had ended.
+        """
+        before = max((number for number in self.started if number <= attempt["attempt"]), default=0)
+        submission = self.started.get(before, 0)
+        is_later = before != attempt["attempt"] and attempt["started"] >= self.ends.get(submission, math.inf)
+        if not is_later:
+            return submission
+        return min((each for each in self.started.values() if each > submission), default=submission + 1)
 
 
 def _placements(paths: RunPaths) -> tuple[dict[int, dict[str, Any]], _Submissions]:
@@ -200,7 +209,7 @@ def _placements(paths: RunPaths) -> tuple[dict[int, dict[str, Any]], _Submission
         elif event.get("event") == record.PLACED:
             at = event
         elif event.get("event") == record.STARTED:
-            submissions.firsts.setdefault(number, event.get("attempt", 0))
+            submissions.started[event.get("attempt", 0)] = number
             if at:
                 places[event.get("attempt", 0)] = at
         elif event.get("event") in record.TERMINAL:

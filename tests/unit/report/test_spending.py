@@ -262,6 +262,22 @@ def test_between_two_submissions_no_nodes_are_paid_for(
     assert [float(cells[3]) for cells in spending.cells] == pytest.approx([(seconds + 50) / HOUR], 0.01)
 
 
+def test_an_attempt_that_was_lost_before_its_ranks_started_is_of_its_own_submission(tmp_path: Path) -> None:
+    """It was of the one before: that cost ten minutes of a pause in addition, and this attempt nothing."""
+    paths = resumed_run(tmp_path, FIRST, "failed")
+    again = 1000.0 + 24 * HOUR
+    paths.events.write_text(paths.events.read_text().replace('"attempt": 2', '"attempt": 3'))
+    lost, third = paths.attempts / "2", paths.attempts / "3"
+    lost.rename(third)
+    record = json.loads((third / "node-0.json").read_text()) | {"attempt": 3, "allocated": again + 20}
+    (third / "node-0.json").write_text(json.dumps(record))
+    lost.mkdir()
+    (lost / "world.json").write_text(json.dumps(record["world"]))
+    os.utime(lost / "world.json", (again, again))
+    (cells,) = next(spending_sections([paths])).cells
+    assert cells[2:] == ("3", "0.04722", "1.700")  # hours and dollars of 100 + 20 + 50 s
+
+
 @pytest.mark.parametrize(
     ("unpriced", "text"),
     [

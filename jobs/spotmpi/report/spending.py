@@ -10,6 +10,7 @@ from typing import Any
 
 from spotmpi.agent import outcomes, record
 from spotmpi.agent.attempt_history import read_attempts
+from spotmpi.agent.files import is_file
 from spotmpi.agent.outcomes import SUCCEEDED
 from spotmpi.agent.schema import AttemptRecord
 from spotmpi.capacity.job import chance, hours
@@ -18,6 +19,7 @@ from spotmpi.core.wording import counted, dollars
 from spotmpi.report.figures import MISSING, number
 from spotmpi.report.report import Section
 from spotmpi.runs import reader
+from spotmpi.spec.source import load_spec
 
 _HOUR = 3600.0
 
@@ -120,11 +122,16 @@ def _spending(runs: Sequence[RunPaths], priced: Sequence[Paid], others: int) -> 
     text = [f"{total} for nodes in {counted(len(priced), 'attempt')}, at the prices when they were submitted."]
     if others:
         text.append(f"{counted(others, 'attempt')} without a known price not included.")
-    if (standby := sum(each.standby_dollars for each in priced)) > 0:
+    standby = sum(each.standby_dollars for each in priced)
+    if standby > 0 and not any(map(_has_workers, runs)):  # which cost other dollars of the same rate
         text.append(f"{dollars(standby)} of these are for pods that stood by.")
     text += [sentence for paths in runs if (sentence := _released_nodes(paths))]
     text += [sentence for paths in runs if (sentence := forecast(paths))]
     return Section("Spending", tuple(text), ("Node group", "Market", "Attempts", "Hours", "$"), cells, 2)
+
+
+def _has_workers(paths: RunPaths) -> bool:
+    return is_file(paths.spec) and bool(load_spec(paths.spec).workers)
 
 
 def _released_nodes(paths: RunPaths) -> str | None:

@@ -20,6 +20,7 @@ from spotmpi.cli.report import print_report
 from spotmpi.core.names import RunPaths
 from spotmpi.report.gather import gather
 from spotmpi.report.spending import avoided_section, forecast, spending_sections
+from spotmpi.spec.job import JobSpec
 from tests.unit.capacity.placed_run import FAR, SIZE, PlacedRun
 from tests.unit.report import recorded_runs
 
@@ -209,6 +210,22 @@ def test_a_report_of_runs_has_both_sections(tmp_path: Path) -> None:
     assert cells["Interruptions"] == (("run-1", "1", "interruption: -", "50.0", "10.0", "-", "0.6000"),)
     print_report(report, printed := io.StringIO(), 200)
     assert {sentence for each in report.sections for sentence in each.text} <= {*printed.getvalue().splitlines()}
+
+
+def test_the_dollars_of_pods_that_stood_by_are_not_told_beside_workers_of_other_prices(tmp_path: Path) -> None:
+    """They had a share of the dollars of the workers: $11.33 of 2 nodes and one pod for $10 each and workers for $4."""
+    stream = {"source": "s", "batch": 8, "workers": {"count": 4, "price": 1.0}}
+    spec = recorded_runs.SPEC.canonical() | {"nodes": 2, "standby": 1, "price": 10.0, "stream": stream}
+    paths = recorded_runs.record(tmp_path, "run-1", JobSpec.model_validate(spec), recorded_runs.Recorded())
+    world = {"members": ["a", "b"], "ranks": 2, "size": 1, "rate": 34.0, "standby": 1}
+    folder = paths.attempts / "1"
+    folder.mkdir(parents=True)
+    times = {"allocated": 0.0, "started": 0.0, "ended": HOUR, "elapsed": HOUR}
+    (folder / "node-0.json").write_text(
+        json.dumps({"cause": "succeeded", "last_iteration": 1, "world": world, **times})
+    )
+    spending = next(spending_sections([paths]))
+    assert spending.text == ("$34.00 for nodes in 1 attempt, at the prices when they were submitted.",)
 
 
 HOUR, RATE = 3600.0, 36.0  # seconds, and dollars an hour of all nodes

@@ -189,7 +189,7 @@ def forecast(paths: RunPaths) -> str | None:
 class _Submissions:
     """The submission, from 1 on, of each attempt that started, and when (Unix seconds) those ended that did."""
 
-    started: dict[int, int] = field(default_factory=dict)
+    of_attempts: dict[int, int] = field(default_factory=dict)
     ends: dict[int, float] = field(default_factory=dict)
 
     def number_of(self, attempt: AttemptRecord) -> int:
@@ -197,12 +197,12 @@ class _Submissions:
 
         One that was lost before its ranks started is of the next submission if the one before had ended.
         """
-        before = max((number for number in self.started if number <= attempt["attempt"]), default=0)
-        submission = self.started.get(before, 0)
+        before = max((number for number in self.of_attempts if number <= attempt["attempt"]), default=0)
+        submission = self.of_attempts.get(before, 0)
         is_later = before != attempt["attempt"] and attempt["started"] >= self.ends.get(submission, math.inf)
         if not is_later:
             return submission
-        return min((each for each in self.started.values() if each > submission), default=submission + 1)
+        return min((each for each in self.of_attempts.values() if each > submission), default=submission + 1)
 
 
 def _placements(paths: RunPaths) -> tuple[dict[int, dict[str, Any]], _Submissions]:
@@ -216,7 +216,7 @@ def _placements(paths: RunPaths) -> tuple[dict[int, dict[str, Any]], _Submission
         elif event.get("event") == record.PLACED:
             at = event
         elif event.get("event") == record.STARTED:
-            submissions.started[event.get("attempt", 0)] = number
+            submissions.of_attempts[event.get("attempt", 0)] = number
             if at:
                 places[event.get("attempt", 0)] = at
         elif event.get("event") in record.TERMINAL:

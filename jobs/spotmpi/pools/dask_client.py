@@ -22,7 +22,7 @@ from distributed.scheduler import KilledWorker
 from spotmpi.agent.protocol import counted
 from spotmpi.pools.calls import Call
 from spotmpi.pools.errors import PoolError
-from spotmpi.programs.pool.call import CallAborted, CallFailure, execute, execute_async, load_result
+from spotmpi.programs.pool.call import CallAborted, CallFailure, execute, execute_async, result_loader
 from spotmpi.programs.pool.files import File, pack
 from spotmpi.programs.pool.output import TOPIC
 from spotmpi.programs.pool.settings import quiet_loggers, resource, security, use_steady_time
@@ -183,7 +183,7 @@ def _load_error(call: Call, failure: CallFailure) -> BaseException:
     reason = "it cannot be pickled"
     try:
         if failure.packed:
-            error = load_result(failure.packed)
+            error = result_loader(failure.packed)()
             if isinstance(error, BaseException):
                 return error
     except BaseException as own:  # a module that is imported may exit

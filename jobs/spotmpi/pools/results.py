@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from spotmpi.pools.calls import Call, warn_if_large
-from spotmpi.programs.pool.call import load_result
+from spotmpi.programs.pool.call import result_loader
 
 if TYPE_CHECKING:
     from spotmpi.pools.dask_client import PoolClient, SentCall
@@ -106,7 +106,7 @@ class ResultFetcher:
         call.received = len(packed)
         try:
             warn_if_large(call.received, f"the result of {call.name}")
-            value = load_result(packed)
+            value = result_loader(packed)()
         except BaseException as error:  # a module that is imported may exit, and a warning may be an error
             # Without this frame, which has the call: nobody would release one that has itself.
             own = error.__traceback__ and error.__traceback__.tb_next

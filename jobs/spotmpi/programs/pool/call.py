@@ -100,13 +100,13 @@ class _Unpickler(pickle.Unpickler):
         return functools.partial(self._set_class, found) if name == _SET_STATE else found
 
 
-def load_result(packed: bytes) -> Any:
-    """What a call gave or raised; classes of ``__main__`` that this process has stay as they are."""
+def result_loader(packed: bytes) -> Callable[[], Any]:
+    """What loads what a call gave or raised; classes of ``__main__`` that this process has stay as they are."""
     if _SET_STATE.encode() not in packed:
-        return pickle.loads(packed)
+        return functools.partial(pickle.loads, packed)
     with cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_LOCK:
         known = set(cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS)
-    return _Unpickler(packed, lambda set_, class_, state: class_ if class_ in known else set_(class_, state)).load()
+    return _Unpickler(packed, lambda set_, class_, state: class_ if class_ in known else set_(class_, state)).load
 
 
 @functools.lru_cache(maxsize=100)
@@ -203,7 +203,7 @@ def _failure(error: BaseException) -> CallFailure:
             copyreg.pickle(kind, functools.partial(pickling_support.pickle_exception, builtin_inits=own))
         _shorten_traceback(error)
         packed = bytes(cloudpickle.dumps(error))
-        load_result(packed)
+        result_loader(packed)()
     except BaseException:
         packed = b""
     return CallFailure(text[-_MAX_ERROR:], packed if len(packed) <= _MAX_ERROR else b"")

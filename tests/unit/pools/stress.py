@@ -570,7 +570,7 @@ def main(arguments: list[str]) -> None:
         run.run()
     print(f"seed {seed}: {dict(run.counts)}", flush=True)
     if run.failures:
-        print("\n".join(run.failures), file=sys.stderr, flush=True)
+        print("\n".join(reversed(run.failures)), file=sys.stderr, flush=True)  # the first one last, which a test shows
     os._exit(bool(run.failures))  # an actor that waits for ever must not hold it
 
 

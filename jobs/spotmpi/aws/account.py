@@ -19,13 +19,13 @@ from spotmpi.aws.errors import (
     translate_error,
 )
 from spotmpi.core.redaction import guard_logs, remember
+from spotmpi.core.reminders import LONG_QUIET
 from spotmpi.core.wording import Echo, print_message
 
 ANY_REGION = "us-east-1"  # enabled in every account, so any call about other regions can go there
 IAM_PREFIXES = {"service-quotas": "servicequotas", "efs": "elasticfilesystem"}  # of services, also in ARNs
 _MAX_ATTEMPTS = 6
 _READ_TIMEOUT = 20  # seconds
-_QUIET = 10.0  # seconds of a wait for AWS about which nothing is said
 _PAUSES = (10.0, 20.0, 40.0)  # seconds after which a call is sent again that AWS throttles after all these attempts
 _SUFFIXES = {"aws-cn": "amazonaws.com.cn", "aws-eusc": "amazonaws.eu"}  # of hosts, by partition
 _FILTER_VALUES = 200  # that EC2 takes in all filters of one call: FilterLimitExceeded (gossm#47)
@@ -115,7 +115,7 @@ class Aws:
                 limit = f"gives up after {self._attempts} tries of up to {_READ_TIMEOUT} s"
                 print_message(f"waiting until AWS answers ({what}; {limit})")
 
-        timer = threading.Timer(_QUIET, announce)
+        timer = threading.Timer(LONG_QUIET, announce)
         timer.daemon = True
         timer.start()
         try:

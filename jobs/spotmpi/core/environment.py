@@ -14,11 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 from spotmpi.core.pulumi import refusal
-from spotmpi.core.reminders import reminders
+from spotmpi.core.reminders import LONG_QUIET, reminders
 from spotmpi.core.wording import Echo, print_message, reason_of
 
 CONTRACT = 1
-_PATIENCE = 10.0  # seconds for which nothing is said of a Pulumi that reads a state
 
 
 class _Part(BaseModel):
@@ -188,4 +187,4 @@ def of_stack(stack: str | None = None, project: Path | None = None, run: Runner 
 def reading_reminders(stack: str, echo: Echo) -> AbstractContextManager[None]:
     """Says, while in the context, that Pulumi still reads the state of a stack: it has no limit where S3 is silent."""
     what = f"waiting for pulumi, which reads the state of stack {stack}"
-    return reminders(lambda seconds: f"{what}, for {seconds:.0f} s (Ctrl-C ends it)", echo, _PATIENCE)
+    return reminders(lambda seconds: f"{what}, for {seconds:.0f} s (Ctrl-C ends it)", echo, LONG_QUIET)

@@ -11,6 +11,7 @@ from spotmpi.core.wording import Echo
 
 INTERVAL = 30.0  # seconds between messages
 QUIET = 3.0  # seconds of a wait about which nothing is said
+LONG_QUIET = 10.0  # the same for what takes some seconds now and then, as AWS, a registry or Pulumi
 
 
 @contextmanager

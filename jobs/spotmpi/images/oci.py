@@ -24,7 +24,7 @@ from spotmpi.aws.errors import CloudError
 from spotmpi.aws.registry import registry_login
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.reminders import reminders
+from spotmpi.core.reminders import LONG_QUIET, reminders
 from spotmpi.core.wording import counted, print_message, printable
 from spotmpi.images.build import ecr_region
 from spotmpi.streams import storage
@@ -45,7 +45,6 @@ _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _BLOCK = 1 << 20
 _LARGEST = 16 << 20  # bytes of a manifest, or of another answer; registries take manifests of 4 MiB
 _TIMEOUT = httpx2.Timeout(60, connect=10)  # seconds without any byte
-_QUIET = 10.0  # seconds of a request about which nothing is said
 _COMMIT = httpx2.Timeout(600, connect=10)  # the registry hashes the whole blob before it answers
 _BUSY = (408, 425, 429)  # statuses, besides those from 500 on, after which a client shall ask again
 WRITES = 5  # of a tag that others may write at the same time: no registry compares it with what they have read
@@ -300,7 +299,7 @@ class Repository:
     def _reminders(self, limit: float) -> contextlib.AbstractContextManager[None]:
         """Says, while in the context, that the registry is waited for, which may be silent for so many seconds."""
         text = f"waiting for the registry {self.image.host}, for {{:.0f}} s (gives up after {limit:g} s of silence)"
-        return reminders(text.format, print_message, _QUIET)
+        return reminders(text.format, print_message, LONG_QUIET)
 
     def _limit(self, response: httpx2.Response) -> None:
         """Let no answer fill the memory: what is not a blob is small, also of logins and redirects."""

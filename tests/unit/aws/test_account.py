@@ -101,7 +101,7 @@ def test_a_silent_aws_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return AWSResponse(request.url, 200, {"content-type": "text/xml"}, raw)
 
     monkeypatch.setattr("spotmpi.aws.account.print_message", print_message)
-    monkeypatch.setattr("spotmpi.aws.account._QUIET", 0.01)
+    monkeypatch.setattr("spotmpi.aws.account.LONG_QUIET", 0.01)
     account.client("ec2", "us-east-1").meta.events.register("before-send", wire)
     assert [zones.regions(account) for _ in range(2)] == [{"us-east-1": True}] * 2
     assert texts == ["waiting until AWS answers (ec2 in us-east-1; gives up after 6 tries of up to 20 s)"]

@@ -89,7 +89,7 @@ def test_a_pulumi_that_takes_its_time_is_named(monkeypatch: pytest.MonkeyPatch) 
         return subprocess.CompletedProcess([], 0, json.dumps(OUTPUTS), "")
 
     monkeypatch.setattr(environment, "print_message", print_message)
-    monkeypatch.setattr(environment, "_PATIENCE", 0.01)
+    monkeypatch.setattr(environment, "LONG_QUIET", 0.01)
     assert environment.of_stack("lab", run=read_slowly).cluster == "spotmpi-lab"
     assert texts[0].startswith("waiting for pulumi, which reads the state of stack lab, for ")
 

@@ -61,7 +61,7 @@ def test_a_registry_that_is_silent_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         assert said.wait(60)
         return httpx2.Response(404)
 
-    monkeypatch.setattr(oci, "_QUIET", 0.01)
+    monkeypatch.setattr(oci, "LONG_QUIET", 0.01)
     monkeypatch.setattr(oci, "print_message", print_message)
     with oci.Repository(oci.read_image("ghcr.io/team/digits:1")) as repository:
         monkeypatch.setattr(repository._client, "request", answer)
